@@ -4,6 +4,7 @@
     make bench-accuracy ARGS="--simulate"            # level 1 too, on the measured rows (slow; kept between runs)
     make bench-accuracy ARGS="--truth ../rows"       # and a folder of further measured rows, as JSON lines
     make bench-accuracy ARGS="--engine"              # the memory engine against level 1 alone, half a minute
+    make bench-accuracy ARGS="--published"           # published runs on data of varied lengths alone, half a minute
 
 Writes bench/results/accuracy.md and accuracy.json; with --truth only prints, as those rows are not the project's.
 Rows of one campaign are not independent of one another, so each campaign has a line of its own.
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import accuracy_engine
+import accuracy_lengths
 import rivals
 from accuracy_rows import ROOT, Left, Row, is_known, measured, stored_traces
 from accuracy_scores import Line, as_data, as_table, lines_of
@@ -38,13 +40,12 @@ PREDICTORS = (KB, ROUGHLY, LEVEL_1, *rivals.NAMES)
 
 def main() -> int:
     options = _options()
+    catalog = load_catalog()
+    if options.published:
+        return _one_section(accuracy_lengths.HEAD, "published", *_published(catalog, []), write=not options.no_write)
     engine, about_engine = _engine()
     if options.engine:
-        print(about_engine)
-        if not options.no_write:
-            _write_engine(engine, about_engine)
-        return 0
-    catalog = load_catalog()
+        return _one_section(ENGINE, "engine", engine, about_engine, write=not options.no_write)
     traces = [row for row in stored_traces() if is_known(row.config)]
     rows: list[Row] = list(measured(catalog))
     left: list[Left] = []
@@ -53,6 +54,8 @@ def main() -> int:
             left.append(row) if isinstance(row, Left) else rows.append(row)
     left += [Left(row.campaign, row.id, "unknown type") for row in rows if not is_known(row.config)]
     rows = [row for row in rows if is_known(row.config)]
+    published, about_published = _published(catalog, [row for row in rows if row.setup.lengths is not None])
+    rows = [row for row in rows if row.setup.lengths is None]
     predictions, reports = _predicted([*traces, *rows], catalog, left)
     if options.simulate:
         from accuracy_simulated import level_1
@@ -71,9 +74,10 @@ def main() -> int:
         "traces": as_data(lines_of(traces, predictions, _kind)),
         "verdicts": verdicts(rows, reports),
         "left": _counted(left),
+        "published": published,
         "engine": engine,
     }
-    text = as_markdown(rows, traces, predictions, results) + "\n" + about_engine
+    text = "\n".join([as_markdown(rows, traces, predictions, results), about_published, about_engine])
     print(text)
     if not (options.no_write or options.truth):
         RESULTS.mkdir(exist_ok=True)
@@ -87,6 +91,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--truth", type=Path, action="append", default=[], metavar="DIR", help="further measured rows")
     parser.add_argument("--simulate", action="store_true", help="level 1 too, on the measured rows")
     parser.add_argument("--engine", action="store_true", help="only the memory engine against level 1")
+    parser.add_argument("--published", action="store_true", help="only published runs on data of varied lengths")
     parser.add_argument("--no-rivals", action="store_true", help="ask no other program")
     parser.add_argument("--no-write", action="store_true", help="leave bench/results/ as it is")
     options = parser.parse_args()
@@ -119,12 +124,27 @@ def _engine() -> tuple[dict[str, Any], str]:
     return data, "\n\n".join(parts) + "\n"
 
 
-def _write_engine(engine: dict[str, Any], text: str) -> None:
-    """Put the section in the place of the last one's; the rest of the results stays."""
-    page, data = RESULTS / "accuracy.md", RESULTS / "accuracy.json"
-    page.write_text(page.read_text("utf-8").partition(ENGINE)[0].rstrip() + "\n\n" + text, "utf-8")
-    results = json.loads(data.read_text("utf-8")) | {"engine": engine}
-    data.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", "utf-8")
+def _published(catalog: Catalog, more: Sequence[Row]) -> tuple[dict[str, Any], str]:
+    """Published runs on varied lengths, as data and as a section of the page; ``more`` are not the project's."""
+    return accuracy_lengths.compared([*accuracy_lengths.published_rows(catalog), *more])
+
+
+def _one_section(head: str, key: str, data: Any, text: str, *, write: bool) -> int:
+    """Print a section alone, and put it in the place of the last one's; the rest of the results stays."""
+    print(text)
+    if not write:
+        return 0
+    page, stored = RESULTS / "accuracy.md", RESULTS / "accuracy.json"
+    before, _, last = page.read_text("utf-8").partition(head)
+    after = last[last.find("\n## ") + 1 :] if "\n## " in last else ""
+    if not last:  # it is new: above the engine's, which is the longest
+        before, _, after = before.partition(ENGINE)
+        after = ENGINE + after
+    parts = [part.strip() for part in (before, text, after) if part.strip()]
+    page.write_text("\n\n".join(parts) + "\n", "utf-8")
+    results = json.loads(stored.read_text("utf-8")) | {key: data}
+    stored.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    return 0
 
 
 def _predicted(

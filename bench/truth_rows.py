@@ -1,7 +1,8 @@
 """Published measurements in the form of one JSON object a line: what can be made of each row, and why not of the rest.
 
 A line has model, mode (train, infer, evaluate, generate, load), precision, optimizer, method, grad_ckpt, batch, seq_in,
-seq_out, gpu, attn, measured_peak_mib, what_was_measured, bound; more is allowed, null is unknown.
+seq_out, gpu, attn, measured_peak_mib, what_was_measured, bound; more is allowed, null is unknown. Where ``notes`` say
+how long the data is ("tokens 3234±2548, min 91, max 19548"), the row's setup knows its lengths.
 """
 
 import json
@@ -12,6 +13,7 @@ from typing import Any
 
 import yaml
 from accuracy_rows import ROOT, Left, Row, setup_from_flags
+from truth_lengths import is_of_ms_swift, lengths_of, with_settings_of_ms_swift
 
 from kb.advice.models import ModelIndex
 from kb.advice.question import RunSettings
@@ -60,7 +62,7 @@ def _row(data: Mapping[str, Any], index: ModelIndex, catalog: Catalog) -> Row | 
     quantity = _quantity(data["what_was_measured"])
     if quantity is None:
         return left(f"measures {data['what_was_measured']}")
-    config = _config(str(data["model"]), index)
+    config = _dimensions(data) or _config(str(data["model"]), index)
     if config is None:
         return left(f"no dimensions of {data['model']}")
     task, phase = MODES[data["mode"]]
@@ -80,6 +82,9 @@ def _row(data: Mapping[str, Any], index: ModelIndex, catalog: Catalog) -> Row | 
         prediction_loss_only=True,
         prepare_for_kbit="-true" not in str(data.get("precision")),  # half throughout: no fp32 beside the 4 bits
     )
+    setup = setup._replace(lengths=lengths_of(str(data.get("notes") or ""), setup.max_source_length))
+    if is_of_ms_swift(data):
+        setup = with_settings_of_ms_swift(setup, data)
     return Row(
         campaign=campaign,
         id=data["id"],
@@ -107,11 +112,12 @@ def _flags(data: Mapping[str, Any], task: Any) -> RunSettings:
         precision=half if autocast else f"pure-{half}",
         optimizer=_optimizer(str(data.get("optimizer") or "none").casefold()),
         batch=data.get("batch") or 1,
+        accumulation=data.get("grad_accum"),
         source_length=data["seq_in"] if isinstance(data.get("seq_in"), int) else 1,
         target_length=data["seq_out"] if isinstance(data.get("seq_out"), int) else None,
         gradient_checkpointing=bool(data.get("grad_ckpt")),
         attention=data.get("attn") if data.get("attn") in ("eager", "sdpa", "flash") else None,
-        lora_rank=data.get("lora_r") or _noted_rank(str(data.get("notes") or "")),
+        lora_rank=data.get("lora_r") or data.get("lora_rank") or _noted_rank(str(data.get("notes") or "")),
         lora_targets=tuple(targets) if isinstance(targets, list) else None,
         double_quant="-dq" in precision,
     )
@@ -132,11 +138,18 @@ def _quantity(text: str) -> str | None:
     folded = text.casefold()
     if "allocated" in folded or folded.startswith("vram"):
         return "allocated"
-    if "peak includes" in folded or "context" in folded or "minus torch" in folded:
+    if "peak includes" in folded or "context" in folded.replace("excl. context", "") or "minus torch" in folded:
         return None  # of a run with other parts, or of no run
     if "reserved" in folded:
         return "reserved"
     return "process" if any(word in folded for word in ("nvml", "nvidia-smi", "process")) else None
+
+
+def _dimensions(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Those that the row itself gives, as an object or as text."""
+    given = data.get("arch")
+    found: Mapping[str, Any] | None = json.loads(given) if isinstance(given, str) else given
+    return found
 
 
 def _config(name: str, index: ModelIndex) -> Mapping[str, Any] | None:

@@ -23,10 +23,10 @@ os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 # Where it is installed, jsonschema builds grammars of addresses at import, for seconds; no schema here needs them.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
-# Tests ask for the same runs again and again, and what the memory engine found is kept for all of them: apart from what a
+# Tests ask for the same runs again and again; what the memory engine found is kept for all of them: apart from what a
 # user of this machine has kept, and not where the engine is what is tested.
 answers.keep_in = lambda store: None
-KEPT = Predictions(str(ROOT / "build" / "tests"))
+KEPT = answers._Kept.store = Predictions(str(ROOT / "build" / "tests"))
 TESTS_OF_THE_ENGINE = {"memory", "property", "torch_runs"}
 
 # What a test needs beside kb itself, by what its module says; `make quick` runs the tests that need nothing of it.

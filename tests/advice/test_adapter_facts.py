@@ -34,6 +34,26 @@ def test_modules_to_save_are_compared_with_the_ends_of_the_models_names(named: s
     assert fact("lora.unmatched_modules_to_save", f"modules_to_save: {named}") == missing
 
 
+@pytest.mark.parametrize(
+    ("written", "rows", "beyond"),
+    [
+        ("[3, 4, 5]", 3, ()),
+        ("{shared: [3, 4]}", 2, ()),
+        ("{lm_head: [3]}", 1, ("trainable_token_indices of lm_head",)),
+        ("${TOKENS}", 1, ()),
+    ],
+)
+def test_rows_of_words_that_train_are_counted_and_a_heads_own_have_no_model(
+    written: str, rows: int, beyond: tuple[str, ...]
+):
+    text = "output_dir: o\nmodel_name_or_path: t5-base\nlearning_rate: 1e-4\nbf16: true\nlora_r: 8\n"
+    (unit,) = READER.read(f"{text}trainable_token_indices: {written}\n", "train.yaml")
+    setup = Checker(CATALOG, Machine(gpus=(), gpu_source="none")).check(unit).setup
+    assert setup is not None
+    assert (setup.trained_tokens, setup.unmodelled) == (rows, beyond)
+    assert any(each.name == "lora.trainable_token_indices" for each in setup.assumed) == written.startswith("$")
+
+
 def test_a_head_that_peft_adds_for_another_task_is_not_called_missing():
     assert is_unknown(fact("lora.unmatched_modules_to_save", "task_type: SEQ_CLS, modules_to_save: [classifier]"))
 

@@ -239,7 +239,7 @@ def test_other_parts_are_refused_by_name(changed: dict[str, Any]) -> None:
     ("given", "what"),
     [
         ({"images": None}, "images of unknown size"),
-        ({"do_predict": True}, "generation"),
+        ({"do_predict": True, "inference_num_beams": 2}, "beams of answers about images"),
         ({"attn_implementation": "flash"}, "flash_attention_2"),
         ({"images": Images(1, 3, 900)}, "images of 3 × 900 pixels"),
     ],

@@ -3,6 +3,7 @@
 import json
 import pickle
 import sys
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
@@ -15,12 +16,14 @@ from kb.memory import architecture_from_config, predict
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 
+import accuracy_lengths  # noqa: E402
 import accuracy_simulated  # noqa: E402
 from accuracy import KB, _predicted  # noqa: E402
 from accuracy_rows import TRACED_ON, TRACES, Left, Row, is_known, measured, stored_traces  # noqa: E402
 from accuracy_scores import Score, as_table, lines_of  # noqa: E402
 from grid import MODELS, setups_of  # noqa: E402
 from rivals import ask  # noqa: E402
+from truth_lengths import lengths_of  # noqa: E402
 from truth_rows import truth_rows  # noqa: E402
 
 CATALOG = load_catalog()
@@ -89,6 +92,54 @@ def test_a_published_row_of_which_nothing_can_be_made_is_left_out_with_its_reaso
     row = published(tmp_path, **changes)
     assert isinstance(row, Left)
     assert reason in row.reason
+
+
+NOTED = "tokens 3234±2548, min 91, max 19548"
+OF_MS_SWIFT = {
+    "source": "modelscope/ms-swift page", "model": "qwen-tiny", "seq_in": 1024, "method": "qlora", "precision": "nf4",
+    "what_was_measured": "GPU memory (GiB): max_memory_reserved, excl. context", "notes": NOTED, "attn": "flash",
+    "arch": {"model_type": "qwen2", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
+             "num_attention_heads": 4, "vocab_size": 32000}, "gpu": "A100-80GB", "optimizer": "AdamW",
+}  # fmt: skip
+
+
+def test_samples_longer_than_the_maximum_are_left_out_of_what_notes_say_of_lengths() -> None:
+    whole, short = lengths_of(NOTED, 20_000), lengths_of(NOTED, 1024)
+    assert whole is not None and short is not None
+    assert (whole.input[0], whole.input[-1]) == (91, 19548)
+    assert (short.input[0], short.input[-1]) == (91, 1024)
+    median, least, longest = whole.input[3], short.input[3], short.input[-1]
+    assert 2000 < median < 3234 and least < longest * 0.9  # few are at the maximum, as they would be if they were cut
+    assert lengths_of("LoRA r16", 1024) is None
+
+
+def test_a_row_on_varied_lengths_has_them_and_what_its_program_sets(tmp_path: Path) -> None:
+    row = published(tmp_path, **OF_MS_SWIFT)
+    assert isinstance(row, Row)
+    assert row.setup.lengths == lengths_of(NOTED, 1024) and list(row.truth) == ["reserved"]
+    assert (row.setup.weights, row.setup.bf16, row.setup.prepare_for_kbit) == ("fp16", True, False)
+    other = published(tmp_path, **{**OF_MS_SWIFT, "source": "somebody"})
+    assert isinstance(other, Row)
+    assert (other.setup.lora_target_modules, other.setup.trained_type) == (None, "peft")
+
+
+def test_what_is_reserved_of_varied_lengths_is_no_more_than_the_gpu_has(tmp_path: Path) -> None:
+    row = published(tmp_path, **OF_MS_SWIFT)
+    assert isinstance(row, Row)
+    plain = accuracy_lengths.answers([row])[row.id]
+    varied, longest = (plain[name]["reserved"] for name in (accuracy_lengths.VARIED, accuracy_lengths.LONGEST))
+    assert varied > longest
+    small = accuracy_lengths.answers([replace(row, memory_bytes=longest + 1)])[row.id]
+    assert small[accuracy_lengths.VARIED]["reserved"] == longest + 1
+
+
+def test_every_published_row_on_varied_lengths_is_scored_and_most_lie_near() -> None:
+    data, section = accuracy_lengths.compared(accuracy_lengths.published_rows(CATALOG))
+    assert data["rows"] == data["inside"] + len(data["far"]) >= 30
+    assert data["inside"] / data["rows"] >= 0.9 > data["inside_longest"] / data["rows"]
+    stored = json.loads((ROOT / "bench" / "results" / "accuracy.json").read_text("utf-8"))["published"]
+    assert stored == json.loads(json.dumps(data)), "make bench-accuracy ARGS=--published"
+    assert section.strip() in (ROOT / "bench" / "results" / "accuracy.md").read_text("utf-8")
 
 
 def test_a_run_that_ran_out_is_kept_with_the_cards_memory(tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ def setup_of(
         lora_r=read.number_or_default("lora.r"),
         lora_target_modules=_targets(read),
         modules_to_save=read.value("lora.modules_to_save") or (),
+        trained_tokens=_token_rows(read),
         lora_dropout=float(read.or_default("lora.lora_dropout")),
         use_dora=bool(read.or_default("lora.use_dora")),
         load_in_4bit=bool(read.or_default("quantization.load_in_4bit")),
@@ -209,6 +210,20 @@ def _targets(read: SettingsReader) -> tuple[str, ...] | None:
     usual = read.default("lora.target_modules")
     named: tuple[str, ...] | None = read.value("lora.target_modules")
     return (str(usual),) if named is None and usual is not None else named
+
+
+def _token_rows(read: SettingsReader) -> int:
+    """Rows of the words' table that PEFT trains by themselves: a list of tokens, or one under the table's name. How
+    many there are matters little beside the copies of the table that they need."""
+    name = "lora.trainable_token_indices"
+    given = read.as_written(name)
+    if isinstance(given, Mapping):
+        if len(given) > 1 or any(str(key).endswith("head") for key in given):
+            read.beyond.append(f"trainable_token_indices of {', '.join(map(str, given))}")
+        given = next(iter(given.values()), None)
+    if isinstance(given, list | tuple):
+        return len(given)
+    return 0 if given is None else int(read.or_assume(name, None, 1, "some_token_rows"))
 
 
 def _lengths(

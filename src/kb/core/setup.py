@@ -189,6 +189,7 @@ class TrainingSetup(NamedTuple):
     lora_r: int = 8
     lora_target_modules: tuple[str, ...] | None = None  # None: PEFT's default for the architecture
     modules_to_save: tuple[str, ...] = ()
+    trained_tokens: int = 0  # rows of the words' table that PEFT trains by themselves (`trainable_token_indices`)
     lora_dropout: float = 0.0
     use_dora: bool = False
     load_in_4bit: bool = False

@@ -15,6 +15,11 @@ from kb.guide.measured_runs import Run, measured_runs
 from kb.guide.site_words import say
 
 PREDICTORS = ("kb", "kb, roughly", "kb, level 1", "fitcheck-llm", "accelerate", "DeepSpeed", "the notes' formula")
+# As bench/accuracy_lengths.py calls its two answers: with the data's lengths, and were every batch at the maximum.
+BY_LENGTHS = {
+    "kb, lengths of the data": "accuracy.by_lengths",
+    "kb, every batch at the maximum": "accuracy.at_maximum",
+}
 QUANTITIES = ("allocated", "reserved", "process")
 HELD_OUT = "held out"  # as bench/accuracy_engine.py calls rows that decided nothing about the engine
 _WHOLE = "all, "  # begins the lines over all families
@@ -39,6 +44,7 @@ def accuracy_tables(library: Library) -> str:
             prose(say(language, "accuracy.measured_about")),
             _scores(library, "accuracy.measured", results["measured"]),
             "\n".join(f"- {verdict}" for verdict in verdicts),
+            *_published(library, results["published"]),
             f"### {say(language, 'accuracy.traces')} {{ #traces }}",
             prose(say(language, "accuracy.traces_about", rows=_traced(results["traces"]))),
             _scores(
@@ -46,6 +52,30 @@ def accuracy_tables(library: Library) -> str:
             ),
         ]
     )
+
+
+def _published(library: Library, found: Mapping[str, Any]) -> list[str]:
+    """Published runs on data of varied lengths: the share that is near, the scores by model, and what is far off."""
+    language = library.language
+    values = {**found, "band": f"{found['band'] * 100:.0f} %"}
+    far = [
+        say(
+            language,
+            "accuracy.published_far",
+            model=escape(each["model"]),
+            tokens=f"{each['tokens']:,}",
+            measured=f"{each['measured'] / GIB:.1f}",
+            predicted=f"{each['predicted'] / GIB:.1f}",
+        )
+        for each in found["far"]
+    ]
+    mark = badge(library, "computed")
+    return [
+        f"### {say(language, 'accuracy.published')} {{ #published }}",
+        prose(say(language, "accuracy.published_about", **values)) + f" {mark}",
+        _scores(library, "accuracy.published", found["lines"]),
+        "\n".join(f"- {each}" for each in far),
+    ]
 
 
 def engine_scores(library: Library) -> str:
@@ -152,7 +182,7 @@ def _run(run: Run) -> list[str]:
 def _scores(library: Library, label: str, lines: Sequence[Mapping[str, Any]]) -> str:
     """Mean and worst error of each program, a row for each group and quantity."""
     language = library.language
-    shown = [name for name in PREDICTORS if any(name in line["scores"] for line in lines)]
+    shown = [name for name in (*PREDICTORS, *BY_LENGTHS) if any(name in line["scores"] for line in lines)]
     head = [say(language, key) for key in ("accuracy.group", "accuracy.quantity", "accuracy.rows")]
     head += [_program(language, name) for name in shown]
     rows = [
@@ -179,7 +209,8 @@ def _percent(ratio: float) -> str:
 
 
 def _program(language: str, name: str) -> str:
-    return say(language, "accuracy.notes_formula") if name == PREDICTORS[-1] else name
+    known = {PREDICTORS[-1]: "accuracy.notes_formula", **BY_LENGTHS}
+    return say(language, known[name]) if name in known else name
 
 
 def _group(library: Library, name: str) -> str:

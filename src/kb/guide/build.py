@@ -15,6 +15,9 @@ from kb.guide.export import atom_feed, library_tables, write_data
 from kb.guide.playground import write_playground
 from kb.guide.rule_page import rules_that_open
 from kb.knowledge import load_catalog, load_guide
+from kb.knowledge.locations import cache_folder
+from kb.memory.answers import keep_in
+from kb.session.cache import Predictions
 
 # Material prints a notice about its successor at each build; it is known, and says nothing of this site
 _LEVEL = re.compile(r"^(?P<level>[A-Z]+) +-  ", re.MULTILINE)
@@ -39,6 +42,7 @@ def build_site(root: str, say: Callable[[str], None], target: str | None = None)
     """
     catalog = load_catalog(whole=True)
     load_guide()
+    keep_in(Predictions(cache_folder()))  # what one table asks for, others do too
     if fetch_assets(root, say):
         say("assets fetched")
     write_playground(root)

@@ -76,6 +76,7 @@ def lora_config(model: Any, setup: TrainingSetup) -> Any:
         lora_dropout=setup.lora_dropout,
         target_modules=targets,
         modules_to_save=list(setup.modules_to_save) or None,
+        trainable_token_indices=list(range(setup.trained_tokens)) or None,  # which they are is all the same
         use_dora=setup.use_dora,
         exclude_modules=f".*(?:{'|'.join(map(re.escape, setup.frozen))}).*" if setup.frozen else None,
         bias="none",

@@ -14,6 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from engine_diff import canonical, followed, parted, simulated  # noqa: E402
 
 from kb.core.setup import Images, TrainingSetup  # noqa: E402
+from kb.memory import architecture_from_config  # noqa: E402
+from kb.memory.engine.report import why_not  # noqa: E402
 
 _DECODER = {"hidden_size": 128, "intermediate_size": 320, "num_attention_heads": 4, "num_key_value_heads": 2,
             "num_hidden_layers": 2, "vocab_size": 1000, "max_position_embeddings": 512, "pad_token_id": 0,
@@ -156,6 +158,39 @@ def test_adapters_of_embeddings_ask_for_the_same_blocks(model: str, given: dict[
     same_acts(CONFIGS[model], base._replace(**given))
 
 
+@pytest.mark.parametrize(
+    ("kind", "head"), [("XLMRoberta", "SequenceClassification"), ("Camembert", "QuestionAnswering")]
+)
+def test_a_head_that_is_placed_before_its_encoder_is_loaded_first(kind: str, head: str) -> None:
+    model_type = {"XLMRoberta": "xlm-roberta", "Camembert": "camembert"}[kind]
+    config = {**_BERT, "model_type": model_type, "pad_token_id": 1, "architectures": [f"{kind}For{head}"]}
+    same_acts(config, TrainingSetup(per_device_train_batch_size=3, max_source_length=72, fp16=True, do_eval=True))
+
+
+@pytest.mark.parametrize("model", ["gpt2", "gemma", "bert, masked"])
+def test_a_head_stays_tied_to_the_words_as_they_were_where_a_copy_of_them_trains(model: str) -> None:
+    words = {"gpt2": "wte", "gemma": "embed_tokens"}.get(model, "word_embeddings")
+    setup = TrainingSetup(method="lora", bf16=True, max_source_length=72, modules_to_save=(words,))
+    same_acts(CONFIGS[model], setup)
+
+
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        ("llama", {"bf16": True, "weights": "bf16", "do_eval": True}),
+        ("gemma", {"bf16": True, "gradient_checkpointing": True}),
+        ("gemma", {"bf16": True, "weights": "bf16", "optim": "adamw_bnb_8bit"}),
+        ("gpt2", {"method": "qlora", "load_in_4bit": True, "bf16": True}),
+        ("t5", {"bf16": True, "weights": "bf16", "gradient_checkpointing": True, "gradient_accumulation_steps": 2}),
+        ("bert, masked", {"fp16": True}),
+    ],
+    ids=["words", "tied head", "scaled words", "4 bits", "both stacks", "encoder"],
+)  # fmt: skip
+def test_rows_of_words_that_train_by_themselves_ask_for_the_same_blocks(model: str, given: dict[str, Any]) -> None:
+    base = TrainingSetup(method="lora", per_device_train_batch_size=3, max_source_length=72, trained_tokens=5)
+    same_acts(CONFIGS[model], base._replace(**given))
+
+
 LONGFORMER: dict[str, Any] = {**_BERT, "model_type": "longformer", "attention_window": 32, "pad_token_id": 1}
 
 
@@ -239,6 +274,41 @@ LED: dict[str, Any] = {
 def test_led_asks_for_the_same_blocks(given: dict[str, Any]) -> None:
     base = TrainingSetup(per_device_train_batch_size=3, max_source_length=72, max_target_length=20)
     same_acts(LED, base._replace(**given))
+
+
+_WRITTEN_WORDS: dict[str, tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]] = {  # config, layers, tables
+    "bart": (CONFIGS["bart"], ("q_proj",), ("embed_tokens",)),
+    "marian": (CONFIGS["marian"], ("q_proj",), ("embed_tokens",)),
+    "m2m_100": (CONFIGS["m2m_100"], ("q_proj",), ("embed_tokens",)),
+    "led": (LED, ("query", "q_proj"), ("embed_tokens",)),
+    "longt5": (_LONGT5, ("q",), ("embed_tokens",)),
+    "deberta": (_DEBERTA, ("query_proj",), ("word_embeddings",)),
+    "modernbert": (CONFIGS["modernbert"], ("Wqkv",), ("tok_embeddings",)),
+    "longformer": (LONGFORMER, ("query",), ("word_embeddings", "position_embeddings")),
+    "big bird": (BIG_BIRD, ("query",), ("word_embeddings", "token_type_embeddings")),
+    "xlnet": ({**XLNET, "architectures": ["XLNetForSequenceClassification"]}, ("layer_1",), ("word_embedding",)),
+    "mpnet": (MPNET, ("q",), ("word_embeddings", "position_embeddings")),
+}
+
+
+@pytest.mark.parametrize("model", _WRITTEN_WORDS)
+@pytest.mark.parametrize("how", ["adapters", "trained whole", "rows"])
+def test_words_that_a_family_looks_up_itself_are_adapted_as_peft_does(model: str, how: str) -> None:
+    config, layers, tables = _WRITTEN_WORDS[model]
+    checkpointed = model not in ("xlnet", "mpnet") and how != "adapters"
+    base = TrainingSetup(
+        method="lora",
+        bf16=True,
+        per_device_train_batch_size=3,
+        max_source_length=72,
+        gradient_checkpointing=checkpointed,
+    )
+    setup = base._replace(lora_target_modules=(*layers, *tables) if how == "adapters" else layers)
+    if how == "trained whole":
+        setup = setup._replace(modules_to_save=tables, weights="bf16")
+    if how == "rows":
+        setup = setup._replace(trained_tokens=5)
+    same_acts(config, setup)
 
 
 @pytest.mark.parametrize("model", ["gemma 3", "exaone 4", "opt", "gpt2", "mixtral", "qwen 3, experts"])
@@ -493,6 +563,42 @@ CUT = {"idefics3": _IDEFICS3,
                    "tie_word_embeddings": True}}  # fmt: skip
 _TOWER_FROZEN = {"frozen": ("vision_tower",), "checkpoints_trained": True, "gradient_checkpointing": True}
 _FROZEN = {"frozen": ("visual.",), "checkpoints_trained": True, "gradient_checkpointing": True, "use_reentrant": True}
+
+
+@pytest.mark.parametrize(
+    ("model", "images", "given"),
+    [
+        ("llava", (1, 4, 4), {"weights": "bf16"}),
+        ("llava", (2, 4, 4), {"inference_max_length": 40, "padded": False}),
+        ("llava", (0, 0, 0), {"weights": "bf16", "inference_num_beams": 3}),
+        ("llava", (1, 4, 4), {"do_train": True, "do_predict": False, "do_eval": True, "predict_with_generate": True,
+                              "bf16": True, "generation_max_length": 5, "per_device_eval_batch_size": 2}),
+        ("llava of several layers", (1, 4, 4), {"attn_implementation": "eager"}),
+        ("llava of SigLIP", (1, 4, 4), {"weights": "bf16"}),
+        ("llava_next", (1, 90, 130), {"weights": "bf16"}),
+        ("idefics3", (2, 60, 50), {"weights": "bf16"}),
+        ("smolvlm", (1, 60, 50), {"bf16": True}),
+    ],
+    ids=["one", "two, long", "none, by beams", "in evaluation", "layers", "SigLIP", "tiles", "cut", "cut small"],
+)  # fmt: skip
+def test_answers_about_pictures_take_what_the_simulation_takes(
+    model: str, images: tuple[int, int, int], given: dict[str, Any]
+) -> None:
+    config = {**SEEING, **CUT}[model]
+    config = {**config, "text_config": {**config["text_config"], "bos_token_id": 1, "eos_token_id": 2}}
+    base = TrainingSetup(do_train=False, do_predict=True, inference_batch_size=2, inference_max_length=6,
+                         per_device_train_batch_size=2, max_source_length=400, images=Images(*images))  # fmt: skip
+    _, peaks = simulated(config, base._replace(**given), (8, 6))
+    _, found = followed(config, base._replace(**given), (8, 6))
+    assert "generate" in peaks
+    assert {phase: found[phase] for phase in peaks} == peaks
+
+
+@pytest.mark.parametrize("model", ["qwen2_vl", "qwen2_5_vl", "paligemma"])
+def test_answers_that_are_not_followed_are_named(model: str) -> None:
+    config = {**SEEING, "paligemma": PALIGEMMA["gemma"]}[model]
+    setup = TrainingSetup(do_train=False, do_predict=True, max_source_length=200, images=Images(1, 4, 4))
+    assert why_not(setup, architecture_from_config(config)) == "generation"
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,8 @@ def adapter_settings(model: Any) -> tuple[dict[str, Any], str | None]:
     }
     if config.modules_to_save:
         settings["lora_modules_to_save"] = list(config.modules_to_save)
+    if isinstance(config.trainable_token_indices, list):
+        settings["trainable_token_indices"] = config.trainable_token_indices
     settings |= {name: True for name in ("use_dora", "use_rslora") if getattr(config, name, False)}
     return settings, None
 

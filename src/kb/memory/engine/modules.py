@@ -36,6 +36,7 @@ class Linear:
         "bias",
         "head",
         "magnitude",
+        "merged",
         "model",
         "packs",
         "path",
@@ -66,6 +67,7 @@ class Linear:
         self.magnitude: Tensor | None = None  # DoRA's
         self.state: quantized.State | Tensor | None = None
         self.replaced: Any = None
+        self.merged: Callable[[Tensor], Tensor] | None = None  # of a tied layer, puts trained rows in
         self.weight = model.parameter(path + ".weight", (rows, columns)) if weight is None else weight
         self.bias = model.parameter(path + ".bias", (rows,)) if bias else None
         model.linears.append(self)
@@ -80,6 +82,8 @@ class Linear:
     def __call__(self, x: Tensor) -> Tensor:
         world.inside["Linear"] = self.path
         plain = self.a is None or self.model.adapters_off
+        if self.merged is not None and not self.model.adapters_off:
+            return (self.product or self.model.product)(x, self.merged(self.weight))
         if self.state is not None:
             return quantized.linear(x, self) if plain else self._adapted_quantized(x)
         if self.a is None or self.b is None or plain:
@@ -188,6 +192,7 @@ class Model:
     drop = staticmethod(ops.dropout)  # before LoRA's first matrix
     _trained_stems: set[str] | None = None  # names of what trains, where they were asked for
     inputs_need = False  # embeddings get gradients whether or not anything is checkpointed
+    trains_rows = False  # whether rows of the words' table that train by themselves are followed
     adapted_tables: tuple[str, ...] = ()  # embeddings whose adapters are followed, by the last part of their names
     adapters_off = False  # PEFT's ``disable_adapter``: the model as it was before them
 
@@ -205,6 +210,7 @@ class Model:
         self.lookups: list[tuple[str, Tensor, int]] = []
         self.table_adapters: dict[str, TableAdapter] = {}
         self.tables_before: list[Tensor] = []  # of which copies train
+        self.token_rows: Any = None  # what trains of the words' table by itself
         self.stack_words: dict[str, Tensor] = {}  # of a stack: its own table, where that trains
         self.build()
         if options.quantization is not None:
@@ -280,15 +286,24 @@ class Model:
         assert adapters is not None
         wrapped = self._wrapped(adapters.wraps)
         copies = [] if self.copies_last else self._copied_heads(adapters.whole)
-        turns = world.recording.turns
-        for linear in turns((each.path, each) for each in wrapped):
+        if adapters.tokens:
+            from kb.memory.engine.token_rows import add_token_rows  # few runs train any
+
+            self.token_rows = add_token_rows(self, adapters.tokens)
+            self.token_rows.widen()
+            self.adapters.append(self.token_rows.rows)
+        held: Any = None  # the loop's name for a layer's old parameter, which a table's casts do not take
+        for linear in world.recording.turns((each.path, each) for each in wrapped):
             for side in ("a", "b", "magnitude"):
                 old = getattr(linear, side)
                 if old is None:
                     continue
+                if isinstance(linear, Linear):
+                    held = old
                 setattr(linear, side, ops.cast(old, F32))
                 old = None
                 self.adapters.append(getattr(linear, side))
+        del held
         self.adapters += self._copied_heads(adapters.whole) if self.copies_last else copies
         places = self._places()
         self.adapters.sort(key=lambda tensor: places[id(tensor)])  # as their modules lie
@@ -328,13 +343,20 @@ class Model:
                 found.append(self.table_adapters[each[0]])
         return found
 
+    @property
+    def words_of(self) -> tuple[str, Tensor, int]:
+        """The words' table, as it is among the lookups: the first."""
+        return self.lookups[0]
+
     def _places(self) -> dict[int, float]:
         """Where what trains beside a frozen model lies: so many linear layers are placed before it."""
         found: dict[int, float] = {}
         for path, table, before in self.lookups:
-            stack, adapter = path.rpartition(".")[0].rpartition(".")[2], self.table_adapters.get(path)
+            stack, adapter = path.rpartition(".")[0], self.table_adapters.get(path)
             own = [self.stack_words.get(stack, table), *((adapter.a, adapter.b) if adapter else ())]
             found |= {id(tensor): before - 0.5 for tensor in own}
+        if self.token_rows is not None:
+            found[id(self.token_rows.rows)] = self.words_of[2] - 0.5
         found |= {id(tensor): -0.5 for tensor in self.stack_words.values() if id(tensor) not in found}
         for at, linear in enumerate(self.linears):
             for tensor in (linear.weight, linear.bias, linear.a, linear.b, linear.magnitude):
@@ -370,16 +392,22 @@ class Model:
     def _copied_heads(self, whole: Callable[[str], bool]) -> list[Tensor]:
         """``ModulesToSaveWrapper``: a copy is trained. Of a table the copy takes the name, as its users know it."""
         made: list[Tensor] = []
-        for stack in self.stack_paths if self.encodes else ():
-            if whole(f"{stack}.embed_tokens"):  # tied to the words' table until then
-                self.stack_words[stack] = like(self.parameters[0][1])
+        for path, table, _ in self.lookups:
+            if not whole(path):
+                continue
+            stack, _, name = path.rpartition(".")
+            if self.encodes and name == "embed_tokens" and stack in self.stack_paths:  # tied to the words' until then
+                self.stack_words[stack] = like(table)
                 self.wide.add(id(self.stack_words[stack]))
                 made.append(self.stack_words[stack])
-        for path, tensor in self.parameters:
-            if id(tensor) in self.wide and whole(path.removesuffix(".weight")):
-                self.tables_before.append(like(tensor))
-                mark(self.tables_before[-1], "parameters", path)
-                made.append(tensor)
+                continue
+            self.tables_before.append(like(table))
+            mark(self.tables_before[-1], "parameters", path + ".weight")
+            made.append(table)
+            self.buffers += self.beside_table(path)
+            for linear in self.linears:
+                if linear.weight is table:  # it is tied to the table as it was, which nothing trains
+                    linear.weight = self.tables_before[-1]
         for linear in self.linears:
             if whole(linear.path) or (not self.generates and linear.path.split(".")[0].endswith(self.kept_heads)):
                 copies = like(linear.weight), None if linear.bias is None else like(linear.bias)
@@ -387,6 +415,10 @@ class Model:
                 made += [copy for copy in copies if copy is not None]
                 self.plain.add(id(copies[1]))
         return made
+
+    def beside_table(self, path: str) -> list[Tensor]:
+        """What a table's module holds beside the table, copied with it."""
+        return []
 
     def trained(self) -> list[Tensor]:
         """As the Trainer's two groups: decayed, and not. A packed layer asks for no gradients, nor does its bias
@@ -404,6 +436,8 @@ class Model:
         found |= {id(tensor): f"{path}.embed_tokens.weight" for path, tensor in self.stack_words.items()}
         for table in self.table_adapters.values():
             found |= {id(table.a): f"{table.path}.lora_embedding_A", id(table.b): f"{table.path}.lora_embedding_B"}
+        if self.token_rows is not None:
+            found[id(self.token_rows.rows)] = f"{self.token_rows.path}.trainable_tokens_delta"
         for linear in self.linears:
             found[id(linear.weight)] = linear.path + ".weight"  # a head of its own, where one is trained
             for name, tensor in (

@@ -9,7 +9,10 @@ from kb.memory.engine.faults import refuse
 from kb.memory.engine.tensor import BF16, F16, F32, I8
 
 # How transformers names its tables of words and positions.
-TABLES = ("embed_tokens", "embed_in", "wte", "wpe", "shared", "embed_positions", "word_embeddings")
+TABLES = (
+    "embed_tokens", "embed_in", "wte", "wpe", "shared", "embed_positions", "word_embeddings", "position_embeddings",
+    "token_type_embeddings", "tok_embeddings", "word_embedding", "rel_embeddings", "relative_attention_bias",
+)  # fmt: skip
 OF_FSDP = ("adamw_torch_fused", "adamw_torch", "adamw_hf", "sgd", "none")  # optimizers whose steps on shards are known
 TYPES = {"fp32": F32, "fp16": F16, "bf16": BF16}
 
@@ -23,6 +26,7 @@ class Adapters(NamedTuple):
     dropout: float
     dtype: str | None = None  # what a trainer casts them to after PEFT
     dora: bool = False
+    tokens: int = 0  # rows of the words' table that train by themselves
 
 
 class Quantization(NamedTuple):
@@ -107,6 +111,7 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
             setup.lora_dropout,
             trained_type,
             setup.use_dora,
+            setup.trained_tokens,
         )
     return Options(
         dtype=dtype,
@@ -180,6 +185,19 @@ def check_tables(setup: TrainingSetup, followed: tuple[str, ...]) -> None:
         leaf = name.rpartition(".")[2]
         if leaf in TABLES and not (plain and leaf in followed):
             refuse(f"LoRA on {name}", setup)
+
+
+def check_token_rows(setup: TrainingSetup, *, followed: bool) -> None:
+    """Refuse, by name, rows of the words' table that train by themselves, where they are not ``followed``.
+
+    Raises:
+        NotFollowedError: there are some.
+    """
+    if not setup.trained_tokens or setup.method == "full":
+        return
+    plain = not (setup.fsdp or setup.zero_stage or unshared(setup) or setup.use_dora or setup.post or setup.fused_loss)
+    if not (followed and plain and not setup.modules_to_save):
+        refuse("trainable_token_indices", setup)
 
 
 def _of_fused(setup: TrainingSetup) -> dict[str, bool]:

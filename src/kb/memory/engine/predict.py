@@ -10,7 +10,7 @@ from kb.core.setup import TrainingSetup
 from kb.memory.engine.families import model_class
 from kb.memory.engine.faults import NotFollowedError, refuse
 from kb.memory.engine.modules import Model
-from kb.memory.engine.options import check_tables, options_of
+from kb.memory.engine.options import check_tables, check_token_rows, options_of
 from kb.memory.engine.runs.evaluate import evaluate
 from kb.memory.engine.runs.generate import MOST_TOKENS, Decoding, decoding_of, generate
 from kb.memory.engine.runs.train import inputs_of, train
@@ -104,6 +104,7 @@ def check_followed(architecture: Architecture, setup: TrainingSetup) -> None:
     kind = model_class(architecture)
     kind.check(architecture, setup)
     check_tables(setup, kind.adapted_tables)
+    check_token_rows(setup, followed=kind.trains_rows)
     if setup.method != "full" and not (setup.lora_target_modules or default_targets(architecture)):
         raise NotFollowedError("lora_target_modules")  # PEFT has none for the type, and refuses
     if architecture.family == "decoder":

@@ -23,17 +23,35 @@ class TableAdapter:
         self.b: Tensor = new((width, rank), table.dtype)
 
 
+def looked_up(model: Any, path: str, ids: Tensor, table: Tensor, *, hooked: bool = False) -> Tensor:
+    """Rows of a table with what its adapter adds; ``hooked`` are the words, whose module checkpointing puts its hook
+    on."""
+
+    def base(ids: Tensor) -> Tensor:
+        found = ops.embedding(ids, table)
+        if hooked:
+            model.require_input_grads(found)
+        return found
+
+    return adapted(model, path, ids, base)
+
+
 def adapted(model: Any, path: str, ids: Tensor, base: Callable[[Tensor], Tensor], *, scale: Any = None) -> Tensor:
     """What ``base`` gives of ``ids``, with what its adapter adds; ``scale`` makes the number that a module scales its
     words by (``_get_embed_scale``)."""
+    rows = model.token_rows
+    if rows is not None and path in rows.paths and not model.adapters_off:
+        return rows.words(ids, scale)  # type: ignore[no-any-return]
     result = base(ids)
     found = model.table_adapters.get(path)
     if found is None or model.adapters_off:
         return result
     dtype = result.dtype
     number = None if scale is None else scale()
-    after = ops.embedding(ids, ops.transpose(found.a, 0, 1))
-    output = ops.scale(ops.linear_by_hand(after, found.b))
+    first = ops.transpose(found.a, 0, 1)
+    turned = ops.transpose(found.b, 0, 1)  # its gradient is a view, to which another lookup's is not added in place
+    after = ops.embedding(ids, first)
+    output = ops.scale(ops.linear_by_hand(after, ops.transpose(turned, 0, 1)))
     if number is not None:
         output = ops.mul(output, ops.cast(number, output.dtype))
     result = ops.add(result, output)

@@ -210,6 +210,7 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "lora_r": ("lora.r",),
     "lora_target_modules": ("lora.target_modules",),
     "modules_to_save": ("lora.modules_to_save",),
+    "trained_tokens": ("lora.trainable_token_indices",),
     "lora_dropout": ("lora.lora_dropout",),
     "use_dora": ("lora.use_dora",),
     "load_in_4bit": ("quantization.load_in_4bit",),

@@ -1,5 +1,6 @@
 """BART as ``modeling_bart.py`` reads; what mBART, Pegasus, Marian and M2M100 do otherwise is a row of data."""
 
+from functools import partial
 from typing import Any
 
 from kb.core.record import NamedTuple
@@ -8,6 +9,7 @@ from kb.memory.engine.families.attention import PairedCache, eager_forward, head
 from kb.memory.engine.families.masks import causal_mask, counted_places, padding_mask
 from kb.memory.engine.families.t5 import shifted_right
 from kb.memory.engine.modules import LayerNorm, Linear, Model
+from kb.memory.engine.table_adapters import adapted
 from kb.memory.engine.tensor import F32, I64, Tensor, new
 from kb.memory.engine.world import world
 
@@ -142,6 +144,7 @@ class BartStack:
         a, traits = model.architecture, model.traits
         self.model, self.decoder = model, name == "decoder"
         path = self.path = f"{model.root}.{name}"
+        model.lookups.append((f"{path}.embed_tokens", model.shared, len(model.linears)))
         rows = self.rows_of_positions()
         self.positions: Any = None
         if traits.positions == "counted":
@@ -171,12 +174,18 @@ class BartStack:
         return self.decode(ids, padding, other, cache) if self.decoder else self.encode(ids, padding)
 
     def words(self, ids: Tensor) -> Tensor:
-        """The words' embedding times ``embed_scale``; a hook sees the product where the module itself scales."""
+        """The words' embedding times ``embed_scale``, which a type's module of words does itself or leaves to the
+        stack."""
+        path, outside = f"{self.path}.embed_tokens", self.model.traits.hook_before_scale
+        scale = None if outside else partial(_number, self.model)
+        embeds = adapted(self.model, path, ids, self._words, scale=scale)
+        return ops.scale(embeds) if outside else embeds
+
+    def _words(self, ids: Tensor) -> Tensor:
+        """What the module of words gives; a hook sees the product where it scales."""
         embeds = ops.embedding(ids, self.model.stack_words.get(self.path, self.model.shared))
-        if self.model.traits.hook_before_scale:
-            self.model.require_input_grads(embeds)
-            return ops.scale(embeds)
-        embeds = ops.scale(embeds)
+        if not self.model.traits.hook_before_scale:
+            embeds = ops.scale(embeds)
         self.model.require_input_grads(embeds)
         return embeds
 
@@ -247,10 +256,17 @@ class BartStack:
         return x
 
 
+def _number(model: "Bart") -> Tensor:
+    """``embed_scale`` as a tensor of the table's type (``_get_embed_scale``, peft/tuners/tuners_utils.py)."""
+    return new((), model.shared.dtype)
+
+
 class Bart(Model):
     """``BartForConditionalGeneration``."""
 
     encodes = True
+    trains_rows = True
+    adapted_tables: tuple[str, ...] = ("embed_tokens",)
     reenters = False
     stack = "encoder"
     root = "model"

@@ -17,6 +17,7 @@ from kb.memory.engine.families.windows import lengthened
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm, Linear
 from kb.memory.engine.ops import blocks, gathers
+from kb.memory.engine.table_adapters import looked_up
 from kb.memory.engine.tensor import F32, I64, Tensor, new, seen_as
 from kb.memory.engine.world import world
 
@@ -45,11 +46,10 @@ class Embeddings:
         world.inside["Embeddings"] = self.path
         first = self.model.buffers[0]
         places = seen_as(first, (1, ids.shape[1]), first.strides)
-        words = ops.embedding(ids, self.words)
-        self.model.require_input_grads(words)
-        by_kind = ops.embedding(kinds, self.kinds)
+        words = looked_up(self.model, f"{self.path}.word_embeddings", ids, self.words, hooked=True)
+        by_kind = looked_up(self.model, f"{self.path}.token_type_embeddings", kinds, self.kinds)
         x = ops.add(words, by_kind)
-        by_place = ops.embedding(places, self.places)
+        by_place = looked_up(self.model, f"{self.path}.position_embeddings", places, self.places)
         x = ops.add_here(x, by_place)
         x = ops.dropout(x, self.dropout)
         x = self.norm(x)
@@ -250,8 +250,6 @@ class Layer(BertLayer):
 
 class BigBird(Encoder):
     """BigBird with the head that its config names."""
-
-    adapted_tables = ()  # it looks words up in its own way
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:

@@ -16,6 +16,7 @@ from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm, Linear
 from kb.memory.engine.ops.gathers import filled, filled_back, gather, repeated
 from kb.memory.engine.ops.pointwise import seen_again
+from kb.memory.engine.table_adapters import looked_up
 from kb.memory.engine.tape import record
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, new, seen_as
 from kb.memory.engine.world import world
@@ -164,17 +165,18 @@ class Embeddings:
 
     def __call__(self, ids: Tensor, kinds: Tensor, mask: Tensor) -> Tensor:
         world.inside["Embeddings"] = self.path
-        words = ops.embedding(ids, self.words)
-        self.model.require_input_grads(words)
+        words = looked_up(self.model, f"{self.path}.word_embeddings", ids, self.words, hooked=True)
         x, by_kind = words, None
         if self.places is not None:
             first = self.model.buffers[0]
-            by_place = ops.embedding(seen_as(first, (1, ids.shape[1]), first.strides), self.places)
+            places = seen_as(first, (1, ids.shape[1]), first.strides)
+            by_place = looked_up(self.model, f"{self.path}.position_embeddings", places, self.places)
+            del places
             x = ops.add(x, by_place)
         else:
             by_place = new(words.shape, words.dtype)
         if self.kinds is not None:
-            by_kind = ops.embedding(kinds, self.kinds)
+            by_kind = looked_up(self.model, f"{self.path}.token_type_embeddings", kinds, self.kinds)
             x = ops.add(x, by_kind)
         if self.widen is not None:
             x = self.widen(x)
@@ -221,7 +223,6 @@ def labelled(logits: Tensor) -> Tensor:
 class Deberta(Encoder):
     """DeBERTa v2 or v3 with the head that its config names."""
 
-    adapted_tables = ()  # it looks words up in its own way
     reenters = False  # the distances' embeddings, which all layers share, would be run back twice
 
     @classmethod

@@ -30,6 +30,7 @@ class Decoder(Model):
     flattens = shards = True
     decodes = False  # whether ``generate`` has made it ready for a token at a time (``_optimize_model_for_decode``)
     forces_end = False
+    trains_rows = True
     adapted_tables = ("embed_tokens", "embed_in", "wte", "wpe", "word_embeddings", "embed_positions")
 
     def build(self) -> None:
@@ -173,6 +174,15 @@ class Decoder(Model):
             x = self.project_out(x)
         del held
         return x
+
+    @property
+    def words_of(self) -> tuple[str, Tensor, int]:
+        """Behind the tables of what a model sees."""
+        return next(each for each in self.lookups if each[1] is self.embed)
+
+    def beside_table(self, path: str) -> list[Tensor]:
+        """The number that words are scaled by, where their module has one."""
+        return [new((), self.options.dtype)] if self.traits.scaled_words and path == self.words_of[0] else []
 
     def looked_up(self, ids: Tensor) -> Tensor:
         """The words' embeddings."""

@@ -30,14 +30,16 @@ class Traits(NamedTuple):
     widened: str = ""  # the layer from the embeddings' width to the model's, where there is one
     always_widened: bool = False
     checkpoints: bool = True
+    head_first: bool = False  # a head for labels is placed before the encoder
 
 
 _ROBERTA = Traits("roberta", counted=True)
+_XLM_ROBERTA = _ROBERTA._replace(head_first=True)
 TYPES = {
     "bert": Traits(),
     "roberta": _ROBERTA,
-    "xlm-roberta": _ROBERTA,
-    "camembert": _ROBERTA,
+    "xlm-roberta": _XLM_ROBERTA,
+    "camembert": _XLM_ROBERTA,
     "electra": Traits("electra", widened="embeddings_project"),
     "distilbert": Traits("distilbert", "transformer.layer"),
     "albert": Traits("albert", "encoder.albert_layer_groups.0.albert_layers", always_widened=True,
@@ -229,6 +231,7 @@ class Encoder(Model):
     """An encoder with the head that its config names."""
 
     generates = False
+    trains_rows = True
     adapted_tables: tuple[str, ...] = ("word_embeddings", "token_type_embeddings", "position_embeddings")
 
     @classmethod
@@ -243,6 +246,9 @@ class Encoder(Model):
     def build(self) -> None:
         a, traits = self.architecture, self.traits
         width = a.embedding_size or a.d_model
+        first = traits.head_first and a.head != "masked"  # whose layer reads the words' table
+        if first:
+            self.head = head_of(self)
         self.embeddings = Embeddings(self, f"{traits.root}.embeddings", width)
         self.widen: Any = None
         if traits.always_widened or width != a.d_model:
@@ -250,7 +256,8 @@ class Encoder(Model):
         kind, path = LAYERS.get(a.model_type, BertLayer), f"{traits.root}.{traits.layers}"
         layers = [kind(self, f"{path}.{at}") for at in range(1 if a.shared_layers else a.encoder_layers)]
         self.layers = layers * a.encoder_layers if a.shared_layers else layers
-        self.head = head_of(self)
+        if not first:
+            self.head = head_of(self)
 
     @property
     def traits(self) -> Traits:

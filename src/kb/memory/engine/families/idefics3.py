@@ -161,28 +161,31 @@ class Idefics3(Llava):
         seen = new((rows, count, vision.image, vision.image), I64)
         return [ids, mask, new((rows, source), I64), pixels, seen]
 
-    def pictured(self, ids: Tensor, padding: Any, cache: Any, *pictures: Tensor) -> tuple[Tensor, Any]:
+    def pictured(
+        self, ids: Tensor, padding: Any, cache: Any, *pictures: Tensor, positions: Any = None
+    ) -> tuple[Tensor, Any]:
         """``Idefics3Model``."""
         world.recording.term = "activations_decoder"
         embeds = self.looked_up(ids)
         features: Any = None
-        held: Any = None
+        held: Any = self.seen
         if pictures:
-            held = self.seen_in(*pictures)
+            held = self.features_of(*pictures)
+        if held is not None:
             features = ops.cast(ops.cat(held[1:], 0), self.first_type)
             world.recording.term = "activations_decoder"
             mask: Any = placeholders(ids, named=self.leaves_one)
             embeds = ops.put_where(embeds, mask, ops.cast(features, embeds.dtype))
             if not self.leaves_one:  # it is a function's own there
                 mask = None
-        x = self.decoded(embeds, padding, cache)
+        x = self.decoded(embeds, padding, cache, positions)
         return x, self.given(features, held)
 
     def given(self, features: Any, held: Any) -> Any:
         """What the outputs hold of what is seen."""
         return features
 
-    def seen_in(self, pixels: Tensor, seen: Tensor) -> tuple[Any, ...]:
+    def features_of(self, pixels: Tensor, seen: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         """``get_image_features``: pictures of nothing but padding are left out, of which there are none."""
         rows, count, *sides = pixels.shape
         tiles = rows * count

@@ -15,6 +15,7 @@ from kb.memory.engine.families.masks import causal_mask, padding_mask
 from kb.memory.engine.families.windows import WindowAttention, lengthened, masks_of, spread_over
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Linear
+from kb.memory.engine.table_adapters import looked_up
 from kb.memory.engine.tensor import BOOL, I64, Tensor, new
 from kb.memory.engine.world import world
 
@@ -101,9 +102,9 @@ class Stack(BartStack):
         return (a.target_positions if self.decoder else a.max_positions) or 0
 
     def words(self, ids: Tensor) -> Tensor:
-        embeds = ops.embedding(ids, self.model.shared)
-        self.model.require_input_grads(embeds)
-        return embeds
+        """As an adapter leaves them: nothing scales them."""
+        table = self.model.stack_words.get(self.path, self.model.shared)
+        return looked_up(self.model, f"{self.path}.embed_tokens", ids, table, hooked=True)
 
     def encode(self, ids: Tensor, padding: Any) -> Tensor:
         (rows, given), longest = ids.shape, max(self.model.architecture.windows)

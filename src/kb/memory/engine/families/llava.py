@@ -35,21 +35,32 @@ class Projector:
         return self.second(x)
 
 
+def _most_beams(setup: TrainingSetup) -> int:
+    """Of the run's answers."""
+    evaluated = setup.generation_num_beams if setup.do_eval and setup.predict_with_generate else 1
+    return max(evaluated, setup.inference_num_beams if setup.do_predict else 1)
+
+
 class Llava(Decoder):
     """``LlavaForConditionalGeneration``."""
 
     flattens = shards = False
     inputs = 3  # ids, mask and labels; pictures come behind
     projector_class: Any = Projector
+    answers = True  # whether generation about pictures is followed
+    seen: Any = None  # what ``generate`` has seen of a prompt's pictures before it reads the prompt
+    beside: Any = None  # what the last step's outputs hold beside logits
     caches = True  # the language model keeps a cache in training too, as its own config has it
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
         vision = architecture.vision
         assert vision is not None
-        check_seeing(architecture, setup, TOWER_ACTIVATIONS)
+        check_seeing(architecture, setup, TOWER_ACTIVATIONS, answers=cls.answers)
         if setup.images is None:
             raise NotFollowedError("images of unknown size")
+        if setup.images.number and _most_beams(setup) > 1:
+            raise NotFollowedError("beams of answers about images")  # what is seen is put beside each
         tokens = cls.tokens_of(setup.images, vision) * setup.images.number
         if tokens and tokens + setup.images.number >= setup.max_source_length:
             raise NotFollowedError(f"{tokens} image tokens in {setup.max_source_length}")
@@ -93,19 +104,22 @@ class Llava(Decoder):
         """What the language model keeps in training too."""
         return Held()
 
-    def pictured(self, ids: Tensor, padding: Any, cache: Any, *pictures: Tensor) -> tuple[Tensor, Any]:
+    def pictured(
+        self, ids: Tensor, padding: Any, cache: Any, *pictures: Tensor, positions: Any = None
+    ) -> tuple[Tensor, Any]:
         """``LlavaModel``: pictures in the place of their tokens, then the language model; what is seen is given too."""
         world.recording.term = "activations_decoder"
         embeds = self.looked_up(ids)
         features: Any = None
-        held: Any = None
+        held: Any = self.seen
         if pictures:
             held = self.features_of(*pictures)
+        if held is not None:
             features = ops.cast(ops.cat(held[-1], 0), embeds.dtype)
             world.recording.term = "activations_decoder"
             mask = placeholders(ids)
             embeds = ops.put_where(embeds, mask, features)
-        x = self.decoded(embeds, padding, cache)
+        x = self.decoded(embeds, padding, cache, positions)
         del held
         return x, features
 
@@ -126,16 +140,25 @@ class Llava(Decoder):
         """``[:, 1:]``, where the class is left out."""
         return ops.cut(states, 1, states.shape[1] - 1) if self.vision.drops_first else states
 
-    def decoded(self, embeds: Tensor, padding: Any, cache: Any) -> Tensor:
+    def decoded(self, embeds: Tensor, padding: Any, cache: Any, positions: Any = None) -> Tensor:
         """``LlamaModel`` from embeddings on."""
-        x, mask, cos, sin, positions, *held = self.traits.inputs(self, embeds, padding, None, cache)
+        x, mask, cos, sin, positions, *held = self.traits.inputs(self, embeds, padding, positions, cache)
         for layer in self.layers:
             x = self.layer(layer, x, mask, cos, sin, cache, positions)
         del held
         return self.norm(x)  # type: ignore[no-any-return]
 
-    def base(self, *_: Any, **__: Any) -> Tensor:
-        raise NotFollowedError(f"generation of {self.architecture.model_type}")
+    def base(self, ids: Tensor, padding: Any, positions: Any = None, cache: Any = None, states: Any = None) -> Any:
+        """A step of ``generate``: pictures come with the prompt alone (``prepare_inputs_for_generation``)."""
+        x, self.beside = self.pictured(ids, padding, cache, positions=positions)
+        self.seen = None
+        return x
+
+    def look(self, *pictures: Tensor) -> Any:
+        """``_prepare_multimodal_encoder_kwargs_for_generation`` (generation/utils.py): pictures are seen before the
+        prompt is read, and what is seen of them lives as long as the answer."""
+        self.seen = self.features_of(*pictures)
+        return self.seen
 
 
 def placeholders(ids: Tensor, *, named: bool = True) -> Tensor:

@@ -14,6 +14,7 @@ from kb.memory.engine.families.masks import counted_places, padding_mask
 from kb.memory.engine.families.windows import WindowAttention, lengthened, masks_of, spread_over
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm
+from kb.memory.engine.table_adapters import looked_up
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, like, new
 from kb.memory.engine.world import world
 
@@ -32,10 +33,9 @@ class Embeddings:
     def __call__(self, ids: Tensor, kinds: Tensor) -> Tensor:
         world.inside["Embeddings"] = self.path
         places = counted_places(ids, past=False)
-        words = ops.embedding(ids, self.words)
-        self.model.require_input_grads(words)
-        by_place = ops.embedding(places, self.places)
-        by_kind = ops.embedding(kinds, self.kinds)
+        words = looked_up(self.model, f"{self.path}.word_embeddings", ids, self.words, hooked=True)
+        by_place = looked_up(self.model, f"{self.path}.position_embeddings", places, self.places)
+        by_kind = looked_up(self.model, f"{self.path}.token_type_embeddings", kinds, self.kinds)
         x = ops.add(ops.add(words, by_place), by_kind)
         x = self.norm(x)
         x = ops.dropout(x, self.dropout)
@@ -54,8 +54,6 @@ class Layer(BertLayer):
 
 class Longformer(Encoder):
     """Longformer with the head that its config names."""
-
-    adapted_tables = ()  # it looks words up in its own way
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:

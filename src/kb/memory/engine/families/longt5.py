@@ -14,6 +14,7 @@ from kb.memory.engine.families.t5 import DROPPED, T5, T5Block, T5FeedForward, T5
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Linear
 from kb.memory.engine.ops import blocks
+from kb.memory.engine.table_adapters import adapted
 from kb.memory.engine.tensor import BOOL, F16, F32, I32, I64, Tensor, like, new, seen_as
 from kb.memory.engine.world import world
 
@@ -326,8 +327,7 @@ class Stack(T5Stack):
         world.recording.term = "activations_decoder" if self.decoder else "activations_encoder"
         model: Any = self.model
         a, options, (rows, length) = model.architecture, model.options, ids.shape
-        embeds = ops.embedding(ids, model.shared)
-        model.require_input_grads(embeds)
+        embeds = adapted(model, f"{self.path}.embed_tokens", ids, self.words)
         mask = other_mask = None
         given = None if self.decoder else padding
         past = model.decoding.own.length() if self.decoder and model.decoding else 0
@@ -365,7 +365,6 @@ class LongT5(T5):
     flattens = False
     fills_cache = False
     keeps_wide = False
-    adapted_tables = ()
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:

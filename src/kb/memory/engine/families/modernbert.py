@@ -14,6 +14,7 @@ from kb.memory.engine.families.encoder_heads import DROPPED, Head, activation_of
 from kb.memory.engine.families.masks import padding_mask
 from kb.memory.engine.modules import KEPT_HEADS, LayerNorm, Linear
 from kb.memory.engine.ops.losses import averaged_rows
+from kb.memory.engine.table_adapters import looked_up
 from kb.memory.engine.tensor import F32, I64, Tensor, new
 from kb.memory.engine.world import world
 
@@ -120,7 +121,7 @@ def masked_loss(logits: Tensor, labels: list[Tensor], smoothed: bool) -> Tensor 
 class ModernBert(Encoder):
     """ModernBERT with a head; its norms have no bias."""
 
-    adapted_tables = ()  # it looks words up in its own way
+    adapted_tables = ("tok_embeddings",)
 
     @property
     def kept_heads(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -158,8 +159,7 @@ class ModernBert(Encoder):
         world.recording.term = "activations_encoder"
         a, options, (rows, length) = self.architecture, self.options, ids.shape
         positions = new((1, length), I64)
-        words = ops.embedding(ids, self.words)
-        self.require_input_grads(words)
+        words = looked_up(self, "model.embeddings.tok_embeddings", ids, self.words, hooked=True)
         x = self.first_norm(words)
         del words
         x = ops.dropout(x, DROPPED if a.embedding_dropout else 0.0)

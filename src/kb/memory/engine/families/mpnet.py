@@ -15,6 +15,7 @@ from kb.memory.engine.families.encoder_heads import DROPPED, activation_of, head
 from kb.memory.engine.families.masks import counted_places, padding_mask
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm, Linear
+from kb.memory.engine.table_adapters import looked_up
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, new
 from kb.memory.engine.world import world
 
@@ -33,9 +34,8 @@ class Embeddings:
     def __call__(self, ids: Tensor) -> Tensor:
         world.inside["Embeddings"] = self.path
         places = counted_places(ids, past=False)
-        words = ops.embedding(ids, self.words)
-        self.model.require_input_grads(words)
-        by_place = ops.embedding(places, self.places)
+        words = looked_up(self.model, f"{self.path}.word_embeddings", ids, self.words, hooked=True)
+        by_place = looked_up(self.model, f"{self.path}.position_embeddings", places, self.places)
         x = ops.add(words, by_place)
         x = self.norm(x)
         x = ops.dropout(x, self.dropout)
@@ -103,7 +103,7 @@ class Layer:
 class Mpnet(Encoder):
     """MPNet with the head that its config names."""
 
-    adapted_tables = ()  # it looks words up in its own way
+    adapted_tables = ("word_embeddings", "position_embeddings")
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:

@@ -46,6 +46,7 @@ class PaliGemma(Llava):
     """``PaliGemmaForConditionalGeneration``. Its processor says of each token whether it is of the prompt."""
 
     projector_class = Projector
+    answers = False  # its prompt's mask is made by a way of its own
 
     def batch(self, rows: int, source: int, target: int = 0) -> list[Tensor]:
         images, vision = self.options.images, self.vision
@@ -58,11 +59,13 @@ class PaliGemma(Llava):
     def training_cache(self) -> Held:
         return HeldInWindows(self.slides) if self.architecture.window else super().training_cache()
 
-    def pictured(self, ids: Tensor, padding: Any, cache: Any, *pictures: Tensor) -> tuple[Tensor, Any]:
+    def pictured(
+        self, ids: Tensor, padding: Any, cache: Any, *pictures: Tensor, positions: Any = None
+    ) -> tuple[Tensor, Any]:
         """``PaliGemmaModel``: pictures in the place of their tokens, then masks, then the language model."""
         world.recording.term = "activations_decoder"
         embeds = self.looked_up(ids)
-        positions = places_from_one(embeds.shape[1])
+        positions = places_from_one(embeds.shape[1]) if positions is None else positions
         features: Any = None
         held: Any = None
         kinds: Any = None

@@ -33,8 +33,11 @@ def placeholders(ids: Tensor) -> tuple[Tensor, Tensor]:
     return pictures, films
 
 
-def check_seeing(architecture: Architecture, setup: TrainingSetup, activations: Collection[str]) -> None:
+def check_seeing(
+    architecture: Architecture, setup: TrainingSetup, activations: Collection[str], *, answers: bool = False
+) -> None:
     """Refuse, by name, what is followed of no model that sees; ``activations`` are those that its tower may have.
+    ``answers``: whether its answers about pictures are followed.
 
     Raises:
         NotFollowedError: something of the run, or the tower's activation.
@@ -43,7 +46,7 @@ def check_seeing(architecture: Architecture, setup: TrainingSetup, activations: 
     assert vision is not None
     refused = {
         "flash_attention_2": setup.attn_implementation == "flash",
-        "generation": setup.do_predict or (setup.do_eval and setup.predict_with_generate),
+        "generation": not answers and (setup.do_predict or (setup.do_eval and setup.predict_with_generate)),
         "label_smoothing_factor": setup.label_smoothing_factor > 0,
         "ZeRO-3": setup.zero_stage == 3,
         "packing": setup.lengths is not None,

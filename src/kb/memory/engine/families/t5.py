@@ -304,6 +304,7 @@ class T5(Model):
     """``T5ForConditionalGeneration``."""
 
     encodes = True
+    trains_rows = True
     adapted_tables: tuple[str, ...] = ("embed_tokens",)
     reenters = False
     flattens = True

@@ -14,6 +14,7 @@ from kb.memory.engine.families.encoder_heads import DROPPED, TokenHead, activati
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm, Linear
 from kb.memory.engine.ops import streams
+from kb.memory.engine.table_adapters import looked_up
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, new, seen_as
 from kb.memory.engine.world import world
 
@@ -119,7 +120,7 @@ class SummaryHead(TokenHead):
 class XLNet(Encoder):
     """XLNet with the head that its config names."""
 
-    adapted_tables = ()  # it looks words up in its own way
+    adapted_tables = ("word_embedding",)
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
@@ -160,8 +161,7 @@ class XLNet(Encoder):
         if padding is not None:
             flags = self.as_numbers((1, length, rows))
             mask = self.between(length, rows)
-        words = ops.embedding(ids, self.words)
-        self.require_input_grads(words)
+        words = looked_up(self, "transformer.word_embedding", ids, self.words, hooked=True)
         x = ops.dropout(words, self.dropout)
         places = positions(rows, length, a.d_model)
         places = ops.dropout(places, self.dropout)

@@ -17,6 +17,20 @@ def _gather_back(node: Node, grad: Tensor) -> Gradients:
     return (out,)
 
 
+def put_rows(table: Tensor, at: Tensor, rows: Tensor) -> Tensor:
+    """``table.index_copy(0, at, rows)``: a copy of the whole table. Both the index and the rows are kept
+    (derivatives.yaml), the rows for their shape."""
+    return new(table.shape, table.dtype, None, record(_put_rows_back, (table, rows), (at, rows)))
+
+
+def _put_rows_back(node: Node, grad: Tensor) -> Gradients:
+    table, _ = node.edges
+    _, rows = saved(node)
+    by_table = None if table is None else new(grad.shape, grad.dtype)
+    picked = new(rows.shape, grad.dtype)
+    return by_table, Tensor(picked.shape, picked.dtype, picked.strides, picked.storage, based=True)  # ``expand_as``
+
+
 def repeated(tensor: Tensor, times: int) -> Tensor:
     """``tensor.repeat(times, 1, …)``: a copy, also of one time."""
     node = record(_repeated_back, (tensor,), (), (times, tensor.shape))

@@ -51,8 +51,10 @@ def model_call(model: Any, call: Any, kind: str | None, encoded: Any = None) -> 
     with autocast(kind), model.gathered():
         logits: Tensor = call()
     mark(logits, "logits")
+    if encoded is None and getattr(model, "beside", None) is not None:
+        encoded, model.beside = model.beside, None  # of what is seen, which the outputs hold
     if not kind:
-        return logits, None
+        return logits, encoded
     return ops.cast(logits, F32), None if encoded is None else ops.cast(encoded, F32)
 
 
@@ -77,6 +79,7 @@ def prompted(model: Any, batch: list[Any], decoding: Decoding) -> None:
     asked((rows, length))
     if not model.options.padded:
         mask = None  # a mask of ones alone is dropped
+    seen = model.look(*batch[model.inputs :]) if model.inputs and len(batch) > model.inputs else None
     if decoding.beams > 1:
         ids, mask, position = _for_beams(ids, mask, position, rows * decoding.beams)
     asked(ids.shape)  # is a token's number below zero?
@@ -86,7 +89,7 @@ def prompted(model: Any, batch: list[Any], decoding: Decoding) -> None:
         )
     else:
         greedy(model, ids, mask, position, decoding)
-    del ends
+    del ends, seen
 
 
 def _for_beams(ids: Tensor, mask: Any, position: Any, rows: int) -> tuple[Tensor, Any, Any]:
@@ -111,7 +114,7 @@ def greedy(model: Any, ids: Tensor, mask: Any, position: Any, decoding: Decoding
         inputs = new((rows, length), I64) if step == 0 else new((rows, 1), I64)
         place = position if step == 0 or position is None else new((rows, 1), I64)
         held = inputs, mask, place
-        out, _ = model_call(model, lambda held=held: model.step(*held, cache), decoding.wrapped)
+        out, beside = model_call(model, lambda held=held: model.step(*held, cache), decoding.wrapped)
         inputs = place = None
         if step == 0:
             held = None
@@ -131,7 +134,7 @@ def greedy(model: Any, ids: Tensor, mask: Any, position: Any, decoding: Decoding
         chosen = or_padding(rows)
         ids = new((rows, length + step), I64)
         unfinished = still_unfinished(rows)
-        del out
+        del out, beside
     model.decodes = False
     del unfinished, logits, chosen, held, shares, given
 
