@@ -17,7 +17,9 @@ from kb.config.shell.script import read_shell
 from kb.core.document import Unit
 from kb.core.result import UnitResult
 from kb.core.text import UserError
+from kb.knowledge import load_words
 from kb.machine.detect import detect
+from kb.report.words import Words
 
 CATALOG = load_catalog()
 COMMANDS = CommandReader(CATALOG.dialects, CATALOG.facts)
@@ -310,3 +312,43 @@ def test_a_recipe_for_one_device_is_a_run_on_one_gpu() -> None:
     assert one.prediction is not None
     assert not one.setup.fsdp
     assert (several.prediction, several.note) == (None, "gpus_not_said")
+
+
+FUSED = """\
+model_name_or_path: Qwen/Qwen2.5-7B-Instruct
+per_device_train_batch_size: 8
+learning_rate: 1.0e-4
+max_length: 2048
+packing: false
+bf16: true
+gradient_checkpointing: true
+use_liger_kernel: true
+fsdp: full_shard auto_wrap
+fsdp_config: {fsdp_version: 1, transformer_layer_cls_to_wrap: Qwen2DecoderLayer}
+"""
+
+
+@pytest.mark.parametrize("language", ["ko", "en"])
+def test_what_only_raises_a_figure_is_never_called_the_least(language: str) -> None:
+    """Liger's loss under FSDP is counted with whole logits: more than the run takes, so that no low end is known."""
+    machine = detect(CATALOG.gpus, gpu="a100-40gb", gpu_count=8, host_memory="600GB", cpus="64")
+    result = Checker(CATALOG, machine).check(CONFIGS.read(FUSED, "x.yaml")[0])
+    assert result.prediction is not None and result.prediction.verdict.status == "likely_oom"
+    assert "whole_logits" in {each.reason for each in result.prediction.assumed}
+    (finding,) = [each for each in result.findings if each.rule == "training-peak-exceeds-gpu"]
+    assert (finding.severity, "memory.train.low" in finding.facts) == ("warning", False)
+    said = Words(language, load_words(language), CATALOG.facts).message(finding)
+    assert not any(words in said for words in ("at least", "최소", "{", "( "))
+    assert ("is predicted to need 49.5 GiB; of" if language == "en" else "학습에 49.5 GiB 메모리가 필요할") in said
+
+
+def test_a_batch_that_is_not_followed_leaves_its_fact_open() -> None:
+    """Of BigBird on several GPUs, which only an assumption asks about, DDP would stop: no check ends in that."""
+    text = (
+        "general: {model_name: google/bigbird-roberta-base}\ntokenizer: {encoder_max_len: 128, decoder_max_len: 32}\n"
+        "training: {per_device_train_batch_size: 1, do_eval: true, do_train: false, gradient_checkpointing: true, "
+        "gradient_accumulation_steps: 2, eval_accumulation_steps: 1, predict_with_generate: false}\n"
+    )
+    machine = detect(CATALOG.gpus, gpu="a10", gpu_count=None, host_memory="12.7GB", cpus="16")
+    result = Checker(CATALOG, machine).check(CONFIGS.read(text, "config.yaml")[0])
+    assert result.prediction is not None and result.prediction.verdict.status == "fits"

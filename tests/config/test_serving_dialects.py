@@ -308,3 +308,85 @@ def test_an_image_of_ones_own_is_vllms_where_its_name_and_its_flags_say_so(tmp_p
 def test_a_tag_of_a_teams_own_image_is_no_release_of_the_server() -> None:
     assert release_of_image("registry.local/team/app:1.2.0") is None
     assert release_of_image("registry.local/vllm/vllm-openai:v0.9.1") == "0.9.1"
+
+
+STACK = """\
+servingEngineSpec:
+  modelSpec:
+  - name: llama3
+    repository: vllm/vllm-openai
+    tag: "v0.10.0"
+    modelURL: "meta-llama/Llama-3.1-8B-Instruct"
+    requestGPU: 2
+    vllmConfig:
+      enablePrefixCaching: false
+      tensorParallelSize: 4
+      gpuMemoryUtilization: 0.99
+      extraArgs: ["--max-num-seqs", "512", "--max-num-batched-tokens=256"]
+  - name: shared
+    modelURL: "meta-llama/Llama-3.1-8B-Instruct"
+    requestGPU: 1
+    requestGPUMem: 8000
+    vllmConfig: {gpuMemoryUtilization: 0.99}
+  - name: of-ray
+    modelURL: "meta-llama/Llama-3.1-8B-Instruct"
+    raySpec: {enabled: true}
+    vllmConfig: {gpuMemoryUtilization: 0.99}
+"""
+KUBEAI = """\
+apiVersion: kubeai.org/v1
+kind: Model
+metadata: {{name: llama}}
+spec:
+  url: hf://meta-llama/Llama-3.1-8B-Instruct
+  engine: {engine}
+  args:
+    - --tensor-parallel-size=2
+    - --gpu-memory-utilization=0.99
+  resourceProfile: {profile}
+"""
+
+
+def test_values_of_the_production_stack_are_read(tmp_path: Path) -> None:
+    path = written(tmp_path, "values.yaml", STACK)
+    assert sorted(findings(path)) == [
+        ("serving-batched-tokens-below-requests", 12),
+        ("serving-fewer-gpus-than-ranks", 7),
+        ("serving-prefix-caching-off", 9),
+        ("serving-share-near-whole", 11),
+    ]
+    assert [unit["section"] for unit in check(path)["files"]] == ["llama3"]  # a share of a GPU and Ray's ranks: silent
+
+
+@pytest.mark.parametrize(
+    ("engine", "profile", "rules"),
+    [
+        ("VLLM", "nvidia-gpu-l4:1", [("serving-fewer-gpus-than-ranks", 10), ("serving-share-near-whole", 9)]),
+        ("VLLM", "nvidia-gpu-l4:2", [("serving-share-near-whole", 9)]),
+        ("VLLM", "google-tpu-v5e-1x1:1", []),
+        ("VLLM", "cpu:1", []),
+        ("OLlama", "nvidia-gpu-l4:1", []),
+    ],
+)
+def test_models_of_kubeai_are_read_where_vllm_serves_them(
+    engine: str, profile: str, rules: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    path = written(tmp_path, "model.yaml", KUBEAI.format(engine=engine, profile=profile))
+    assert sorted(row for row in findings(path, "--skip-unknown") if row[0].startswith("serving-")) == rules
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new"),
+    [
+        (STACK, "batched-tokens=256", "batched-tokens=512"),
+        (KUBEAI.format(engine="VLLM", profile="nvidia-gpu-l4:2"), "", ""),
+        (POD, "40000", "32768"),
+    ],
+)
+def test_a_fix_of_a_manifest_changes_a_value_in_its_place_or_nothing(
+    text: str, old: str, new: str, tmp_path: Path
+) -> None:
+    """A flag that is not there has no place among a manifest's keys."""
+    path = written(tmp_path, "values.yaml", text)
+    run_text("kb.check", path, "--fix", "--unsafe-fixes")
+    assert path.read_text("utf-8") == text.replace(old, new)

@@ -76,10 +76,12 @@ def test_a_verdict_has_its_finding(text: str, gpu: str, host_memory: str) -> Non
         worst = set(fit.values())
         over = {fit[rule] for rule in OVER_RULES if rule in fit}
         assert (status in OVER) is bool(over), (text, status, fit)
-        severe = "warning" if result.if_so else "error"  # of several phases one may be surer than the worst
+        # of several phases one may be surer than the worst
+        severe = "warning" if result.if_so or status == "likely_oom" else "error"
         assert status not in OVER or over & {severe, "error"}, (text, status, fit)
         assert status != "tight" or worst & {"error", "warning"} & {fit.get(rule) for rule in GPU_RULES}, (text, fit)
-        assert status != "fits" or not fit.keys() & GPU_RULES, (text, fit)
+        # what fits may be over the line that the original guide calls dangerous, which is below what a process gets
+        assert status != "fits" or not fit.keys() & GPU_RULES - {"over-the-danger-line"}, (text, fit)
         host = result.prediction.host.status
         # where the base alone is over, no number of workers is to blame
         over_host = {"host-memory-over-limit", "host-floor-over-limit", "host-base-over-limit"} & fit.keys()

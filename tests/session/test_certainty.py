@@ -175,7 +175,8 @@ def test_the_panel_and_the_findings_agree_on_every_example(tmp_path: Path) -> No
             over = {finding.severity for finding in result.findings if finding.rule in OVER_RULES}
             status = result.prediction.verdict.status
             assert (status in OVER) is bool(over), (rule, number, status, over)
-            assert not over or over & {"warning" if result.if_so else "error", "error"}, (rule, number, over)
+            likely = bool(result.if_so) or status == "likely_oom"
+            assert not over or over & {"warning" if likely else "error", "error"}, (rule, number, over)
     assert judged > 150
 
 
@@ -216,3 +217,58 @@ def test_just_below_is_below(version: tuple[int, ...]) -> None:
     below = just_below(version)
     assert below < version and not exact_release("torch", ".".join(map(str, version)), "given").allows(below)
     assert ProjectRelease("torch", f"<{'.'.join(map(str, version))}", None, "ranged").allows(below)
+
+
+def test_what_is_only_likely_warns_and_says_so(tmp_path: Path) -> None:
+    """The low end fits and the prediction does not: no error, and no sentence that even the low end is over."""
+    text = (
+        "general: {model_name: google-t5/t5-base}\ntokenizer: {encoder_max_len: 768, decoder_max_len: 150}\n"
+        "training: {per_device_train_batch_size: %d, learning_rate: 0.0001, do_eval: false, optim: adamw_torch}\n"
+    )
+    expected = {"likely_oom": ("warning", "likely"), "oom": ("error", "certain")}
+    seen = {}
+    for batch in range(16, 22):
+        finding = found(tmp_path, text % batch, "training-peak-exceeds-gpu", gpu="rtx-3090")
+        if finding is not None:
+            seen[finding.facts["memory.train.status"]] = batch
+            assert (finding.severity, finding.certainty) == expected[finding.facts["memory.train.status"]], batch
+    assert seen.keys() == expected.keys()
+    (tmp_path / "train.yaml").write_text(text % seen["likely_oom"], "utf-8")
+    for language, begins in (("en", "Likely: Training is predicted"), ("ko", "가능성 높음: 학습에")):
+        said = run(tmp_path, "train.yaml", "--gpu", "rtx-3090", "--lang", language)
+        assert begins in said.stdout.replace("\n  ", " "), said.stdout
+
+
+def test_a_setting_is_safely_removed_only_where_the_program_hands_names_on(tmp_path: Path) -> None:
+    rule = "max-steps-overrides-epochs"
+    text = "model_name_or_path: google-t5/t5-base\nnum_train_epochs: 2\nmax_steps: 1200\nlearning_rate: 1e-4\n"
+    alone = found(tmp_path, text, rule)
+    assert alone is not None and alone.ready("safe") is None and alone.ready("unsafe") is not None
+    (tmp_path / "train.py").write_text(
+        "from transformers import HfArgumentParser, TrainingArguments\n"
+        "parser = HfArgumentParser(TrainingArguments)\n(args,) = parser.parse_yaml_file('train.yaml')\n",
+        "utf-8",
+    )
+    handed = found(tmp_path, text, rule)
+    assert handed is not None and handed.ready("safe") is not None
+
+
+def test_what_a_combination_comes_to_is_the_librarys_alone(tmp_path: Path) -> None:
+    """A program that calls torch.compile by itself does what its own switch says."""
+    text = (
+        "model_name_or_path: google-t5/t5-base\ntraining:\n  learning_rate: 0.0001\n"
+        "  torch_compile: false\n  torch_compile_mode: default\n"
+    )
+    (tmp_path / "train.py").write_text(
+        "import torch, yaml\nfrom transformers import Trainer\n"
+        "config = yaml.safe_load(open('train.yaml'))['training']\n"
+        "if config['torch_compile']:\n    model = torch.compile(model, mode=config['torch_compile_mode'])\n",
+        "utf-8",
+    )
+    assert found(tmp_path, text, "not-as-written") is None
+    (tmp_path / "train.py").write_text(
+        "import yaml\nfrom transformers import TrainingArguments\n"
+        "config = yaml.safe_load(open('train.yaml'))['training']\nargs = TrainingArguments(**config)\n",
+        "utf-8",
+    )
+    assert found(tmp_path, text, "not-as-written") is not None

@@ -157,6 +157,12 @@ class PredictedFacts:
             return self.machine.most_workers if self.estimator is None else self.estimator.workers(self.setup)
         if self.estimator is None or self.report is None:  # or the memory engine does not follow the run
             return None
+        try:
+            return self._fitting(name, self.estimator)
+        except UnsupportedArchitectureError:  # nor with another batch
+            return None
+
+    def _fitting(self, name: str, estimator: Estimator) -> int | None:
         match name:
             case "fit.train_batch":
                 return self._held_batch
@@ -164,11 +170,11 @@ class PredictedFacts:
                 batch = self._held_batch
                 return self._per_rank // batch if batch else None
             case "fit.eval_batch":
-                return self.estimator.largest(self.setup, "per_device_eval_batch_size", grain=NEARLY) or None
+                return estimator.largest(self.setup, "per_device_eval_batch_size", grain=NEARLY) or None
             case "fit.inference_batch":
-                return self.estimator.largest(self.setup, "inference_batch_size", grain=NEARLY) or None
+                return estimator.largest(self.setup, "inference_batch_size", grain=NEARLY) or None
             case "fit.workers":
-                return self.estimator.workers_within_target(self.setup)
+                return estimator.workers_within_target(self.setup)
         return None
 
     @property
@@ -230,6 +236,8 @@ def memory_fact(report: MemoryReport, name: str) -> Any:
         return 0 if field != "status" else None if report.verdict.status == "unknown" else "fits"
     if field == "status":
         return None if phase.status == "unknown" else phase.status
+    if field == "low" and not report.has_low_end:
+        return None
     if field in TERMS_OF:
         return sum(term.bytes for term in phase.terms if term.name in TERMS_OF[field])
     return {

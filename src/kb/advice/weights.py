@@ -59,6 +59,13 @@ def _as_started(finding: Finding, unit: Unit) -> Finding:
     return lowered(finding, weakest((finding.certainty, "likely")))._replace(if_so=(*finding.if_so, *resting))
 
 
+def _as_judged(finding: Finding) -> Finding:
+    """The finding, at most likely where it rests on a verdict that is: the low end of the prediction still fits."""
+    if finding.severity != "error" or not finding.as_likely:
+        return finding
+    return lowered(finding, weakest((finding.certainty, "likely")))
+
+
 def worded(finding: Finding) -> Finding:
     """The finding by the name of the rule that words it, which of a table's row is not the row's own."""
     return finding._replace(rule=finding.rule.partition(BETWEEN)[0]) if BETWEEN in finding.rule else finding
@@ -89,12 +96,14 @@ class Weights:
         told = self._notes or finding.severity != "info"
         if told and any(each.origin == "assumed" for each in finding.because):
             finding = self._with_assumptions(finding, rule, prepared)
-        finding = _as_started(finding, prepared.unit)
+        finding = _as_judged(_as_started(finding, prepared.unit))
         return finding._replace(severity=self._severity(finding))
 
     def as_named(self, finding: Finding, rule: Rule, names: Names) -> Finding | None:
         """The finding as certain as the name that it is about is a library's; None where nothing says that it is."""
         finding = names.with_known_flags(finding)
+        if rule.on is None:
+            finding = names.with_sure_removals(finding)
         if rule.on == TEXT_OF_NUMBER:
             return self._as_loaded(finding, names.text_of_numbers(str(finding.facts.get("key", ""))))
         certainty = names.of(finding, rule.at) if rule.names else "certain"

@@ -1,4 +1,6 @@
-"""Servers in docker-compose files, Kubernetes manifests and Helm values: a unit for each container that starts one."""
+"""Servers in docker-compose files, Kubernetes manifests and Helm values: a unit for each container that starts one, and
+for each that a chart or an operator starts from values of its own.
+"""
 
 import os
 import re
@@ -7,6 +9,7 @@ from typing import Any
 
 from kb.config.compose import ENV_FILE, filled, is_compose, variables_in
 from kb.config.joining import ReadNamed
+from kb.config.manifest_charts import Served, arguments_of, served_in
 from kb.config.manifest_env import inner, with_environment
 from kb.config.shell.command import CommandReader, unit_of
 from kb.config.shell.expand import Argument, Environment
@@ -15,7 +18,7 @@ from kb.config.shell.flags import Flag
 from kb.config.shell.launch import server_launch
 from kb.config.shell.lexer import split_commands
 from kb.config.shell.nested import runs_in
-from kb.config.shell.serving import TGI, Started, own_image_of, read_server, server_of_image
+from kb.config.shell.serving import TGI, VLLM, Started, own_image_of, read_server, server_of_image
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
 from kb.config.text.parsing import Parsed
 from kb.config.text.source import Places
@@ -24,6 +27,8 @@ from kb.core.document import Setting, Unit
 _SHELLS = re.compile(r"(?:.*/)?(?:ba|da|z)?sh\Z")
 _HEAD = re.compile(r"[|>][-+0-9]*[ \t]*(?:#[^\n]*)?")
 _SEVERAL = re.compile(r"[$,]")  # an id that may stand for several
+# Ray starts the ranks, in other containers too.
+_SPREAD = re.compile(r"\bray[ \t]+start\b|ray_cluster|multi-node-serving|executor[-_]backend[\"', =]+ray\b")
 MAX_DEPTH = 20
 Variables = Mapping[str, str] | None
 """Those of Compose, which fills them in; None of other manifests, which leave them to the container."""
@@ -45,6 +50,10 @@ def servers_in(
     for document in parsed.documents:
         if document is None or document.kind != MAPPING:
             continue
+        own = [_unit_served(served, text, path, reader, parsed) for served in served_in(document)]
+        found += own
+        if own:
+            continue
         variables = _variables(path, read) if is_compose(document) else None
         for name, container in _containers(document, "", 0):
             started = _started(container, text, variables)
@@ -58,9 +67,35 @@ def servers_in(
                     continue
             span = parsed.source.span(container)
             unit = unit_of(launch, reader.speller(launch), path, name or None, places, span)
-            settings = {**unit.settings, **_surroundings(container, started, places)}
+            settings = {**unit.settings, **_surroundings(container, started, places, text)}
             found.append(unit._replace(settings=settings))
     return found
+
+
+def _unit_served(served: Served, text: str, path: str, reader: CommandReader, parsed: Parsed) -> Unit:
+    """The unit of a server that a chart or an operator starts."""
+    started = Started(VLLM, _arguments(arguments_of(served), text, None), served.word, served.image)
+    launch = server_launch(started, text)
+    launch = launch._replace(flags=(*served.flags, *launch.flags))
+    places = parsed.source.places()
+    unit = unit_of(launch, reader.speller(launch), path, served.name or None, places, parsed.source.span(served.node))
+    around = _surroundings(served.node, started, places, text)
+    if served.gpus is not None:
+        around["serving.gpus_given"] = _beside("count", *served.gpus, places)
+    if served.shared is not None:
+        around["serving.shared_memory"] = _beside("shm_size", "/dev/shm", served.shared, places)
+    return unit._replace(settings={**unit.settings, **around})
+
+
+def _raw(container: Node, text: str) -> str:
+    assert container.end is not None
+    return text[container.start.index : container.end.index]
+
+
+def _beside(name: str, value: Any, node: Node, places: Places) -> Setting:
+    """What stands beside the command, at its place."""
+    argument = _argument(node)
+    return setting_at(value, Flag(name, argument, (argument,), dashes=""), places)
 
 
 def _variables(path: str, read: ReadNamed) -> dict[str, str]:
@@ -170,18 +205,14 @@ def _placed(word: Argument, start: int) -> Argument:
     return word if word.start >= start else word._replace(start=start, end=start + 1)
 
 
-def _surroundings(container: Node, started: Started, places: Places) -> dict[str, Setting]:
+def _surroundings(container: Node, started: Started, places: Places, text: str) -> dict[str, Setting]:
     """GPUs and shared memory of the container, and that it is one."""
     found = {"serving.contained": setting_at(True, Flag("image", started.word, (), dashes=""), places, bare=True)}
-    gpus = _gpus(container)
+    gpus = None if _SPREAD.search(_raw(container, text)) else _gpus(container)
     if gpus is not None:
-        argument = _argument(gpus[1])
-        flag = Flag("count", argument, (argument,), dashes="")
-        found["serving.gpus_given"] = setting_at(gpus[0], flag, places)
+        found["serving.gpus_given"] = _beside("count", *gpus, places)
     if (shared := _shared_memory(container)) is not None:
-        argument = _argument(shared)
-        flag = Flag("shm_size", argument, (argument,), dashes="")
-        found["serving.shared_memory"] = setting_at(str(shared.value), flag, places)
+        found["serving.shared_memory"] = _beside("shm_size", str(shared.value), shared, places)
     return found
 
 

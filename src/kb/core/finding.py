@@ -112,6 +112,12 @@ class Finding(NamedTuple):
         """The first fix of ``safety`` that may be applied: its condition is known to hold, and nothing bars it."""
         return next((fix for fix in self.fixes if fix.certain and not fix.barred and fix.safety == safety), None)
 
+    @property
+    def as_likely(self) -> bool:
+        """Whether it rests on the verdict on a phase (``memory.train.status``), and that is no more than likely."""
+        verdicts = (each.value for each in self.because if each.name != "memory.status")
+        return any(value == "likely_oom" for value in verdicts)
+
     def depending(self) -> Fix | None:
         """The first safe fix that waits for something unknown, where no safe fix may be applied yet."""
         if self.ready("safe"):

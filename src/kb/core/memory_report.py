@@ -95,6 +95,12 @@ class Verdict(NamedTuple):
     term: str | None = None
 
 
+# Reasons of assumptions that may only raise a figure: what the run cannot do without is not known then.
+WITHOUT_LOW_END = frozenset((
+    "bucket_of_gradients", "fsdp2_as_fsdp1", "optimizer_as_adamw", "packed_whole", "whole_logits",
+))  # fmt: skip
+
+
 class TakenByLengths(NamedTuple):
     """Training with batches padded to their longest sample, of lengths as the data has them: bytes of the allocator.
 
@@ -116,6 +122,11 @@ class MemoryReport(NamedTuple):
     host: HostLedger
     verdict: Verdict
     lengths: TakenByLengths | None = None  # where the project says how long its data is
+
+    @property
+    def has_low_end(self) -> bool:
+        """Whether the low ends of its phases are what the run takes at least."""
+        return not any(each.reason in WITHOUT_LOW_END for each in self.assumed)
 
     def phase(self, name: str) -> Phase | None:
         return next((phase for phase in self.phases if phase.name == name), None)

@@ -7,7 +7,7 @@ from typing import Any
 
 from kb.core.document import Unit
 from kb.core.facts import Certainty
-from kb.core.finding import Edit, Finding
+from kb.core.finding import Edit, Finding, Fix
 from kb.core.program import Program
 
 OF_OMEGACONF = ("hydra",)  # formats that OmegaConf reads as often as not
@@ -87,6 +87,19 @@ class Names:
             return finding
         fixes = tuple(fix for fix in finding.fixes if all(map(self._takes, fix.edits)))
         return finding if len(fixes) == len(finding.fixes) else finding._replace(fixes=fixes)
+
+    def with_sure_removals(self, finding: Finding) -> Finding:
+        """The finding, its fixes that remove a setting safe only where the config's names are certainly handed on: a
+        program that works with the setting itself would run otherwise without it.
+        """
+        if self._unit.reader != "script" or all(each.safety == "unsafe" for each in finding.fixes):
+            return finding
+        fixes = tuple(fix if self._may_lose(fix) else fix._replace(safety="unsafe") for fix in finding.fixes)
+        return finding._replace(fixes=fixes)
+
+    def _may_lose(self, fix: Fix) -> bool:
+        removed = (edit.name for edit in fix.edits if edit.op == "remove")
+        return fix.safety == "unsafe" or all(self.of_rule((name,)) == "certain" for name in removed)
 
     def _takes(self, edit: Edit) -> bool:
         setting = self._unit.settings.get(edit.name)

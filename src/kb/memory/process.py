@@ -108,3 +108,9 @@ def judged(
     deciding = max(phases, key=lambda phase: phase.process_used_bytes)
     term = max(deciding.terms, key=lambda term: term.bytes).name if deciding.terms else None
     return phases, Verdict(status=worst, phase=deciding.name, term=term)
+
+
+def likely(phases: tuple[Phase, ...], verdict: Verdict) -> tuple[tuple[Phase, ...], Verdict]:
+    """The same, where no low end is known: nothing is surely out of memory, only likely."""
+    phases = tuple(phase._replace(status="likely_oom") if phase.status == "oom" else phase for phase in phases)
+    return phases, verdict._replace(status="likely_oom") if verdict.status == "oom" else verdict

@@ -79,7 +79,8 @@ class Words:
     def message(self, finding: Finding) -> str:
         """What it says; of one that is not certain, under which condition first. Many conditions come behind it."""
         said = self.text(_without_unknown(finding.message, finding.facts), finding.facts)
-        conditions = [self._releases(each) for each in finding.on_releases]
+        conditions = [self("certainty.likely")] if finding.as_likely else []
+        conditions += [self._releases(each) for each in finding.on_releases]
         clauses = self._clauses(finding.if_so)
         if len(clauses) > FEW:
             said = f"{said} {self._all('certainty.rests', clauses)}"
@@ -164,10 +165,17 @@ class Words:
         return (fact.meaning.in_language(self.language) if fact else "") or name
 
 
+# ", at least {memory.train.low:GiB}" and " (최소 {memory.train.low:GiB})"
+_LOW_END = r"(?:, [^,;.{}]*| \([^(){}]*)\{(\w[\w.]*\.low)(?::\w+)?\}\)?"
+
+
 def _without_unknown(text: Text, facts: Mapping[str, Any]) -> Text:
-    """The message less its sentences with a fact that has no value: "5 workers stay within it" where none do."""
+    """The message less its sentences with a fact that has no value: "5 workers stay within it" where none do. Of a low
+    end that is not known the words around it alone go."""
 
     def known(part: str) -> str:
+        if ".low" in part and not any(name.endswith(".low") for name in facts):  # most messages need no pattern
+            part = re.sub(_LOW_END, "", part)
         sentences = re.split(_SENTENCE_END, part)
         kept = [one for one in sentences if not any(_is_unknown(facts.get(m[1])) for m in PLACEHOLDER.finditer(one))]
         return " ".join(kept or sentences)

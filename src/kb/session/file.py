@@ -20,7 +20,7 @@ from kb.core.hardware import Machine
 from kb.core.lint import place_of
 from kb.core.record import NamedTuple
 from kb.core.result import UnitResult
-from kb.session.file_result import CODE, SERVERS, FileResult, Kind, Overrides, decode_kind, each_once, kind_of
+from kb.session.file_result import CHARTS, CODE, SERVERS, FileResult, Kind, Overrides, decode_kind, each_once, kind_of
 from kb.session.seen import Commands, ProjectPrograms, Seen, read_below, read_named, starts_no_run
 
 if TYPE_CHECKING:
@@ -236,7 +236,8 @@ class FileChecker:
 
     def _servers(self, text: str, path: str) -> list[Unit]:
         """The inference servers that the containers of a manifest start; none of any other file."""
-        names_one = any(mark in text for mark in SERVERS) and ("image:" in text or "command:" in text)
+        contained = "image:" in text or "command:" in text
+        names_one = any(mark in text for mark in (SERVERS if contained else ())) or any(mark in text for mark in CHARTS)
         if not names_one or self.dialect is not None:
             return []
         from kb.config.manifest import servers_in  # few files are manifests

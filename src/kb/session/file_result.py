@@ -12,6 +12,7 @@ from kb.core.text import Text
 
 Kind = Literal["config", "shell", "command", "text", "python", "notebook"]
 CODE = ("python", "notebook")
+CHARTS = ("servingEngineSpec", "kubeai.org/")  # in a file that a chart or an operator starts servers from
 # Programs and images of servers, by a part of their names.
 SERVERS = ("vllm", "sglang", "text-generation-", "llama-server", "llama.cpp:")
 

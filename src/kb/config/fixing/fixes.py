@@ -9,6 +9,7 @@ from kb.config.fixing.command_edits import CommandEdits
 from kb.config.fixing.entries import CannotEditError
 from kb.config.fixing.outcome import CommandData, Outcome, TreeData, same_but_for
 from kb.config.fixing.tree_edits import Change, Path, TreeEdits
+from kb.config.fixing.written import as_words
 from kb.config.notebook.edits import CodeText
 from kb.config.python.reader import DIALECT, PythonReader
 from kb.config.shell.command import CommandReader
@@ -17,6 +18,7 @@ from kb.config.text.source import Places
 from kb.config.text.splices import Splice, overlaps, splice
 from kb.core.catalog import Dialect
 from kb.core.document import Unit
+from kb.core.expression import is_unknown
 from kb.core.facts import FactType
 from kb.core.finding import Edit, Fix, Span
 from kb.core.record import NamedTuple
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from kb.config.notebook.edits import CodeText
 
 CODE = (".py", ".ipynb")
+CONTAINED = "serving.contained"  # a setting of what a container's command says
 ReadCode = Callable[[str, str], "CodeText"]
 
 
@@ -56,6 +59,25 @@ class FixResult(NamedTuple):
     refused: tuple[Refused, ...]
     to_utf8: bool = False
     splices: tuple[Splice, ...] = ()
+
+
+def _in_container(edits: Sequence[Edit], unit: Unit, text: str) -> list[Edit]:
+    """The edits of a command that a manifest holds: each a value at its place, within its quotes.
+
+    Raises:
+        CannotEditError: one is no such value. A new flag has no place that is known among a manifest's keys.
+    """
+    made = []
+    for edit in edits:
+        setting = unit.setting(edit.name)
+        own = setting is not None and not (setting.bare or setting.joined or setting.inherited or setting.alias)
+        if setting is None or not own or edit.op != "set" or is_unknown(setting.value):
+            raise CannotEditError("config.fix.no-place")
+        old = text[setting.span.start : setting.span.end]
+        begin = old[: len(old) - len(old.lstrip("'\""))]
+        end = old[len(old.rstrip("'\"")) :]
+        made.append(Edit("replace", edit.name, begin + as_words(edit.value) + end, setting.span))
+    return made
 
 
 class Fixer:
@@ -162,6 +184,8 @@ class _Session:
             number = before.number_of(request.unit)
             return CommandEdits(self._text, request.unit, number, dialect).plan(edits, request.at)
         assert isinstance(before, TreeData)
+        if CONTAINED in request.unit.settings:
+            return Change.of_text(_in_container(edits, request.unit, self._text))
         return TreeEdits(before.parsed, request.unit, dialect).plan(edits, request.at)
 
     def _whole(self) -> Span:

@@ -7,7 +7,7 @@ ratios that traces and measured runs have, in a wide band.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kb.core.memory_report import HostLedger, MemoryReport, Phase, PhaseName
+from kb.core.memory_report import WITHOUT_LOW_END, HostLedger, MemoryReport, Phase, PhaseName
 from kb.core.model import Architecture
 from kb.core.setup import Assumption, TrainingSetup
 from kb.memory.answers import kept
@@ -16,7 +16,7 @@ from kb.memory.engine.follow import Followed, Run, beside, counted, read, rows_o
 from kb.memory.engine.nearest import Nearest, nearest
 from kb.memory.engine.report import assumed_of, one_by_one, refused
 from kb.memory.engine.shallow import Line, lines, roughly, run_of
-from kb.memory.process import Context, Peak, judged, phase_of
+from kb.memory.process import Context, Peak, judged, likely, phase_of
 
 Capability = tuple[int, int] | None
 # Of each generation the cards that stand for all: kernels of attention change with the first, workspaces with the last.
@@ -47,6 +47,8 @@ def rough_report(
     if memory is not None:
         phases = beside(phases, setup, architecture, memory)
     phases, verdict = judged(phases, memory, constants)
+    if verdict.status == "oom" and not _has_low_end(near, constants, context, memory, capability):
+        phases, verdict = likely(phases, verdict)
     return MemoryReport("rough", assumed, phases, HostLedger((), 0, 0, None), verdict)
 
 
@@ -55,6 +57,20 @@ def _nearest(setup: TrainingSetup, architecture: Architecture) -> Nearest:
         return nearest(setup, architecture)
     except NotFollowedError as error:
         raise refused(architecture, error) from None
+
+
+def _has_low_end(
+    near: Nearest, constants: Mapping[str, float], context: Context, memory: int | None, capability: Capability
+) -> bool:
+    """Whether no assumption only raises the low end, or what lies there before the first step is over by itself."""
+    raised = WITHOUT_LOW_END & {each.reason for each in near.assumed}
+    if not raised or memory is None:
+        return True
+    if "packed_whole" in raised:
+        return False  # before the first step, too
+    from kb.memory.engine.at_rest import over_at_rest  # few runs are asked this
+
+    return over_at_rest(near.setup, near.architecture, constants, context, memory, capability)
 
 
 def rough_phases(
