@@ -162,7 +162,7 @@ class PredictedFacts:
         except UnsupportedArchitectureError:  # nor with another batch
             return None
 
-    def _fitting(self, name: str, estimator: Estimator) -> int | None:
+    def _fitting(self, name: str, estimator: "Estimator") -> int | None:
         match name:
             case "fit.train_batch":
                 return self._held_batch
