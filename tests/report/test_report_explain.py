@@ -45,7 +45,7 @@ def explained(language: str, values: Mapping[str, Any] | None = None, rule: Any 
 
 
 @pytest.mark.parametrize("language", ["ko", "en"])
-@pytest.mark.parametrize("rule", sample.RULES.values(), ids=str)
+@pytest.mark.parametrize("rule", sample.RULES.values(), ids=sample.RULES)
 def test_every_rule_has_something_to_say_without_a_config(language: str, rule: Any) -> None:
     text = explained(language, rule=rule)
     assert rule.id in text
