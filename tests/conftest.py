@@ -83,7 +83,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         dear = next((number for number, name in enumerate(MARKERS) if item.get_closest_marker(name)), len(MARKERS))
         first[item.path] = min(dear, first.get(item.path, dear))
-    items.sort(key=lambda item: first[item.path])
+    # One worker of pytest builds the site; meanwhile the others have more to do than to wait for it.
+    site = [path for path, dear in first.items() if MARKERS[dear : dear + 1] == ("site",)]
+    order = {path: dear + 1.5 if path in site[1:] else dear for path, dear in first.items()}
+    items.sort(key=lambda item: order[item.path])
     if config.getoption("--quick"):
         more = {item for item in items if any(map(item.get_closest_marker, MARKERS))}
         config.hook.pytest_deselected(items=list(more))

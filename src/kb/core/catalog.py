@@ -38,6 +38,9 @@ class Entries(Mapping[str, Entry]):
     def __len__(self) -> int:
         return len(self._rows)
 
+    def __repr__(self) -> str:  # what is computed from entries is kept by what they say
+        return repr(dict(self))
+
 
 class Computed(NamedTuple):
     """A value that an expression gives, in a fix: ``{compute: host.workers_that_fit}``."""
