@@ -246,7 +246,7 @@ class Encoder(Model):
     def build(self) -> None:
         a, traits = self.architecture, self.traits
         width = a.embedding_size or a.d_model
-        first = traits.head_first and a.head != "masked"  # whose layer reads the words' table
+        first = traits.head_first and a.head not in ("masked", "embedding")  # they read the table, or lie inside
         if first:
             self.head = head_of(self)
         self.embeddings = Embeddings(self, f"{traits.root}.embeddings", width)
