@@ -74,7 +74,7 @@ def _published(library: Library, found: Mapping[str, Any]) -> list[str]:
         f"### {say(language, 'accuracy.published')} {{ #published }}",
         prose(say(language, "accuracy.published_about", **values)) + f" {mark}",
         _scores(library, "accuracy.published", found["lines"]),
-        "\n".join(f"- {each}" for each in far),
+        "\n".join(f"- {each} {mark}" for each in far),
     ]
 
 
