@@ -78,7 +78,7 @@ def test_rows_that_did_not_fit_leave_nothing_half_written(tmp_path: Path) -> Non
 
     code = (
         "import resource, signal, sys\n"
-        "from kb.core.hardware import GpuState, Snapshot\n"
+        "from kb.core.snapshot import GpuState, Snapshot\n"
         "from kb.commands.monitor.outputs import csv_recorder\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "told = []\n"
