@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import memory_sample as sample
+from kb.core.memory_report import WITHOUT_LOW_END
 from kb.core.setup import TrainingSetup
 from kb.core.units import GIB, tenths
 from kb.memory import UnsupportedArchitectureError, predict
@@ -68,7 +69,8 @@ def test_ledgers_add_up_and_bands_are_ordered(setup, architecture):
     # in tenths of a GiB, as reports show both
     too_much = highest * 10 // GIB > tenths(sample.RTX_3090.memory_total)
     out_of_memory = report.verdict.status == "oom"
-    assert out_of_memory >= too_much
+    if not WITHOUT_LOW_END & {each.reason for each in report.assumed}:  # else it is only likely
+        assert out_of_memory >= too_much
     # tensors that would fit may still find no segment that holds them
     cannot_reserve = any(phase.process_used_bytes > sample.RTX_3090.memory_total for phase in report.phases)
     assert too_much or cannot_reserve or not out_of_memory
