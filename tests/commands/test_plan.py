@@ -261,3 +261,44 @@ def test_nothing_known_to_fit_into_is_said() -> None:
     run = kb(RUN, "--gpu", "none", "--host-memory", "none", "--lang", "en", module="kb.plan")
     assert run.returncode == 2
     assert "--host-memory" in run.stderr
+
+
+SHELL = """accelerate launch --num_processes 2 run_summarization.py \\
+  --model_name_or_path google/mt5-base --do_train --train_file a.json --output_dir out \\
+  --per_device_train_batch_size 64 --max_source_length 1024 --max_target_length 128
+"""
+CODE = """from trl import SFTConfig, SFTTrainer
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM
+import torch
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-7B", torch_dtype=torch.bfloat16)
+args = SFTConfig(output_dir="o", per_device_train_batch_size=8, max_length=4096, bf16=True, gradient_checkpointing=True)
+SFTTrainer(model, args=args, train_dataset=data, peft_config=LoraConfig(r=8, target_modules="all-linear")).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("train.sh", SHELL, r"  --gradient_checkpointing true  # was false"),
+        ("sft.py", CODE, r"  per_device_train_batch_size=[1-7],  # was 8"),
+        ("sft.py", CODE, r"  use_liger_kernel=True,  # was false"),
+    ],
+)
+def test_what_to_change_is_written_as_the_file_writes_it(tmp_path: Path, name: str, text: str, line: str) -> None:
+    (tmp_path / name).write_text(text)
+    (tmp_path / "requirements.txt").write_text("transformers==4.57.1\ntrl==0.24.0\npeft==0.17.1\n")
+    run = kb(tmp_path / name, "--gpu", "rtx-4090", "--lang", "en", module="kb.plan")
+    lines = run.stdout.partition("Settings to change")[2].splitlines()
+    assert [each for each in lines if re.fullmatch(line, each)], run.stdout
+    assert not re.search(r"\b(training|data|quantization)\.\w+", run.stdout)
+
+
+def test_check_names_the_command_that_makes_a_run_fit(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text(SHELL)
+    found = kb(tmp_path / "train.sh", "--gpu", "rtx-4090", "--lang", "en", module="kb.check").stdout
+    said = "".join(found.split())  # a long path is broken over lines
+    assert f"Steps that make it fit: kb plan {tmp_path}/train.sh --gpu rtx-4090".replace(" ", "") in said
+    (tmp_path / "train.sh").write_text(SHELL.replace("size 64", "size 1"))
+    found = kb(tmp_path / "train.sh", "--gpu", "h200", "--lang", "en", module="kb.check").stdout
+    assert "kb plan" not in found and "fits" in found

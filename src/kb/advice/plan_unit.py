@@ -28,6 +28,7 @@ class PlannedUnit(NamedTuple):
     estimator: Estimator
     plan: Plan
     written: tuple[Written, ...] = ()  # what the steps change, as the config's own format says it
+    named: Mapping[str, str] = {}  # of code and command lines: the argument that says a setting the file does not have
 
     @property
     def changes(self) -> dict[str, tuple[Any, Any]]:
@@ -50,12 +51,14 @@ def plan_unit(
     steps: Steps,
     speller: Speller | None = None,
     pasting: Pasting | None = None,
+    naming: Speller | None = None,
 ) -> PlannedUnit:
     """Both ledgers of a checked unit whose model is known.
 
     Args:
         speller: of the unit's format; then no step is taken that the format cannot say.
         pasting: reads the config again with keys pasted into it.
+        naming: of code and of command lines the format whose arguments say what the steps add.
 
     Raises:
         UnsupportedArchitectureError: the model's family is not known.
@@ -65,11 +68,11 @@ def plan_unit(
         raise ValueError(f"{result.unit.path}: nothing is set up to run")
     if speller is None:
         gpu = plan_gpu(setup, estimator, gpus, steps)
-        return PlannedUnit(result, estimator, combined(gpu, plan_host(setup, gpu.setup, estimator), setup))
+        plan = combined(gpu, plan_host(setup, gpu.setup, estimator), setup)
+        return PlannedUnit(result, estimator, plan, named=_arguments(result.unit, plan, naming) if naming else {})
 
     def spelt(name: str, value: Any, preferred: str = "qlora") -> Written | None:
-        names = _names(name, result.unit)
-        return next((found for each in names if (found := speller.spell(result.unit, each, value, preferred))), None)
+        return _spelt(speller, result.unit, name, value, preferred)
 
     gpu = plan_gpu(
         setup,
@@ -89,6 +92,24 @@ def plan_unit(
         if found is not None:
             written.append(found)
     return PlannedUnit(result, estimator, plan, tuple(written))
+
+
+def _spelt(speller: Speller, unit: Unit, name: str, value: Any, preferred: str = "qlora") -> Written | None:
+    """The setting as the format has it; None where it has no key for the value."""
+    return next((found for each in _names(name, unit) if (found := speller.spell(unit, each, value, preferred))), None)
+
+
+def _arguments(unit: Unit, plan: Plan, speller: Speller) -> dict[str, str]:
+    """By setting, the argument that says it: the one that is written, else the format's."""
+    named = {}
+    for name, (_, value) in changes_of(plan).items():
+        there = next((unit.settings[each] for each in _names(name, unit) if each in unit.settings), None)
+        found = _spelt(speller, unit, name, value)
+        if there is not None and there.path:
+            named[name] = str(there.path[-1])
+        elif found is not None:
+            named[name] = found.path[-1]
+    return named
 
 
 def _names(name: str, unit: Unit) -> tuple[str, ...]:

@@ -58,6 +58,9 @@ def command(arguments: Sequence[str], language: str) -> int:
         try:
             estimator = Estimator(result.model, machine, catalog.constants)
             speller = _speller(result, catalog)
+            if speller is not None and not _is_written(result):
+                planned.append(plan_unit(result, estimator, catalog.gpus, steps, naming=speller))
+                continue
             pasting = _pasting(result, mended.file, checker) if speller is not None else None
             planned.append(plan_unit(result, estimator, catalog.gpus, steps, speller, pasting))
         except UnsupportedArchitectureError as error:
@@ -89,10 +92,14 @@ def build_parser(words: cli.Words) -> cli.Parser:
 
 
 def _speller(result: UnitResult, catalog: Catalog) -> Speller | None:
-    """What says settings in the file's own format; None of code and of command lines, which have arguments."""
+    """What says settings in the file's own format; None where it has none."""
     dialect = catalog.dialects.get(result.unit.dialect or "")
-    written = result.unit.path.endswith((".yaml", ".yml", ".json")) or result.unit.path == STDIN
-    return Speller(dialect, catalog.facts) if dialect is not None and written else None
+    return Speller(dialect, catalog.facts) if dialect is not None else None
+
+
+def _is_written(result: UnitResult) -> bool:
+    """Whether the file holds keys and values; code and command lines have arguments."""
+    return result.unit.path.endswith((".yaml", ".yml", ".json")) or result.unit.path == STDIN
 
 
 def _pasting(result: UnitResult, file: FileResult, checker: FileChecker) -> Pasting | None:

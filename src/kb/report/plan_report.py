@@ -1,5 +1,6 @@
 """What `kb plan` says, as text and as JSON."""
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,7 +50,7 @@ def _unit(planned: PlannedUnit, words: Words, style: Style) -> list[str]:
     lines = [style.paint(style.dot.join((where, model)), "heading"), *wrap(_summary(plan, words), style.width)]
     for ledger in (plan.gpu, plan.host):
         lines += ["", *_ledger(ledger, planned, words, style)]
-    changed = _changed(planned, style)
+    changed = _changed(planned, words)
     if changed:
         lines += ["", style.paint(words("plan.settings"), "heading"), *changed]
         if plan.setup.do_train:
@@ -76,7 +77,7 @@ def _ledger(ledger: Ledger, planned: PlannedUnit, words: Words, style: Style) ->
         words("plan.before", need=_range(ledger.before, UNITS[ledger.resource], style), state=state), style.width, "  "
     )
     for number, step in enumerate(ledger.steps, 1):
-        lines += _step(number, step, UNITS[ledger.resource], planned.result.unit, words, style)
+        lines += _step(number, step, UNITS[ledger.resource], planned, words, style)
     if ledger.steps:
         state = words(f"plan.state.{ledger.state_after}")
         lines += wrap(
@@ -98,8 +99,8 @@ def _of(ledger: Ledger, planned: PlannedUnit, words: Words) -> str:
     return words("plan.host_limit", limit=host_limit(ledger.limit_bytes), target=target)
 
 
-def _step(number: int, step: Step, measure: str, unit: Unit, words: Words, style: Style) -> list[str]:
-    changes = ", ".join(_change(name, pair, unit, style) for name, pair in step.set.items())
+def _step(number: int, step: Step, measure: str, planned: PlannedUnit, words: Words, style: Style) -> list[str]:
+    changes = ", ".join(_change(name, pair, planned, words, style) for name, pair in step.set.items())
     note = f" [{step.source}:{step.lines}]" if step.source and step.lines else ""
     name = words(f"plan.step.{step.name}")
     head = f"{number}. {name}: {changes}{note}" if changes else f"{number}. {name}"
@@ -122,12 +123,17 @@ def _effect(step: Step, measure: str, words: Words, style: Style) -> str:
     return words("plan.freed", change=said, freed=format_bytes(freed, measure)) if freed > 0 else said
 
 
-def _change(name: str, pair: tuple[Any, Any], unit: Unit, style: Style) -> str:
-    return unbroken(f"{_key(unit, name)} {as_written(pair[0])} {style.arrow} {as_written(pair[1])}")
+def _change(name: str, pair: tuple[Any, Any], planned: PlannedUnit, words: Words, style: Style) -> str:
+    before = words("report.unset") if pair[0] == "" else as_written(pair[0])
+    return unbroken(f"{_key(planned, name)} {before} {style.arrow} {as_written(pair[1])}")
 
 
-def _key(unit: Unit, name: str) -> str:
-    """The file's own key; where it has none, the Trainer's argument, or the whole name of another library's setting."""
+def _key(planned: PlannedUnit, name: str) -> str:
+    """The file's own key; where it has none, the argument that says it there, or the setting's whole name."""
+    unit = planned.result.unit
+    if name in planned.named:
+        key = printable(planned.named[name])
+        return key if key.startswith("-") or not _on_command_line(unit) else f"--{key}"
     return key_of(unit, name) if name in unit.settings or name.startswith("training.") else name
 
 
@@ -165,14 +171,38 @@ def _beyond(ledger: Ledger, words: Words, style: Style) -> list[str]:
     return lines
 
 
-def _changed(planned: PlannedUnit, style: Style) -> list[str]:
-    unit = planned.result.unit
+def _changed(planned: PlannedUnit, words: Words) -> list[str]:
+    """What to write, as the file writes it: keys of YAML, flags, or arguments in Python."""
     if planned.written:
         return [f"  {line}" for line in _nested(planned.written)]
+    shown = _yaml
+    if planned.named:
+        shown = _flag if _on_command_line(planned.result.unit) else _keyword
     return [
-        f"  {_key(unit, name)}: {as_written(after)}  # {as_written(before)}"
+        f"  {shown(_key(planned, name), after)}{_formerly(before, words)}"
         for name, (before, after) in planned.changes.items()
     ]
+
+
+def _on_command_line(unit: Unit) -> bool:
+    return any(str(setting.path[-1]).startswith("-") for setting in unit.settings.values() if setting.path)
+
+
+def _yaml(name: str, value: Any) -> str:
+    return f"{name}: {as_written(value)}"
+
+
+def _flag(name: str, value: Any) -> str:
+    values = value if isinstance(value, list | tuple) else [value]
+    return f"{name} {' '.join(shlex.quote(as_written(each)) for each in values)}"
+
+
+def _keyword(name: str, value: Any) -> str:
+    return f"{name}={list(value) if isinstance(value, tuple) else value!r},"
+
+
+def _formerly(before: Any, words: Words) -> str:
+    return "" if before in ("", None) else f"  # {words('plan.formerly', value=as_written(before))}"
 
 
 def _nested(written: Sequence[Written], depth: int = 0) -> list[str]:

@@ -1,11 +1,13 @@
 """Values as a reader sees them: sizes, numbers, names of GPUs, text without hidden characters."""
 
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from kb.core.document import Unit
 from kb.core.expression import is_unknown
-from kb.core.hardware import Gpu
+from kb.core.hardware import Gpu, Machine
 from kb.core.units import BYTES_PER_UNIT, GIB, GPU_UNIT, HOST_UNIT, MIB, format_bytes
 
 UNKNOWN = "?"
@@ -143,6 +145,19 @@ def _shorten(text: str) -> str:
 
 
 _DROPPED_WORDS = ("NVIDIA", "GeForce", "Tesla", "Quadro", "Generation", "HBM2", "HBM2e", "HBM3", "HBM3e")
+
+
+def plan_command(unit: Unit, machine: Machine) -> str:
+    """``kb plan`` for a unit of a file, on the GPU that was asked about."""
+    parts = ["kb plan", shlex.quote(unit.path)]
+    if unit.section:
+        parts += ["--section", shlex.quote(unit.section)]
+    gpu = machine.smallest_gpu
+    if gpu is not None and gpu.gpu is not None:
+        parts += ["--gpu", gpu.gpu.id]
+    if len(machine.gpus) > 1:
+        parts += ["--gpus", str(len(machine.gpus))]
+    return printable(" ".join(parts))
 
 
 def short_name(gpu: Gpu) -> str:

@@ -1,12 +1,14 @@
 """The report a person reads: findings by file and section with the line of source, then the fit panel."""
 
 from kb.core.finding import SEVERITIES, Because, Finding, Fix
+from kb.core.hardware import Machine
+from kb.core.memory_report import OVER
 from kb.core.result import CheckResult, UnitResult
 from kb.report.check.changes import SourceLines, describe_fix, place_name, quote_line
 from kb.report.check.panel import fit_panel
 from kb.report.check.tally import closing_lines, is_bare, shown_path, tally_line, tally_of
 from kb.report.terminal import Style, columns, cut, joined, unbroken, wrap
-from kb.report.values import printable
+from kb.report.values import plan_command, printable
 from kb.report.words import Words
 
 INDENT = "  "
@@ -47,8 +49,18 @@ def _unit_blocks(
         worst_first = sorted(unit.counted(), key=lambda finding: SEVERITIES.index(finding.severity))
         blocks += [finding_lines(finding, unit, words, style, sources) for finding in worst_first]
         if panel:
-            blocks.append(fit_panel(unit, result.machine, words, style, verbose=verbose))
+            panel_lines = fit_panel(unit, result.machine, words, style, verbose=verbose)
+            blocks.append(panel_lines + _what_would_fit(unit, result.machine, words, style))
     return blocks
+
+
+def _what_would_fit(unit: UnitResult, machine: Machine, words: Words, style: Style) -> list[str]:
+    """Where a run does not fit, the command that says what makes it fit."""
+    report, path = unit.prediction, unit.unit.path
+    if report is None or report.verdict.status not in OVER or path.startswith("-"):
+        return []
+    said = words("report.what_would_fit", command=unbroken(plan_command(unit.unit, machine)))
+    return wrap(said, style.width, INDENT, INDENT * 2)
 
 
 def _heading(unit: UnitResult, words: Words, style: Style) -> list[str]:

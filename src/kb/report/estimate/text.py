@@ -11,7 +11,7 @@ from kb.core.units import MIB
 from kb.memory.throughput import Throughput
 from kb.report.check.panel import assumed_lines, prediction_lines
 from kb.report.terminal import Style, columns, cut, joined, table, wrap
-from kb.report.values import printable
+from kb.report.values import plan_command, printable
 from kb.report.words import Words
 
 INDENT = "  "
@@ -94,8 +94,7 @@ def _was_tried(one: Estimated) -> bool:
 def _remedy(one: Estimated) -> str:
     """``kb plan`` for a file, ``kb recommend`` for flags."""
     if one.unit.path and one.unit.path != "-":
-        section = f" --section {one.unit.section}" if one.unit.section else ""
-        return f"kb plan {one.unit.path}{section}{_on_gpu(one)}"
+        return plan_command(one.unit, one.machine)
     return _recommend(one)
 
 
