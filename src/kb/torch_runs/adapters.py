@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from kb.core.setup import TrainingSetup
+from kb.torch_runs.releases import not_quantized
 
 # What PEFT trains beside the adapters, by the names that it looks for; "score" is the last module, which stays wide.
 TRAINED_HEADS = ("classifier", "qa_outputs")
@@ -36,7 +37,6 @@ def kept_head(model: Any, setup: TrainingSetup) -> str | None:
 def quantization_config(model: Any, setup: TrainingSetup, compute_dtype: Any) -> Any:
     """The ``BitsAndBytesConfig`` with which ``model``, not quantized yet, is loaded in the setup's number of bits."""
     from transformers import BitsAndBytesConfig
-    from transformers.quantizers.base import HfQuantizer
 
     eight = setup.load_in_8bit and not setup.load_in_4bit
     head = kept_head(model, setup)
@@ -48,7 +48,7 @@ def quantization_config(model: Any, setup: TrainingSetup, compute_dtype: Any) ->
         bnb_4bit_use_double_quant=setup.bnb_4bit_use_double_quant,
         bnb_4bit_quant_storage=STORAGES[setup.bnb_4bit_quant_storage],
         # a list replaces the library's own choice, so that it holds that choice too
-        llm_int8_skip_modules=[*HfQuantizer.get_modules_to_not_convert(model), head] if head else None,
+        llm_int8_skip_modules=[*not_quantized(model), head] if head else None,
     )
 
 
@@ -70,17 +70,21 @@ def lora_config(model: Any, setup: TrainingSetup) -> Any:
     targets: Any = list(setup.lora_target_modules) if setup.lora_target_modules else None
     if targets == ["all-linear"]:  # PEFT knows the word alone; in a list it would be a module's name
         targets = "all-linear"
+    # which tokens they are is all the same; PEFT before 0.15 knows no such rows
+    rows: dict[str, Any] = (
+        {"trainable_token_indices": list(range(setup.trained_tokens))} if setup.trained_tokens else {}
+    )
     return LoraConfig(
         r=setup.lora_r,
         lora_alpha=2 * setup.lora_r,
         lora_dropout=setup.lora_dropout,
         target_modules=targets,
         modules_to_save=list(setup.modules_to_save) or None,
-        trainable_token_indices=list(range(setup.trained_tokens)) or None,  # which they are is all the same
         use_dora=setup.use_dora,
         exclude_modules=f".*(?:{'|'.join(map(re.escape, setup.frozen))}).*" if setup.frozen else None,
         bias="none",
         task_type=_task_type(model),
+        **rows,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.torch_runs.adapters import is_quantized
+from kb.torch_runs.releases import typed
 
 ATTENTION = {"eager": "eager", "sdpa": None, "flash": "flash_attention_2"}  # None: sdpa where the model has it
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}  # torch's names
@@ -64,12 +65,13 @@ def build(
             read.decoder_start_token_id = getattr(read, "pad_token_id", None) or PAD
         read._attn_implementation = ATTENTION[setup.attn_implementation]
         kind, dtype = model_class(read, config, code_folder), load_dtype(setup)
+        loaded = typed(dtype)
         if not hasattr(kind, "from_config"):  # a model's own class
-            model = kind._from_config(read, dtype=dtype)
+            model = kind._from_config(read, **loaded)
         elif code_folder is not None:
-            model = kind.from_config(read, dtype=dtype, trust_remote_code=True)
+            model = kind.from_config(read, **loaded, trust_remote_code=True)
         else:
-            model = kind.from_config(read, dtype=dtype)
+            model = kind.from_config(read, **loaded)
         if read.model_type in WIDE_TYPES:
             model.to(dtype)
         model.tie_weights()

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from kb.core.record import NamedTuple
+from kb.torch_runs.releases import cached_layers, is_fixed, scores_on_host, uncompiled
 from kb.torch_runs.simulation.torch_modules import torch
 
 DECODED_FIRST, DECODED_LAST = 2, 2  # tokens that the whole model decodes; between them only the cache grows
@@ -55,11 +56,16 @@ class Progress:
             place, name = frame.f_code.co_filename, frame.f_code.co_name
             if place.endswith("generation_whisper.py"):
                 return self._of_sound(name, yes_or_no=yes_or_no)
+            if place.endswith("beam_search.py"):  # before 4.50 beams are counted on the host
+                found = frame.f_locals.get("best", ())  # all of one length, for which `finalize` asks
+                return False if yes_or_no else max(map(len, found), default=0)
             if "masking_utils" in place:
                 return not self.padded  # "is everything visible?"
             if place.endswith("logits_process.py") and name == "__init__":
                 return False  # "is a token's number below zero?"
             if "generation" in place and place.endswith("utils.py"):
+                if name == "_beam_search" and scores_on_host():
+                    return self.finished if yes_or_no else 0
                 if name == "_beam_search":
                     return not self.finished if yes_or_no else self.prompt + self.decoding.new_tokens
                 if name in ("__call__", "_sample", "_has_unfinished_sequences"):
@@ -100,7 +106,7 @@ def generate(model: Any, inputs: dict[str, Any], decoding: Decoding, tracer: Any
             num_beams=decoding.beams,
             do_sample=decoding.sampling,
             use_cache=True,
-            disable_compile=True,
+            **uncompiled(),
             **settings,
         )
 
@@ -155,7 +161,8 @@ def _watching(model: Any, progress: Progress, tracer: Any) -> Iterator[None]:
         progress.tokens += 1
         _mark(tracer, kwargs)
         left = progress.decoding.new_tokens - progress.tokens - DECODED_LAST
-        if progress.decoding.skip and progress.tokens == DECODED_FIRST and left >= FEWEST_SKIPPED:
+        grows = not isinstance(kwargs.get("past_key_values"), tuple)
+        if grows and progress.decoding.skip and progress.tokens == DECODED_FIRST and left >= FEWEST_SKIPPED:
             _skip(kwargs, left, progress.decoding, encoded)
             progress.tokens += left
             _mark(tracer, kwargs)
@@ -187,11 +194,15 @@ def _skip(kwargs: dict[str, Any], tokens: int, decoding: Decoding, encoded: bool
 
 def mark_cache(tracer: Any, cache: Any) -> None:
     """Tell the tracer what the cache holds: the roles are the ledger's terms."""
+    if isinstance(cache, tuple):  # before 4.54: by layer the keys and values of itself, then of what is encoded
+        for layer in cache:
+            for number, tensor in enumerate(layer):
+                tracer.mark(tensor, "kv_cache_cross" if number > 1 else "kv_cache_self")
+        return
     for role, part in _parts(cache):
-        for layer in part.layers:
-            for tensor in (getattr(layer, "keys", None), getattr(layer, "values", None)):
-                if tensor is not None:
-                    tracer.mark(tensor, role)
+        for _, keys, values in cached_layers(part):
+            tracer.mark(keys, role)
+            tracer.mark(values, role)
 
 
 def grow_cache(cache: Any, tokens: int, *, reorder: bool) -> None:
@@ -200,18 +211,30 @@ def grow_cache(cache: Any, tokens: int, *, reorder: bool) -> None:
     Layers of a fixed size do not grow. With ``reorder``, each token is preceded by beam search's reordering, which
     copies the cross-attention's keys and values as well.
     """
-    if cache is None or cache.is_compileable:
+    if cache is None or is_fixed(cache):
         return
     own = dict(_parts(cache))["kv_cache_self"]
-    layers = [(number, layer) for number, layer in enumerate(own.layers) if getattr(layer, "keys", None) is not None]
-    if not layers:
+    numbers = [number for number, _, _ in cached_layers(own)]
+    if not numbers:
         return
-    rows = torch.zeros(layers[0][1].keys.shape[0], dtype=torch.long, device=layers[0][1].keys.device)
+    rows = _rows_of(own)
     for _ in range(tokens):
         if reorder:
             cache.reorder_cache(rows)
-        for number, layer in layers:
-            own.update(layer.keys[..., -1:, :].clone(), layer.values[..., -1:, :].clone(), number)
+        for number in numbers:
+            own.update(*_last(own, number), number)
+
+
+def _rows_of(cache: Any) -> Any:
+    """For each sample and beam the row that it goes on with."""
+    _, keys, _ = cached_layers(cache)[0]
+    return torch.zeros(keys.shape[0], dtype=torch.long, device=keys.device)
+
+
+def _last(cache: Any, number: int) -> tuple[Any, Any]:
+    """The keys and values of one token of a layer, as if they were new."""
+    keys, values = next(held for at, *held in cached_layers(cache) if at == number)
+    return keys[..., -1:, :].clone(), values[..., -1:, :].clone()
 
 
 def _parts(cache: Any) -> list[tuple[str, Any]]:

@@ -17,6 +17,7 @@ from kb.torch_runs.adapters import (
     prepare_quantized,
     quantization_config,
 )
+from kb.torch_runs.releases import kept_in_fp32, no_init_weights, not_quantized, release
 from kb.torch_runs.simulation.artefacts import gpu_seen
 from kb.torch_runs.simulation.job import BadModelError, RemoteCodeError
 from kb.torch_runs.simulation.quantized import packed_class
@@ -52,7 +53,8 @@ def build_model(
         load_quantized(model, tracer, quantization_config(model, setup, models.load_dtype(setup)), load_ahead)
     else:
         move(model, tracer)
-    model.config.use_cache = False  # as the Trainer does, from transformers 5 on
+    if release() >= (5, 0):
+        model.config.use_cache = False  # as the Trainer does since then
     if is_quantized(setup) and setup.method != "full" and setup.prepare_for_kbit:
         with gpu_seen():
             prepare_quantized(model, setup)
@@ -76,10 +78,9 @@ def meta_model(config: Mapping[str, Any], setup: TrainingSetup, code_folder: str
         BadModelError: transformers does not know the type, or builds no model from the fields.
     """
     from torch.utils._python_dispatch import _disable_current_modes
-    from transformers.initialization import no_init_weights
 
     try:
-        with _disable_current_modes(), torch.device("meta"), no_init_weights():  # type: ignore[no-untyped-call]
+        with _disable_current_modes(), torch.device("meta"), no_init_weights():
             model: torch.nn.Module = models.build(config, setup, code_folder=code_folder)
     except models.OwnCodeError as error:
         raise RemoteCodeError(model_type=error.model_type) from error
@@ -122,8 +123,12 @@ def move(model: "torch.nn.Module", tracer: "Tracer") -> None:
     """As ``model.to("cuda")`` of a model that was loaded on the host: children first, parameters before buffers."""
     wide = _kept_wide(model)
     made: dict[int, torch.nn.Parameter] = {}
+    placed: set[int] = set()
 
     def place(module: torch.nn.Module, path: str) -> None:
+        if id(module) in placed:  # one table in several places, as T5 has it before transformers 5
+            return
+        placed.add(id(module))
         for name, child in module.named_children():
             place(child, f"{path}{name}.")
         for name, parameter in list(module._parameters.items()):
@@ -212,8 +217,7 @@ def _kept_wide(model: Any) -> Any:
     import re
 
     dtype = model.get_input_embeddings().weight.dtype
-    plan = getattr(model, "_get_dtype_plan", None)
-    names = list(plan(dtype)) if plan is not None else []
+    names = kept_in_fp32(model, dtype)
     pattern = re.compile("|".join(rf"(?:^|\.)(?:{name})(?:\.|$)" for name in names)) if names else None
     return lambda path: pattern is not None and pattern.search(path) is not None
 
@@ -221,13 +225,10 @@ def _kept_wide(model: Any) -> Any:
 def _replace_linears(model: Any, config: Any) -> None:
     from torch.utils._python_dispatch import _disable_current_modes
     from transformers.integrations.bitsandbytes import replace_with_bnb_linear
-    from transformers.quantizers.base import HfQuantizer
 
     with _disable_current_modes():  # type: ignore[no-untyped-call]
-        skipped = HfQuantizer.get_modules_to_not_convert(
-            model, config.llm_int8_skip_modules, model._keep_in_fp32_modules
-        )
-        replace_with_bnb_linear(model, skipped, config)
+        skipped = not_quantized(model, config.llm_int8_skip_modules)
+        replace_with_bnb_linear(model, modules_to_not_convert=skipped, quantization_config=config)
 
 
 def _warm_up(tracer: "Tracer", shapes: dict[str, Any], packed: set[str], dtype: "torch.dtype", eight_bit: bool) -> None:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from kb.core.setup import TrainingSetup
+from kb.torch_runs.releases import decayed_names
 from kb.torch_runs.simulation.job import BadJobError
 
 if TYPE_CHECKING:
@@ -94,9 +95,7 @@ def _class_and_options(name: str, model: "torch.nn.Module") -> tuple[Any, dict[s
 
 
 def _decayed(model: "torch.nn.Module") -> set[str]:
-    from transformers.trainer_pt_utils import get_parameter_names
-
-    return set(get_parameter_names(model, [torch.nn.LayerNorm], list(UNDECAYED)))
+    return decayed_names(model, UNDECAYED)
 
 
 def _keep_embeddings_wide(model: "torch.nn.Module") -> None:
