@@ -2,14 +2,15 @@
 
 A simulation of torch and transformers takes a second, the memory engine's answer a hundredth of that; what the first
 gives changes only with the releases and with ``kb.torch_runs``. So ``tests/data/simulated_runs.json`` keeps the peaks
-of every run and a digest of its acts. Simulated all the same are: the cheapest runs that have among them every model
-type, head, method, optimizer, wrapper and setting; every run where other releases are installed; what is not recorded
-yet; and all of them with ``--exhaustive``, which also fails where the record is behind. ``KB_RECORD=1`` records them.
+of every run and a digest of its acts. Simulated all the same are: the cheapest runs that have among them every family,
+head, method, optimizer, wrapper and setting; every run where other releases are installed; what is not recorded yet;
+and all of them with ``--exhaustive``, which also fails where the record is behind. ``KB_RECORD=1`` records them.
 """
 
 import hashlib
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -25,7 +26,9 @@ from simulation_needs import PACKAGES
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 from engine_diff import Act, canonical, followed, parted, simulated, until_last_request
 
+from kb.memory import architecture_from_config
 from kb.memory.engine.allocator import rounded
+from kb.memory.engine.families import model_class
 
 RECORD = Path(__file__).parent / "data" / "simulated_runs.json"
 LOCK = Path(__file__).parents[1] / "build" / "simulated_runs.lock"
@@ -119,12 +122,14 @@ def key_of(config: Mapping[str, Any], setup: TrainingSetup, capability: tuple[in
 
 
 def about(config: Mapping[str, Any], setup: TrainingSetup, wrapped: str) -> str:
-    """A run in words: type, head, what is around the model, and each setting, with its value where it is no number."""
-    words = [config["model_type"], *config.get("architectures", ()), *filter(None, [wrapped])]
+    """A run in words: the engine's family, the head, what is around the model, each setting, with its value where it
+    is no number, and the model's type."""
+    heads = [re.sub(r".*?(?=For[A-Z])", "", name) for name in config.get("architectures", ())]
+    words = [model_class(architecture_from_config(config)).__name__, *heads, *filter(None, [wrapped])]
     for name, value in sorted(_set(setup)):
         plain = isinstance(value, str | bool)
         words.append(f"{name}={value}" if plain else name)
-    return " ".join(words)
+    return " ".join([*words, f"({config['model_type']})"])
 
 
 def _set(setup: Any, before: str = "") -> Iterator[tuple[str, Any]]:
@@ -165,7 +170,7 @@ def _read(run: Mapping[str, Any]) -> Recorded:
 @cache
 def simulated_again() -> frozenset[str]:
     """The keys of the runs that are simulated in every run of the tests."""
-    return frozenset(covering({key: (run.about.split(), run.acts) for key, run in recorded().items()}))
+    return frozenset(covering({key: (run.about.split()[:-1], run.acts) for key, run in recorded().items()}))
 
 
 def covering(runs: Mapping[str, tuple[Iterable[str], int]]) -> list[str]:
