@@ -7,6 +7,7 @@ head, method, optimizer, wrapper and setting; every run where other releases are
 and all of them with ``--exhaustive``, which also fails where the record is behind. ``KB_RECORD=1`` records them.
 """
 
+import copy
 import hashlib
 import json
 import os
@@ -97,7 +98,7 @@ def run_again(
     config: Mapping[str, Any], setup: TrainingSetup, capability: tuple[int, int], *, simulate: Simulate, wrapped: str
 ) -> tuple[Acts, Peaks]:
     """Simulate a run; what is recorded of it must be the same, or is recorded now."""
-    acts, peaks = simulate(config, setup, capability)
+    acts, peaks = simulate(copy.deepcopy(config), setup, capability)  # transformers writes into what lies within it
     key, now = key_of(config, setup, capability, wrapped), Recorded(about(config, setup, wrapped), *digest(acts), peaks)
     if os.environ.get("KB_RECORD"):
         _record(key, now)

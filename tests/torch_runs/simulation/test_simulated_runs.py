@@ -68,3 +68,21 @@ def test_a_run_is_known_by_all_that_it_is_made_of() -> None:
     ]
     assert len(set(keys)) == len(keys)
     assert keys[0] == key_of(dict(reversed(BERT.items())), TrainingSetup(bf16=False), AMPERE, "")
+
+
+def test_what_a_simulation_writes_into_a_config_makes_no_other_run_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As transformers does with ``rope_scaling``, which the configs of several tests share."""
+    monkeypatch.setattr(simulated_runs, "recorded", dict)
+    config = {"model_type": "llama", "rope_scaling": {"type": "linear"}}
+    asked: list[dict[str, object]] = []
+
+    def simulate(given: dict[str, dict[str, str]], *_: object) -> tuple[list[simulated_runs.Act], dict[str, object]]:
+        given["rope_scaling"]["rope_type"] = "linear"
+        asked.append(dict(given))
+        return [("+", 512, "")], {}
+
+    monkeypatch.setattr(simulated_runs, "about", lambda *_: "a run (llama)")
+    monkeypatch.delenv("KB_RECORD", raising=False)
+    simulated_runs.run_again(config, TrainingSetup(), AMPERE, simulate=simulate, wrapped="")  # type: ignore[arg-type]
+    assert asked == [{"model_type": "llama", "rope_scaling": {"type": "linear", "rope_type": "linear"}}]
+    assert config == {"model_type": "llama", "rope_scaling": {"type": "linear"}}
