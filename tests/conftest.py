@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from kb.memory import answers
 from kb.session.cache import Predictions
@@ -24,6 +25,10 @@ os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Where it is installed, jsonschema builds grammars of addresses at import, for seconds; no schema here needs them.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+
+# No test asserts a time, and a machine may be busy: Hypothesis would take slow examples for a fault.
+settings.register_profile("kb", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("kb")
 
 # Tests ask for the same runs again and again; what the memory engine found is kept for all of them: apart from what a
 # user of this machine has kept, and not where the engine is what is tested.
