@@ -38,7 +38,7 @@ export PYTHONNOUSERSITE := 1
 help:
 	@echo 'make demo         install into $(VENV)/ and check the configs in examples/'
 	@echo 'make test         install what the tests need, then run them (ARGS="-k name" narrows; WORKERS=4 at once)'
-	@echo 'make test-exhaustive  those too that are many of a kind, and more examples of each property: three times as long'
+	@echo 'make test-exhaustive  also those that are many of a kind, and more examples of each property'
 	@echo 'make quick        the tests that need no torch, browser, wheel or process: under a minute'
 	@echo 'make lint         ruff (lint and format), vulture (dead code) and mypy --strict'
 	@echo 'make format       let ruff rewrite what it can'
