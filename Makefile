@@ -33,11 +33,12 @@ unexport PYTHONPATH
 export PYTHONNOUSERSITE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint format rules site serve bench bench-accuracy bench-grid bench-gpu bench-host bench-site dist dist-rules sbom constraints hashes clean
+.PHONY: help demo test test-exhaustive quick lint format rules site serve bench bench-accuracy bench-grid bench-gpu bench-host bench-site dist dist-rules sbom constraints hashes clean
 
 help:
 	@echo 'make demo         install into $(VENV)/ and check the configs in examples/'
 	@echo 'make test         install what the tests need, then run them (ARGS="-k name" narrows; WORKERS=4 at once)'
+	@echo 'make test-exhaustive  also those that are many of a kind, and more examples of each property'
 	@echo 'make quick        the tests that need no torch, browser, wheel or process: under a minute'
 	@echo 'make lint         ruff (lint and format), vulture (dead code) and mypy --strict'
 	@echo 'make format       let ruff rewrite what it can'
@@ -90,6 +91,10 @@ WORKERS ?= 4
 SPREAD = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 test: $(DEV)
 	$(RUN) -m pytest -ra $(SPREAD) $(ARGS)
+
+# Also what is marked exhaustive; every recorded run of the real code is made again, and properties draw more examples.
+test-exhaustive: $(DEV)
+	$(RUN) -m pytest -ra --exhaustive $(SPREAD) $(ARGS)
 
 # Without torch, a browser, a wheel, processes and what is marked long: what a change of code or rules meets first.
 quick: $(DEV)

@@ -102,14 +102,15 @@ def canonical(acts: Sequence[Act]) -> list[Act]:
 
 def parted(wanted: Sequence[Act], found: Sequence[Act]) -> int | None:
     """The number of the first act that differs; None where they are alike. Frees at the very end are the process's."""
-    wanted, found = _until_last_request(wanted), _until_last_request(found)
+    wanted, found = until_last_request(wanted), until_last_request(found)
     for at, (one, other) in enumerate(zip(wanted, found, strict=False)):
         if (one[0], rounded(one[1])) != (other[0], rounded(other[1])):
             return at
     return None if len(wanted) == len(found) else min(len(wanted), len(found))
 
 
-def _until_last_request(acts: Sequence[Act]) -> Sequence[Act]:
+def until_last_request(acts: Sequence[Act]) -> Sequence[Act]:
+    """The acts without the frees at their very end."""
     end = max((at for at, act in enumerate(acts) if act[0] == "+"), default=-1)
     return acts[: end + 1]
 

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from kb.memory import answers
 from kb.session.cache import Predictions
@@ -20,14 +21,20 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Nothing here compiles by torch.compile; without this, importing bitsandbytes (which PEFT does) loads its compilers.
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+# The models that really run here are tiny: torch's second thread only waits, in a loop that takes a processor.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Where it is installed, jsonschema builds grammars of addresses at import, for seconds; no schema here needs them.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+
+# No test asserts a time, and a machine may be busy: Hypothesis would take slow examples for a fault.
+settings.register_profile("kb", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("kb")
 
 # Tests ask for the same runs again and again; what the memory engine found is kept for all of them: apart from what a
 # user of this machine has kept, and not where the engine is what is tested.
 answers.keep_in = lambda store: None
 KEPT = answers._Kept.store = Predictions(str(ROOT / "build" / "tests"))
-TESTS_OF_THE_ENGINE = {"memory", "property", "torch_runs"}
+TESTS_OF_THE_ENGINE = {"memory", "simulation", "test_memory.py", "test_allocator.py"}  # rooms and modules
 
 # What a test needs beside kb itself, by what its module says; `make quick` runs the tests that need nothing of it.
 _HELPERS = "packages|probe_sample|command_runs|estimate_sample|warm_runs"
@@ -64,6 +71,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--quick", action="store_true", help="only tests that need no torch, site, wheel or process, and are not long"
     )
+    parser.addoption("--exhaustive", action="store_true", help="also what is marked so, and more examples of the rest")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Modules ask for it where they are imported (``effort``), by every worker of pytest."""
+    if config.getoption("--exhaustive"):
+        os.environ["KB_EXHAUSTIVE"] = "1"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -87,10 +101,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     site = [path for path, dear in first.items() if MARKERS[dear : dear + 1] == ("site",)]
     order = {path: dear + 1.5 if path in site[1:] else dear for path, dear in first.items()}
     items.sort(key=lambda item: order[item.path])
-    if config.getoption("--quick"):
-        more = {item for item in items if any(map(item.get_closest_marker, MARKERS))}
-        config.hook.pytest_deselected(items=list(more))
-        items[:] = [item for item in items if item not in more]
+    left = MARKERS if config.getoption("--quick") else ()
+    if not config.getoption("--exhaustive"):
+        left = (*left, "exhaustive")
+    more = {item for item in items if any(map(item.get_closest_marker, left))}
+    config.hook.pytest_deselected(items=list(more))
+    items[:] = [item for item in items if item not in more]
 
 
 def pytest_collection_finish() -> None:

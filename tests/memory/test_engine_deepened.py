@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from kb.core.setup import PostTraining, TrainingSetup
 from kb.memory import architecture_from_config
 from kb.memory.engine import deepened
@@ -100,7 +101,7 @@ def same(written: Recording, whole: Recording) -> None:
         assert written.label(peak) == whole.label(peak)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20, 100), deadline=None)
 @given(st.sampled_from(sorted(CONFIGS)), SETUPS)
 def test_what_is_written_of_a_deep_model_is_what_it_asks_for(name: str, options: dict[str, Any]) -> None:
     setup = setup_of(options)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memory_sample as sample
+from effort import examples
 from kb.core.model import Architecture
 from kb.core.setup import PostTraining, Spread, TrainingSetup
 from kb.memory import architecture_from_config
@@ -306,7 +307,7 @@ setups = st.fixed_dictionaries(
 
 
 @given(setups, st.sampled_from(ARCHITECTURES), st.booleans())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(40, 200), deadline=None)
 def test_every_run_has_a_nearest_run_or_is_refused_by_name(
     setup: TrainingSetup, architecture: Architecture, sharded: bool
 ) -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from kb.core.setup import PostTraining, TrainingSetup
 from kb.memory import architecture_from_config
 from kb.memory.engine.faults import NotFollowedError
@@ -57,7 +58,7 @@ class Whole(Recording):
     repeats = False
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(30, 120), deadline=None)
 @given(st.sampled_from(sorted(CONFIGS)), SETUPS)
 def test_a_repeated_step_asks_for_what_a_followed_one_asks_for(name: str, written: dict[str, Any]) -> None:
     architecture = architecture_from_config(CONFIGS[name])

@@ -156,8 +156,11 @@ def test_the_container_image_is_made_of_what_is_there_and_runs_without_root() ->
     assert wanted == let_in, "what hatch_build.py and pyproject.toml read"
 
 
+@pytest.mark.exhaustive
 def test_the_image_s_build_installs_a_kb_that_runs(tmp_path: Path) -> None:
-    """The steps of the Dockerfile on just the files that .dockerignore lets in; no container is needed for that."""
+    """The steps of the Dockerfile on just the files that .dockerignore lets in; no container is needed for that. Its
+    smaller kin: what lies there is let in, above, and the installed wheel runs.
+    """
     source = tmp_path / "source"
     source.mkdir()
     for name in (line[1:] for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines() if line[:1] == "!"):

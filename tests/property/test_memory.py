@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import memory_sample as sample
+from effort import EXHAUSTIVE, examples
 from kb.core.memory_report import WITHOUT_LOW_END
 from kb.core.setup import TrainingSetup
 from kb.core.units import GIB, tenths
@@ -45,7 +46,11 @@ setups = st.fixed_dictionaries(
         "offload_optimizer": st.booleans(),
     }
 ).map(lambda given: TrainingSetup(**given))
-architectures = st.sampled_from([sample.architecture(c) for c in (sample.T5_BASE, sample.MT5_BASE, sample.KOBART)])
+CONFIGS = (sample.T5_BASE, sample.MT5_BASE, sample.KOBART)
+WHOLE = [sample.architecture(config) for config in CONFIGS]
+# Of two layers for each stack: of an example in four the whole depth is looked at, with --exhaustive of each.
+SHALLOW = [sample.architecture({**c, **{name: 2 for name in c if name.endswith("layers")}}) for c in CONFIGS]
+architectures = st.sampled_from(WHOLE if EXHAUSTIVE else [*SHALLOW * 3, *WHOLE])
 
 
 def predicted(setup, architecture, **where):
@@ -57,7 +62,7 @@ def predicted(setup, architecture, **where):
 
 
 @given(setups, architectures)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(60, 100), deadline=None)
 def test_ledgers_add_up_and_bands_are_ordered(setup, architecture):
     report = predicted(setup, architecture, gpu=sample.RTX_3090)
     for phase in report.phases:
@@ -79,7 +84,7 @@ def test_ledgers_add_up_and_bands_are_ordered(setup, architecture):
 @given(
     setups, architectures, st.sampled_from(["per_device_train_batch_size", "max_source_length", "max_target_length"])
 )
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=examples(40, 70), deadline=None)
 def test_a_larger_batch_or_length_never_needs_less(setup, architecture, field):
     def train(s):
         return predicted(s, architecture).phase("train").peak_allocated_bytes

@@ -6,6 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from catalog_sample import load_catalog, soon_followed
+from effort import examples
 from kb.advice.batches import Ceiling, splits_of
 from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.question import Question
@@ -20,7 +21,7 @@ MODELS = st.sampled_from(sorted(CATALOG.models))
 GPUS = st.sampled_from(sorted(CATALOG.gpus))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(8, 50), deadline=None)
 @given(
     model=MODELS,
     gpu=GPUS,

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from catalog_sample import load_catalog
+from effort import examples
 from kb.advice.question import Question
 from kb.core.text import UserError
 from kb.session.file_result import FileResult, Kind, kind_of
@@ -43,16 +44,28 @@ def assert_rests(settling: Settling, file: FileResult, kind: Kind) -> None:
     assert not again.applied
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
-def test_the_shipped_examples_rest_after_one_run(path: Path) -> None:
-    for machine in MACHINES:
-        checker = file_checker(CATALOG, Project(), Question.of(**machine, versions={"transformers": "4.57"}))
-        for unsafe in (False, True):
-            kind = kind_of(str(path))
-            assert_rests(Settling(checker, unsafe=unsafe), checker.check(path.read_bytes(), str(path), kind), kind)
+# Each on one of the machines by turns; on the others too with --exhaustive.
+@pytest.mark.parametrize(
+    ("path", "machine"),
+    [
+        pytest.param(
+            path,
+            machine,
+            id=f"{path.name} {machine['gpu']}",
+            marks=[pytest.mark.exhaustive] if (number - other) % len(MACHINES) else [],
+        )
+        for number, path in enumerate(SHIPPED)
+        for other, machine in enumerate(MACHINES)
+    ],
+)
+def test_the_shipped_examples_rest_after_one_run(path: Path, machine: Mapping[str, str]) -> None:
+    checker = file_checker(CATALOG, Project(), Question.of(**machine, versions={"transformers": "4.57"}))
+    for unsafe in (False, True):
+        kind = kind_of(str(path))
+        assert_rests(Settling(checker, unsafe=unsafe), checker.check(path.read_bytes(), str(path), kind), kind)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(15, 60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(EXAMPLES), st.sampled_from(MACHINES), st.booleans())
 @example(("foreach-optimizer-buffers", 0), MACHINES[0], True)  # each of these once went on in a second run
 @example(("seq2seq-multi-gpu-inflates-loss", 0), MACHINES[0], True)

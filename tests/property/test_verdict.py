@@ -8,14 +8,17 @@ from typing import Any
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from catalog_sample import load_catalog
+from catalog_sample import load_catalog, shallow_catalog
+from effort import examples
 from kb.advice.check import Checker
 from kb.config.reader import ConfigReader
 from kb.core.memory_report import OVER
 from kb.machine.detect import detect
 
 CATALOG = load_catalog()
+SMALLEST = sorted(CATALOG.gpus, key=lambda name: (CATALOG.gpus[name].memory_total, name))[:8]
 READER = ConfigReader(CATALOG.dialects, CATALOG.facts)
+HOSTS = st.sampled_from(["12.7GB", "32GB", "60GB", "250GB"])
 TRAINING = {
     "per_device_train_batch_size": st.sampled_from([1, 4, 8, 16, 32, 64, 256]),
     "per_device_eval_batch_size": st.sampled_from([1, 8, 32, 128]),
@@ -54,12 +57,8 @@ def configs(draw: Any) -> str:
     return "\n".join(lines) + "\n"
 
 
-@given(
-    configs(),
-    st.sampled_from(sorted(CATALOG.gpus)),
-    st.sampled_from(["12.7GB", "32GB", "60GB", "250GB"]),
-)
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(text=configs(), gpu=st.sampled_from(sorted(CATALOG.gpus)), host_memory=HOSTS)
+@settings(max_examples=examples(10, 100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(
     text="general: {model_name: EleutherAI/gpt-j-6b}\ntokenizer: {encoder_max_len: 128, decoder_max_len: 32}\n"
     "training:\n  per_device_train_batch_size: 1\n",
@@ -67,8 +66,19 @@ def configs(draw: Any) -> str:
     host_memory="12.7GB",
 )
 def test_a_verdict_has_its_finding(text: str, gpu: str, host_memory: str) -> None:
+    has_its_finding(text, checker_for(gpu, host_memory))
+
+
+@given(text=configs(), gpu=st.sampled_from(SMALLEST), host_memory=HOSTS)
+@settings(max_examples=examples(40, 200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_verdict_of_a_shallow_model_has_its_finding(text: str, gpu: str, host_memory: str) -> None:
+    """Every model with two layers, on the smallest GPUs: far more of them in the time of one that is whole."""
+    has_its_finding(text, checker_for(gpu, host_memory, shallow=True))
+
+
+def has_its_finding(text: str, checker: Checker) -> None:
     for unit in READER.read(text, "config.yaml"):
-        result = checker_for(gpu, host_memory).check(unit)
+        result = checker.check(unit)
         if result.prediction is None:
             continue
         fit = {finding.rule: finding.severity for finding in result.findings}
@@ -90,8 +100,9 @@ def test_a_verdict_has_its_finding(text: str, gpu: str, host_memory: str) -> Non
 
 
 @lru_cache(maxsize=128)
-def checker_for(gpu: str, host_memory: str) -> Checker:
-    return Checker(CATALOG, detect(CATALOG.gpus, gpu=gpu, host_memory=host_memory, cpus="16"))
+def checker_for(gpu: str, host_memory: str, *, shallow: bool = False) -> Checker:
+    known = shallow_catalog() if shallow else CATALOG
+    return Checker(known, detect(known.gpus, gpu=gpu, host_memory=host_memory, cpus="16"))
 
 
 OVER_RULES = {

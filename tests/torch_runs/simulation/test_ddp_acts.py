@@ -1,7 +1,6 @@
 """The engine and torch's DistributedDataParallel ask the allocator for the same blocks in the same order."""
 
-import sys
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -10,17 +9,22 @@ from simulation_needs import require_simulator
 
 require_simulator()
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
-from engine_diff import canonical, followed, parted  # noqa: E402
-
 from kb.core.setup import Spread, TrainingSetup  # noqa: E402
-from wrapped_in_ddp import simulated_in_ddp  # noqa: E402
+from simulated_runs import Acts, Peaks, same_acts  # noqa: E402
 
 LLAMA = {"model_type": "llama", "hidden_size": 128, "intermediate_size": 320, "num_attention_heads": 4,
          "num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": 1000, "max_position_embeddings": 512,
          "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "rms_norm_eps": 1e-5}  # fmt: skip
 T5 = {"model_type": "t5", "d_model": 128, "d_ff": 256, "num_heads": 4, "d_kv": 32, "num_layers": 2, "vocab_size": 1000}
 VIEW = Spread(gradient_as_bucket_view=True)
+
+
+def in_ddp(config: Mapping[str, Any], setup: TrainingSetup, capability: tuple[int, int]) -> tuple[Acts, Peaks]:
+    """With torch's own DistributedDataParallel around the model; torch is imported here alone."""
+    from wrapped_in_ddp import simulated_in_ddp
+
+    with pytest.MonkeyPatch.context() as patch:
+        return simulated_in_ddp(config, setup, capability, patch)
 
 
 @pytest.mark.parametrize(
@@ -34,13 +38,6 @@ VIEW = Spread(gradient_as_bucket_view=True)
     ],
     ids=["llama", "views of buckets", "made again", "lora", "8 bits"],
 )
-def test_ddp_asks_for_the_same_blocks(
-    config: dict[str, Any], given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ddp_asks_for_the_same_blocks(config: dict[str, Any], given: dict[str, Any]) -> None:
     setup = TrainingSetup(bf16=True, per_device_train_batch_size=3, max_source_length=72, world_size=2, **given)
-    wanted, peaks = simulated_in_ddp(config, setup, (8, 6), monkeypatch)
-    found, own = followed(config, setup, (8, 6))
-    one, other = canonical(wanted), canonical(found)
-    at = parted(one, other)
-    assert at is None, (one[at - 3 : at + 3], other[at - 3 : at + 3])
-    assert {phase: own[phase] for phase in peaks} == peaks
+    same_acts(config, setup, simulate=in_ddp, wrapped="ddp")

@@ -2,8 +2,6 @@
 of sentence-transformers' lines ask the allocator for the same blocks in the same order.
 """
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +10,11 @@ from simulation_needs import require_simulator
 
 require_simulator()
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
-from embedding import simulated  # noqa: E402
-from engine_diff import canonical, followed, parted  # noqa: E402
-
 from kb.core.setup import PostTraining, TrainingSetup  # noqa: E402
+from simulated_runs import same_acts  # noqa: E402
+
+# isort: split
+from embedding import simulated  # noqa: E402  # of bench/, which simulated_runs puts on the path
 
 BERT = {"model_type": "bert", "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2,
         "num_hidden_layers": 2, "vocab_size": 700, "max_position_embeddings": 64}  # fmt: skip
@@ -42,9 +40,4 @@ def test_embedding_training_asks_for_the_same_blocks(
 ) -> None:
     base = TrainingSetup(bf16=True, per_device_train_batch_size=6, max_source_length=24)
     setup = base._replace(post=PostTraining("embedding", **post), **given)
-    wanted, peaks = simulated(config, setup, (8, 6))
-    found, own = followed(config, setup, (8, 6))
-    one, other = canonical(wanted), canonical(found)
-    at = parted(one, other)
-    assert at is None, (one[at - 3 : at + 3], other[at - 3 : at + 3])
-    assert {phase: own[phase] for phase in peaks} == peaks
+    same_acts(config, setup, simulate=simulated, wrapped="embedding")

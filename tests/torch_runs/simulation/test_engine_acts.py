@@ -1,7 +1,5 @@
 """The engine and the simulation ask the allocator for the same blocks in the same order: small models, act by act."""
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,12 +8,10 @@ from simulation_needs import require_simulator
 
 require_simulator()
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
-from engine_diff import canonical, followed, parted, simulated  # noqa: E402
-
 from kb.core.setup import Images, TrainingSetup  # noqa: E402
 from kb.memory import architecture_from_config  # noqa: E402
 from kb.memory.engine.report import why_not  # noqa: E402
+from simulated_runs import followed, peaks_of, same_acts  # noqa: E402
 
 _DECODER = {"hidden_size": 128, "intermediate_size": 320, "num_attention_heads": 4, "num_key_value_heads": 2,
             "num_hidden_layers": 2, "vocab_size": 1000, "max_position_embeddings": 512, "pad_token_id": 0,
@@ -90,15 +86,6 @@ SETUPS: dict[str, dict[str, Any]] = {
     "checkpointed": {"bf16": True, "gradient_checkpointing": True},
     "eager, fp32": {"attn_implementation": "eager"},
 }
-
-
-def same_acts(config: dict[str, Any], setup: TrainingSetup) -> None:
-    wanted, peaks = simulated(config, setup, (8, 6))
-    found, own = followed(config, setup, (8, 6))
-    one, other = canonical(wanted), canonical(found)
-    at = parted(one, other)
-    assert at is None, (one[at - 3 : at + 3], other[at - 3 : at + 3])
-    assert {phase: own[phase] for phase in peaks} == peaks
 
 
 # each model in the first, and by turns in one of the others, which the traced rows of every type hold too
@@ -319,7 +306,7 @@ def test_decoding_takes_what_the_simulation_takes(model: str, padded: bool) -> N
                           max_source_length=30, padded=padded)  # fmt: skip
     config = dict(CONFIGS[model])
     config.pop("pad_token_id", None)  # as published configs of the type have it, or as transformers does
-    _, peaks = simulated(config, setup, (8, 6))
+    peaks = peaks_of(config, setup)
     _, own = followed(config, setup, (8, 6))
     assert {phase: own[phase] for phase in peaks} == peaks
 
@@ -333,7 +320,7 @@ def test_beams_of_decoders_take_what_the_simulation_takes(model: str) -> None:
                           max_source_length=40, bf16=True)  # fmt: skip
     config = dict(CONFIGS[model])
     config.pop("pad_token_id", None)
-    _, peaks = simulated(config, setup, (8, 6))
+    peaks = peaks_of(config, setup)
     _, own = followed(config, setup, (8, 6))
     assert {phase: own[phase] for phase in peaks} == peaks
 
@@ -391,7 +378,7 @@ def test_gpt_oss_answers_within_the_same_memory(given: dict[str, Any]) -> None:
     base = TrainingSetup(per_device_train_batch_size=3, per_device_eval_batch_size=3, max_source_length=72,
                          do_train=False, do_predict=True)  # fmt: skip
     setup = base._replace(**given)
-    _, peaks = simulated(GPT_OSS, setup, (8, 6))
+    peaks = peaks_of(GPT_OSS, setup)
     found = followed(GPT_OSS, setup, (8, 6))[1]
     assert {phase: found[phase] for phase in peaks} == peaks
 
@@ -401,7 +388,7 @@ def test_long_inputs_are_answered_within_the_same_memory(kind: str) -> None:
     config = LONGT5.get(kind, LED)
     setup = TrainingSetup(per_device_train_batch_size=3, max_source_length=72, bf16=True, do_eval=True,
                           predict_with_generate=True, generation_num_beams=3, generation_max_length=9)  # fmt: skip
-    _, peaks = simulated(config, setup, (8, 6))
+    peaks = peaks_of(config, setup)
     found = followed(config, setup, (8, 6))[1]
     assert {phase: found[phase] for phase in peaks} == peaks
 
@@ -421,10 +408,7 @@ def test_attention_that_a_type_writes_out_is_run_again_as_it_is_there(model: str
     setup = TrainingSetup(per_device_train_batch_size=3, max_source_length=72, bf16=True, gradient_checkpointing=True,
                           use_reentrant=True, method="lora", lora_target_modules=("all-linear",),
                           attn_implementation="eager" if "one key" not in model else "sdpa")  # fmt: skip
-    wanted, peaks = simulated(WRITTEN[model], setup, (8, 6))
-    found, own = followed(WRITTEN[model], setup, (8, 6))
-    assert parted(canonical(wanted), canonical(found)) is None
-    assert {phase: own[phase] for phase in peaks} == peaks
+    same_acts(WRITTEN[model], setup)
 
 
 SPANS = {**_BERT, "model_type": "bert", "architectures": ["BertForQuestionAnswering"]}
@@ -451,7 +435,7 @@ def test_labels_of_encoders_are_kept_and_smoothed_as_the_trainer_does(
     config: dict[str, Any], given: dict[str, Any]
 ) -> None:
     setup = TrainingSetup(per_device_train_batch_size=3, max_source_length=72, bf16=True, **given)
-    _, peaks = simulated(config, setup, (8, 6))
+    peaks = peaks_of(config, setup)
     assert {phase: followed(config, setup, (8, 6))[1][phase] for phase in peaks} == peaks
 
 
@@ -475,10 +459,7 @@ def test_dora_asks_for_the_same_blocks(model: str, name: str) -> None:
     targets = {"llama": ("q_proj", "down_proj"), "t5": ("q", "wo"), "bert": ("query", "dense")}[model]
     setup = TrainingSetup(method="lora", use_dora=True, bf16=True, lora_target_modules=targets,
                           per_device_train_batch_size=3, max_source_length=72, **DORA[name])  # fmt: skip
-    wanted, peaks = simulated(CONFIGS[model], setup, (8, 6))
-    found, own = followed(CONFIGS[model], setup, (8, 6))
-    assert parted(canonical(wanted), canonical(found)) is None
-    assert {phase: own[phase] for phase in peaks} == peaks
+    same_acts(CONFIGS[model], setup)
 
 
 @pytest.mark.parametrize(
@@ -495,7 +476,7 @@ def test_weights_in_8_bits_peak_where_bitsandbytes_own_layers_do(model: str, giv
     base = TrainingSetup(method="lora", load_in_8bit=True, lora_target_modules=targets, lora_r=64, lora_dropout=0.1,
                          per_device_train_batch_size=3, max_source_length=72)  # fmt: skip
     setup = base._replace(**given)
-    _, peaks = simulated(CONFIGS[model], setup, (8, 6))
+    peaks = peaks_of(CONFIGS[model], setup)
     assert {phase: followed(CONFIGS[model], setup, (8, 6))[1][phase] for phase in peaks} == peaks
 
 
@@ -512,7 +493,7 @@ def test_weights_in_8_bits_peak_where_bitsandbytes_own_layers_do(model: str, giv
 )
 def test_whisper_peaks_where_the_simulation_does(given: dict[str, Any]) -> None:
     setup = TrainingSetup(per_device_train_batch_size=3, max_target_length=40, **given)
-    _, peaks = simulated(CONFIGS["whisper"], setup, (7, 5))
+    peaks = peaks_of(CONFIGS["whisper"], setup, (7, 5))
     _, found = followed(CONFIGS["whisper"], setup, (7, 5))
     near = 512 if setup.do_eval and setup.predict_with_generate else 0  # one block of a small tensor of token ids
     for phase, (allocated, reserved) in peaks.items():
@@ -588,7 +569,7 @@ def test_answers_about_pictures_take_what_the_simulation_takes(
     config = {**config, "text_config": {**config["text_config"], "bos_token_id": 1, "eos_token_id": 2}}
     base = TrainingSetup(do_train=False, do_predict=True, inference_batch_size=2, inference_max_length=6,
                          per_device_train_batch_size=2, max_source_length=400, images=Images(*images))  # fmt: skip
-    _, peaks = simulated(config, base._replace(**given), (8, 6))
+    peaks = peaks_of(config, base._replace(**given))
     _, found = followed(config, base._replace(**given), (8, 6))
     assert "generate" in peaks
     assert {phase: found[phase] for phase in peaks} == peaks
@@ -667,6 +648,6 @@ def test_models_that_see_peak_where_the_simulation_does(
     model: str, images: tuple[int, int, int], given: dict[str, Any]
 ) -> None:
     setup = TrainingSetup(per_device_train_batch_size=2, max_source_length=200, images=Images(*images), **given)
-    _, peaks = simulated(SEEING[model], setup, (8, 6))
+    peaks = peaks_of(SEEING[model], setup)
     _, found = followed(SEEING[model], setup, (8, 6))
     assert {phase: found[phase] for phase in peaks} == peaks

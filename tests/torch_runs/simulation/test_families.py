@@ -84,7 +84,14 @@ def peak(run: Run, phase: str) -> int:
 
 @pytest.mark.parametrize(
     ("name", "eight"),
-    [("bert", False), ("roberta", False), ("electra", False), ("deberta", False), ("bert", True), ("deberta", True)],
+    [
+        ("bert", False),
+        pytest.param("roberta", False, marks=pytest.mark.exhaustive),
+        pytest.param("electra", False, marks=pytest.mark.exhaustive),
+        pytest.param("deberta", False, marks=pytest.mark.exhaustive),
+        pytest.param("bert", True, marks=pytest.mark.exhaustive),
+        ("deberta", True),
+    ],
 )
 def test_a_quantized_classifier_keeps_its_head_wide_and_says_so(name: str, eight: bool) -> None:
     setup = SMALL._replace(method="lora" if eight else "qlora", load_in_4bit=not eight, load_in_8bit=eight, bf16=True)
@@ -115,14 +122,13 @@ QLORA = {"bf16": True, "method": "qlora", "load_in_4bit": True, "lora_target_mod
 @pytest.mark.parametrize(
     ("name", "change", "gpu"),
     [
-        ("mixtral", {"bf16": True}, AMPERE),
-        ("mixtral", {"weights": "fp16"}, AMPERE),
-        ("mixtral", {"weights": "bf16"}, AMPERE),
-        ("mixtral", {"fp16": True}, T4),
-        ("mixtral", QLORA, AMPERE),
-        ("qwen2_moe", QLORA, AMPERE),
+        pytest.param("mixtral", {"bf16": True}, AMPERE, id="autocast"),
+        pytest.param("mixtral", {"weights": "fp16"}, AMPERE, id="fp16", marks=pytest.mark.exhaustive),
+        pytest.param("mixtral", {"weights": "bf16"}, AMPERE, id="bf16", marks=pytest.mark.exhaustive),
+        pytest.param("mixtral", {"fp16": True}, T4, id="t4"),
+        pytest.param("mixtral", QLORA, AMPERE, id="qlora", marks=pytest.mark.exhaustive),
+        pytest.param("qwen2_moe", QLORA, AMPERE, id="shared-expert"),
     ],
-    ids=["autocast", "fp16", "bf16", "t4", "qlora", "shared-expert"],
 )
 def test_a_mixture_of_experts_trains(name: str, change: dict[str, Any], gpu: tuple[int, int]) -> None:
     run = traced(MIXTURES[name], SMALL._replace(**change), gpu)
@@ -142,8 +148,11 @@ def test_a_grouped_product_is_one_output_with_padded_rows() -> None:
 
 @pytest.mark.parametrize(
     ("config", "beams"),
-    [(LLAMA, 1), (T5, 3), (MIXTURES["mixtral"], 1)],
-    ids=["a decoder", "an encoder-decoder's beams", "experts"],
+    [
+        pytest.param(LLAMA, 1, id="a decoder", marks=pytest.mark.exhaustive),  # as one of experts
+        pytest.param(T5, 3, id="an encoder-decoder's beams"),
+        pytest.param(MIXTURES["mixtral"], 1, id="experts"),
+    ],
 )
 def test_every_way_of_decoding_runs(config: dict[str, Any], beams: int) -> None:
     setup = GENERATES._replace(inference_num_beams=beams, inference_max_length=8)
@@ -152,7 +161,14 @@ def test_every_way_of_decoding_runs(config: dict[str, Any], beams: int) -> None:
     assert peak(traced(config, setup, static_cache=True), "generate") >= greedy * 0.95
 
 
-@pytest.mark.parametrize("optim", ["paged_lion_8bit", "rmsprop", "adagrad", "ademamix"])
+@pytest.mark.parametrize(
+    "optim",
+    [
+        "paged_lion_8bit",
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("rmsprop", "adagrad")),
+        "ademamix",
+    ],
+)
 def test_the_trainers_other_optimizers_run(optim: str) -> None:
     assert peak(traced(LLAMA, SMALL._replace(optim=optim, bf16=True)), "train") > 0
 

@@ -2,8 +2,7 @@
 FSDP1 the peaks are the same, act by act all but the casts of rotary buffers of 64 bytes.
 """
 
-import sys
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -12,11 +11,8 @@ from simulation_needs import require_simulator
 
 require_simulator()
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
-from engine_diff import canonical, followed, parted  # noqa: E402
-
 from kb.core.setup import Spread, TrainingSetup  # noqa: E402
-from sharded_by_fsdp import simulated_in_fsdp  # noqa: E402
+from simulated_runs import Acts, Peaks, followed, peaks_of, same_acts  # noqa: E402
 
 LLAMA = {"model_type": "llama", "hidden_size": 128, "intermediate_size": 320, "num_attention_heads": 4,
          "num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": 1000, "max_position_embeddings": 512,
@@ -27,6 +23,14 @@ LORA = {"method": "lora", "lora_target_modules": ("q_proj", "down_proj")}
 QLORA = {**LORA, "method": "qlora", "load_in_4bit": True, "bnb_4bit_quant_storage": "bf16", "weights": "bf16",
          "prepare_for_kbit": False}  # fmt: skip
 REENTRANT = {"gradient_checkpointing": True, "use_reentrant": True}
+
+
+def in_fsdp(config: Mapping[str, Any], setup: TrainingSetup, capability: tuple[int, int]) -> tuple[Acts, Peaks]:
+    """With torch's own FSDP around the model; torch is imported here alone."""
+    from sharded_by_fsdp import simulated_in_fsdp
+
+    with pytest.MonkeyPatch.context() as patch:
+        return simulated_in_fsdp(config, setup, capability, patch)
 
 
 @pytest.mark.parametrize(
@@ -62,17 +66,9 @@ REENTRANT = {"gradient_checkpointing": True, "use_reentrant": True}
         "4 bits, prepared and offloaded",
     ],
 )
-def test_fsdp_asks_for_the_same_blocks(
-    config: dict[str, Any], given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fsdp_asks_for_the_same_blocks(config: dict[str, Any], given: dict[str, Any]) -> None:
     base = TrainingSetup(bf16=True, per_device_train_batch_size=3, max_source_length=72, world_size=2, fsdp=True)
-    setup = base._replace(**given)
-    wanted, peaks = simulated_in_fsdp(config, setup, (8, 6), monkeypatch)
-    found, own = followed(config, setup, (8, 6))
-    one, other = canonical(wanted), canonical(found)
-    at = parted(one, other)
-    assert at is None, (one[at - 3 : at + 3], other[at - 3 : at + 3])
-    assert {phase: own[phase] for phase in peaks} == peaks
+    same_acts(config, base._replace(**given), simulate=in_fsdp, wrapped="fsdp")
 
 
 FROM_HOST = {"spread": Spread(fsdp_version=1, packed_on="host")}
@@ -108,11 +104,9 @@ T5 = {"model_type": "t5", "d_model": 128, "d_ff": 256, "num_heads": 4, "d_kv": 3
         "4 bits, offloaded",
     ],
 )
-def test_fsdp1_peaks_where_torchs_does(
-    config: dict[str, Any], given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fsdp1_peaks_where_torchs_does(config: dict[str, Any], given: dict[str, Any]) -> None:
     base = TrainingSetup(bf16=True, per_device_train_batch_size=3, max_source_length=72, world_size=2, fsdp=True)
     setup = base._replace(**{"spread": Spread(fsdp_version=1), **given})
-    _, peaks = simulated_in_fsdp(config, setup, (8, 6), monkeypatch)
+    peaks = peaks_of(config, setup, simulate=in_fsdp, wrapped="fsdp")
     _, own = followed(config, setup, (8, 6))
     assert {phase: own[phase] for phase in peaks} == peaks

@@ -107,12 +107,12 @@ def test_a_lora_step_measured_on_a_t4_is_met_to_the_byte() -> None:
     ("optim", "states"),
     [
         ("adamw_torch_fused", 8),
-        ("adamw_torch", 8),
-        ("sgd", 0),
+        pytest.param("adamw_torch", 8, marks=pytest.mark.exhaustive),
+        pytest.param("sgd", 0, marks=pytest.mark.exhaustive),
         ("adafactor", 0.1),
         ("adamw_bnb_8bit", 3.4),
         ("paged_adamw_32bit", 1.4),  # tensors of fewer than 100,000 elements are not paged
-        ("lion_32bit", 4),
+        pytest.param("lion_32bit", 4, marks=pytest.mark.exhaustive),
         ("none", 0),
     ],
 )
@@ -127,19 +127,24 @@ def test_optimizers_keep_their_bytes_for_a_parameter(optim: str, states: float) 
 @pytest.mark.parametrize(
     "change",
     [
-        {"bf16": True},
         {"fp16": True, "attn_implementation": "eager"},
-        {"weights": "bf16", "attn_implementation": "flash"},
         {"weights": "bf16", "attn_implementation": "flash", "padded": False},
-        {"bf16": True, "gradient_checkpointing": True},
         {"bf16": True, "gradient_checkpointing": True, "use_reentrant": True},
         {"gradient_accumulation_steps": 3},
-        {"label_smoothing_factor": 0.1},
-        {"method": "lora", "bf16": True, "lora_dropout": 0.1},
         {"method": "lora", "use_dora": True},
-        {"method": "qlora", "bf16": True, "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
         {"method": "qlora", "bf16": True, "load_in_4bit": True, "gradient_checkpointing": True, "use_reentrant": True},
         {"method": "lora", "load_in_8bit": True, "fp16": True},
+        *(
+            pytest.param(change, marks=pytest.mark.exhaustive, id=str(change))
+            for change in (
+                {"bf16": True},
+                {"weights": "bf16", "attn_implementation": "flash"},
+                {"bf16": True, "gradient_checkpointing": True},
+                {"label_smoothing_factor": 0.1},
+                {"method": "lora", "bf16": True, "lora_dropout": 0.1},
+                {"method": "qlora", "bf16": True, "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
+            )
+        ),
     ],
     ids=str,
 )
