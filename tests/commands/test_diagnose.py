@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import re
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from kb.config.log.text import log_lines as read_log
 from kb.core.facts import Facts
 from kb.knowledge import load_catalog, load_guide
 from rules_copy import copy_of_rules
-from warm_runs import run_text
+from warm_runs import ENVIRON, run_text
 from yaml_file import read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +35,6 @@ OOM = (
     "RuntimeError: CUDA out of memory. Tried to allocate 96.00 MiB (GPU 0; 23.70 GiB total capacity; "
     "22.41 GiB already allocated; 40.50 MiB free; 22.62 GiB reserved in total by PyTorch)"
 )
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 CONFIG = """\
 general: {model_name: google/mt5-base}
 tokenizer: {encoder_max_len: 512, decoder_max_len: 128}
@@ -316,7 +314,7 @@ def test_a_long_log_is_read_in_less_memory_than_it_has(tmp_path: Path) -> None:
             text=True,
             timeout=300,
             check=False,
-            env=ENVIRONMENT,
+            env=ENVIRON,
         )
     assert run.returncode == 1, run.stderr
     (cause,) = json.loads(run.stdout)["causes"]
@@ -368,7 +366,7 @@ def test_what_is_no_text_is_refused(content: bytes, key: str, tmp_path: Path) ->
 
 
 def piped(log: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run_text("kb.diagnose", "--lang", "en", *arguments, stdin=log, environ=ENVIRONMENT)
+    return run_text("kb.diagnose", "--lang", "en", *arguments, stdin=log)
 
 
 def test_a_killed_worker_means_host_memory_and_fewer_workers_first() -> None:

@@ -12,6 +12,7 @@ from kb.knowledge import load_words
 from kb.machine import surroundings
 from kb.report.values import here
 from native.probe import SOURCES, compiled, detected, script
+from warm_runs import KEPT
 
 RTX_3090 = "name=NVIDIA GeForce RTX 3090,total=24576,reserved=309,used=18739,major=8,minor=6,uuid=GPU-a"
 RTX_4090 = "name=NVIDIA GeForce RTX 4090,total=24564,used=0,major=8,minor=9,uuid=GPU-b"
@@ -103,7 +104,14 @@ CASES = [
 def said_by(command: str, arguments: list[str], library: Path, language: str, scenario: dict[str, str]) -> str:
     done = subprocess.run(
         [sys.executable, "-m", f"kb.{command}", *arguments, "--lang", language],
-        env={"PATH": "", "PYTHONPATH": str(SOURCES), "LC_ALL": "C.UTF-8", "LD_LIBRARY_PATH": str(library), **scenario},
+        env={
+            "PATH": "",
+            "PYTHONPATH": str(SOURCES),
+            "LC_ALL": "C.UTF-8",
+            "LD_LIBRARY_PATH": str(library),
+            "XDG_CACHE_HOME": str(KEPT),
+            **scenario,
+        },  # fmt: skip
         capture_output=True,
         text=True,
         timeout=60,
