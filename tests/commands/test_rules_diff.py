@@ -35,7 +35,7 @@ SCHEMA = json.loads((ROOT / "rules" / "schema" / "output" / "rules-diff.json").r
 NOW = Edition(
     load_catalog(), load_guide(), {"checks/t5-fp16-overflow": (1, "a", "a"), "models/mt5-base": (2, "b", "b")}
 )
-FEW = 8  # models that a test asks about beside the notes' ones, of all sizes and families
+FEW = 4  # models that a test asks about beside the notes' ones, of all sizes and families
 # Of what the memory engine follows only the shallow ones: a deep one alone takes longer than all others.
 DEEP = {n for n, m in NOW.catalog.models.items() if m.architecture.engine and m.architecture.decoder_layers > 12}
 SPREAD = sorted(NOW.catalog.models.keys() - DEEP)[:: len(NOW.catalog.models) // FEW]

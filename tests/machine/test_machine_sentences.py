@@ -18,7 +18,7 @@ RTX_3090 = "name=NVIDIA GeForce RTX 3090,total=24576,reserved=309,used=18739,maj
 RTX_4090 = "name=NVIDIA GeForce RTX 4090,total=24564,used=0,major=8,minor=9,uuid=GPU-b"
 A100_MIG = "name=NVIDIA A100-SXM4-40GB,total=40960,reserved=600,mig=1,major=8,minor=0,uuid=GPU-c"
 SLICES = "gpu=0,instance=1,name=NVIDIA A100-SXM4-40GB MIG 3g.20gb,total=19968,used=100,uuid=MIG-d"
-CONFIG = "model_name_or_path: t5-base\nper_device_train_batch_size: 4\noutput_dir: out\nnum_train_epochs: 1\n"
+CONFIG = "model_name_or_path: t5-small\nper_device_train_batch_size: 4\noutput_dir: out\nnum_train_epochs: 1\n"
 WSL = "Linux version 5.15.153.1-microsoft-standard-WSL2 (root@host) (gcc 11.2.0) #1 SMP\n"
 POD = "601 600 8:1 /var/lib/kubelet/pods/1/etc-hosts /etc/hosts rw - ext4 /dev/sda1 rw\n"
 HOST = "25 1 8:2 / / rw - ext4 /dev/sda2 rw\n"
