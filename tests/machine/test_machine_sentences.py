@@ -111,7 +111,7 @@ def said_by(command: str, arguments: list[str], library: Path, language: str, sc
             "LD_LIBRARY_PATH": str(library),
             "XDG_CACHE_HOME": str(KEPT),
             **scenario,
-        },  # fmt: skip
+        },
         capture_output=True,
         text=True,
         timeout=60,
