@@ -19,6 +19,7 @@ from kb.advice.plan import steps_from
 from kb.advice.plan_unit import PlannedUnit, plan_unit
 from kb.advice.question import Question
 from kb.config.dialect.spelling import Speller
+from kb.core.catalog import Catalog
 from kb.core.memory_report import MemoryReport
 from kb.core.result import UnitResult
 from kb.knowledge import load_catalog, load_guide
@@ -68,9 +69,9 @@ def _peak(report: MemoryReport) -> int:
     return max((phase.process_used_bytes for phase in report.phases), default=0)
 
 
-def config(form: str, draw: random.Random) -> dict[str, Any]:
+def config(form: str, draw: random.Random, catalog: Catalog = CATALOG) -> dict[str, Any]:
     """A run that is likely to be too large for a GPU."""
-    model = CATALOG.models[draw.choice(DECODERS if form in ("trl", "axolotl", "llamafactory") else DECODERS + SEQ2SEQ)]
+    model = catalog.models[draw.choice(DECODERS if form in ("trl", "axolotl", "llamafactory") else DECODERS + SEQ2SEQ)]
     batch, length = draw.choice((8, 16, 32, 64)), draw.choice((512, 1024, 2048))
     length = min(length, model.architecture.max_positions or length)
     adapter = draw.choice((False, False, True))
@@ -108,23 +109,23 @@ def checked(text: str, checker: FileChecker) -> UnitResult:
     return result
 
 
-def tried(seed: int) -> Iterator[Tried]:
+def tried(seed: int, catalog: Catalog = CATALOG) -> Iterator[Tried]:
     """Plans without end, of configs that do not fit as they are."""
     draw = random.Random(seed)
     while True:
         form = draw.choice(FORMATS)
         question = Question.of(gpu=draw.choice(GPUS), gpus=draw.choice((1, 1, 1, 4)), host_memory="200GB", cpus="32",
                                versions={"transformers": "5.23.0"})  # fmt: skip
-        checker = file_checker(CATALOG, Project(), question)
-        data = config(form, draw)
+        checker = file_checker(catalog, Project(), question)
+        data = config(form, draw, catalog)
         text = yaml.safe_dump(data, sort_keys=False)
         before = checked(text, checker)
         if before.model is None or before.prediction is None or before.prediction.verdict.status == "fits":
             continue
-        estimator = Estimator(before.model, checker.machine, CATALOG.constants)
-        speller = Speller(CATALOG.dialects[before.unit.dialect or ""], CATALOG.facts)
+        estimator = Estimator(before.model, checker.machine, catalog.constants)
+        speller = Speller(catalog.dialects[before.unit.dialect or ""], catalog.facts)
         pasting = Pasting(checker, "run.yaml", text, None)
-        planned = plan_unit(before, estimator, CATALOG.gpus, STEPS, speller, pasting)
+        planned = plan_unit(before, estimator, catalog.gpus, STEPS, speller, pasting)
         changed = pasted(text, planned.written)
         assert changed is not None  # it is YAML
         yield Tried(form, text, planned, changed, checked(changed, checker))

@@ -29,16 +29,16 @@ def machine(gpu: str, **values: int) -> Machine:
     return on_gpu(CATALOG.gpus[gpu])._replace(**{"host_memory_bytes": 60 * 10**9, "cpus": 48, **values})
 
 
-def shallow(model: Model) -> Model:
+def shallow(model: Model, layers: int = 2) -> Model:
     """The model with two layers of each kind: the memory engine follows layer by layer, and one is like another."""
     arch = model.architecture
-    depths = {name: 2 for name in ("encoder_layers", "decoder_layers") if getattr(arch, name) > 2}
+    depths = {name: layers for name in ("encoder_layers", "decoder_layers") if getattr(arch, name) > layers}
     if arch.vision is not None:
         full, states = arch.vision.full_layers, arch.vision.states
         depths["vision"] = arch.vision._replace(
             depth=2, full_layers=(1,) if full else (), states=(1,) if states else ()
         )
-    of_each = {name: getattr(arch, name)[:2] for name in ("slides", "turns", "dense", "windows")}  # by layer
+    of_each = {name: getattr(arch, name)[:layers] for name in ("slides", "turns", "dense", "windows")}  # by layer
     arch = arch._replace(**depths, **of_each)
     return model._replace(architecture=arch, parameters=parameter_count(arch))
 

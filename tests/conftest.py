@@ -33,7 +33,7 @@ settings.load_profile("kb")
 # Tests ask for the same runs again and again; what the memory engine found is kept for all of them: apart from what a
 # user of this machine has kept, and not where the engine is what is tested.
 answers.keep_in = lambda store: None
-KEPT = answers._Kept.store = Predictions(str(ROOT / "build" / "tests"))
+KEPT = answers._Kept.store = Predictions(str(ROOT / "build" / "tests" / "kb"))  # where commands look too: warm_runs.py
 TESTS_OF_THE_ENGINE = {"memory", "simulation", "test_memory.py", "test_allocator.py"}  # rooms and modules
 
 # What a test needs beside kb itself, by what its module says; `make quick` runs the tests that need nothing of it.

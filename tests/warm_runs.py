@@ -16,7 +16,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 PARENT = Path(__file__).with_name("warm_process.py")
-ENVIRON = {**os.environ, "PYTHONPATH": str(PARENT.parents[1] / "src"), "LC_ALL": "C.UTF-8", "CUDA_VISIBLE_DEVICES": ""}
+# What kb keeps from one start to the next lies apart from what a user of this machine has kept; what the memory engine
+# has found is one table for commands and for the tests' own processes (`conftest.py`).
+KEPT = PARENT.parents[1] / "build" / "tests"
+ENVIRON = {
+    **os.environ,
+    "PYTHONPATH": str(PARENT.parents[1] / "src"),
+    "XDG_CACHE_HOME": str(KEPT),
+    "LC_ALL": "C.UTF-8",
+    "CUDA_VISIBLE_DEVICES": "",
+}
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "TZ")
 
 

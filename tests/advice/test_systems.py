@@ -4,7 +4,6 @@ docs/ko/systems.md and docs/en/systems.md say where each lives; a test here keep
 """
 
 import json
-import os
 import re
 import subprocess
 import unicodedata
@@ -29,7 +28,6 @@ from warm_runs import run_text
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE, CATALOG = load_guide(), load_catalog(whole=True)
 FORMULAS = GUIDE["formulas"]
-ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "LC_ALL": "C.UTF-8", "CUDA_VISIBLE_DEVICES": ""}
 TRAIN, EVALUATE = "training.per_device_train_batch_size", "training.per_device_eval_batch_size"
 ACCUMULATION, WORKERS = "training.gradient_accumulation_steps", "training.dataloader_num_workers"
 BOX = ("--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "48")
@@ -48,7 +46,7 @@ training:
 
 def kb(command: str, *arguments: object, stdin: str = "", code: int = 0) -> str:
     """What ``kb COMMAND`` prints, after its exit code was looked at."""
-    run = run_text("kb", command, *arguments, environ=ENVIRON, stdin=stdin)
+    run = run_text("kb", command, *arguments, stdin=stdin)
     assert "Traceback" not in run.stderr
     assert run.returncode == code, run.stderr or run.stdout
     return run.stdout

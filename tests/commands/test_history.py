@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
+import warm_runs
 from catalog_sample import load_guide
 from kb.advice.history import Version, change, distinct, held_against, host_status, unit_of
 from kb.advice.noted_history import noted_versions, with_measured, with_notes
@@ -24,9 +25,7 @@ from warm_runs import run_text
 
 ROOT = Path(__file__).parents[2]
 ENVIRON = {
-    **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
-    "PYTHONPATH": str(ROOT / "src"),
-    "LC_ALL": "C.UTF-8",
+    **{name: value for name, value in warm_runs.ENVIRON.items() if not name.startswith("GIT_")},
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_SYSTEM": os.devnull,
 }

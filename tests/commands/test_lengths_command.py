@@ -12,10 +12,11 @@ from typing import Any
 import jsonschema
 import pytest
 
+import warm_runs
 from kb.advice.data_lengths import spread_of
 
 ROOT = Path(__file__).parents[2]
-ENVIRON = {**os.environ, "LC_ALL": "C.UTF-8", "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *sys.path])}
+ENVIRON = {**warm_runs.ENVIRON, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *sys.path])}
 SCHEMA = json.loads((ROOT / "rules" / "schema" / "output" / "lengths.json").read_text("utf-8"))
 WITHOUT = (
     "import sys, runpy; sys.modules[{0!r}] = None; sys.argv[0] = 'kb';"

@@ -18,8 +18,8 @@ from kb.session.file import FileChecker
 from kb.session.file_result import FileResult
 from warm_runs import ENVIRON, run_text
 
-GOOD = "model_name_or_path: google/mt5-base\nper_device_train_batch_size: 8\noutput_dir: out\nlearning_rate: 1.0e-4\n"
-BROKEN = "model_name_or_path: google/mt5-base\nper_device_train_batch_size: 8\nfp16: true\noutput_dir: 'out\n"
+GOOD = "model_name_or_path: google/mt5-small\nper_device_train_batch_size: 8\noutput_dir: out\nlearning_rate: 1.0e-4\n"
+BROKEN = "model_name_or_path: google/mt5-small\nper_device_train_batch_size: 8\nfp16: true\noutput_dir: 'out\n"
 FORMATS = ("text", "json", "sarif", "github", "gitlab", "junit", "markdown")
 # Texts that no parser takes and that are training configs all the same.
 CONFIGS = {
@@ -277,7 +277,7 @@ def test_a_pattern_with_more_ways_than_time_ends_the_check_and_the_editor_s(targ
 def test_a_rank_pattern_with_more_ways_than_time_ends(key, folder, capsys):
     path = folder / "train.py"
     path.write_text(
-        'model = AutoModelForSeq2SeqLM.from_pretrained("google/mt5-base")\n'
+        'model = AutoModelForSeq2SeqLM.from_pretrained("google/mt5-small")\n'
         f'model = get_peft_model(model, LoraConfig(r=8, target_modules=["q", "v"], rank_pattern={{{key!r}: 32}}))\n'
         'args = TrainingArguments("o", per_device_train_batch_size=8)\n',
         "utf-8",
@@ -289,7 +289,7 @@ def test_a_rank_pattern_with_more_ways_than_time_ends(key, folder, capsys):
 def test_a_rank_pattern_that_matches_nothing_is_still_said_and_one_that_does_is_not(folder, capsys):
     path = folder / "train.py"
     path.write_text(
-        'model = AutoModelForSeq2SeqLM.from_pretrained("google/mt5-base")\n'
+        'model = AutoModelForSeq2SeqLM.from_pretrained("google/mt5-small")\n'
         'lora = LoraConfig(r=8, target_modules=["q"], rank_pattern={"(.*)decoder.*q": 4, "(.|.)*nowhere": 2, "x": 1})\n'
         'model = get_peft_model(model, lora)\nargs = TrainingArguments("o", per_device_train_batch_size=8)\n',
         "utf-8",

@@ -9,13 +9,14 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from catalog_sample import CATALOG, load_guide, machine
+from catalog_sample import CATALOG, load_guide, machine, shallow, shallow_catalog
 from command_runs import ROOT
 from command_runs import run_kb as kb
 from kb.advice.estimator import Estimator
 from kb.advice.plan import Plan, combined, steps_from
 from kb.advice.plan_gpu import plan_gpu
 from kb.advice.plan_unit import plan_host
+from kb.core.catalog import Catalog
 from kb.core.setup import TrainingSetup
 
 sys.path.insert(0, str(ROOT / "bench"))
@@ -23,6 +24,8 @@ from plan_check import tried
 
 RUN = ROOT / "tests" / "data" / "check" / "summary_run.yaml"
 TWO = ROOT / "tests" / "data" / "check" / "two_models.yaml"
+SHALLOW = shallow_catalog()
+EIGHT_LAYERS = CATALOG._replace(models={"llama-3.1-8b": shallow(CATALOG.models["llama-3.1-8b"], 8)})
 STEPS = steps_from(load_guide(), CATALOG.facts)
 BOX = ("--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "48")
 WORKERS, EVALUATION = "training.dataloader_num_workers", "training.per_device_eval_batch_size"
@@ -35,8 +38,9 @@ def plan_json(*arguments: object, code: int = 0) -> dict:
     return json.loads(run.stdout)
 
 
-def plan(setup: TrainingSetup, model: str, gpu: str, **values: int) -> Plan:
-    estimator = Estimator(CATALOG.models[model], machine(gpu, **values), CATALOG.constants)
+def plan(setup: TrainingSetup, model: str, gpu: str, catalog: Catalog = SHALLOW, **values: int) -> Plan:
+    """Of a model of two layers; of its own depth (``CATALOG``) where it is what is short that is looked at."""
+    estimator = Estimator(catalog.models[model], machine(gpu, **values), CATALOG.constants)
     gpu = plan_gpu(setup, estimator, CATALOG.gpus, STEPS)
     return combined(gpu, plan_host(setup, gpu.setup, estimator), setup)
 
@@ -87,32 +91,32 @@ def test_the_steps_put_into_the_config_pass_the_linter(tmp_path: Path) -> None:
 
 def test_a_smaller_training_batch_holds_the_effective_batch() -> None:
     setup = TrainingSetup(
-        per_device_train_batch_size=96, gradient_accumulation_steps=2, bf16=True, gradient_checkpointing=True
+        per_device_train_batch_size=384, gradient_accumulation_steps=2, bf16=True, gradient_checkpointing=True
     )
     found = plan(setup, "t5-base", "rtx-3080-10gb")
     (step,) = [step for step in found.gpu.steps if step.name == "train_batch"]
-    assert step.set[TRAIN][1] * step.set[ACCUMULATION][1] == 192
-    assert found.effective == (192, 192)
+    assert step.set[TRAIN][1] * step.set[ACCUMULATION][1] == 768
+    assert found.effective == (768, 768)
 
 
 def test_what_costs_least_of_the_result_comes_first() -> None:
     found = plan(TrainingSetup(per_device_train_batch_size=8, max_source_length=1024), "llama-3.1-8b", "rtx-3080-10gb")
     names = [step.name.replace("precision_bf16", "autocast") for step in found.gpu.steps]
     assert names == sorted(names, key=STEPS.order.index) and "checkpointing" in names
-    alone = plan(TrainingSetup(per_device_train_batch_size=16, max_source_length=512), "t5-base", "rtx-3080-10gb")
+    alone = plan(TrainingSetup(per_device_train_batch_size=64, max_source_length=512), "t5-base", "rtx-3080-10gb")
     assert [step.name for step in alone.gpu.steps] == ["checkpointing"]
 
 
 def test_several_gpus_share_a_model_before_something_else_is_trained() -> None:
     setup = TrainingSetup(max_source_length=1024, per_device_train_batch_size=2, bf16=True, world_size=8)
-    found = plan(setup, "llama-3.1-8b", "a100-80gb")
+    found = plan(setup, "llama-3.1-8b", "a100-80gb", CATALOG)
     assert found.gpu.reached and found.setup.fsdp and found.setup.method == "full"
 
 
 @pytest.mark.parametrize("seed", [11, 12, 13, 14])
 def test_a_plan_pasted_into_the_file_does_what_it_says(seed: int) -> None:
-    """A sample; bench/plan_check.py draws as many as one likes, in five formats."""
-    for each in itertools.islice(tried(seed), 4):
+    """A sample, of models of two layers; bench/plan_check.py draws as many as one likes, in five formats."""
+    for each in itertools.islice(tried(seed, SHALLOW), 4):
         assert each.kept, (each.text, each.pasted, each.new_errors)
 
 
@@ -148,7 +152,7 @@ def test_evaluation_comes_before_training_and_options_last() -> None:
 
 
 def test_beams_are_cut_only_where_one_sample_does_not_fit() -> None:
-    wide = TrainingSetup(do_eval=True, predict_with_generate=True, generation_num_beams=400, generation_max_length=512,
+    wide = TrainingSetup(do_eval=True, predict_with_generate=True, generation_num_beams=2000, generation_max_length=512,
                          per_device_eval_batch_size=4, per_device_train_batch_size=1)  # fmt: skip
     names = [step.name for step in plan(wide, "t5-base", "rtx-3080-10gb").gpu.steps]
     assert names[:2] == ["eval_batch", "beams"]
@@ -166,7 +170,7 @@ def test_an_option_that_is_not_needed_is_not_switched_on() -> None:
 
 
 def test_where_no_step_helps_a_larger_gpu_is_named() -> None:
-    found = plan(TrainingSetup(do_eval=True), "mt5-xl", "rtx-3080-10gb")
+    found = plan(TrainingSetup(do_eval=True), "llama-3.1-8b", "rtx-2060-6gb", EIGHT_LAYERS)
     assert not found.gpu.reached
     assert found.gpu.larger_gpu is not None
     assert found.gpu.larger_after is not None
@@ -187,7 +191,7 @@ def test_no_workers_take_persistent_workers_with_them() -> None:
 
 def test_what_the_gpus_steps_free_on_the_host_is_not_cut_again() -> None:
     setup = TrainingSetup(per_device_train_batch_size=8, dataloader_num_workers=12)
-    found = plan(setup, "mt5-xl", "rtx-3090", host_memory_bytes=48 * 10**9)
+    found = plan(setup, "llama-3.1-8b", "rtx-3090", EIGHT_LAYERS, host_memory_bytes=48 * 10**9)
     first = found.host.steps[0]
     assert first.name == "gpu_steps"
     assert first.after.high < first.before.high
@@ -215,7 +219,7 @@ def test_without_a_gpu_only_the_host_is_planned() -> None:
     assert found["host"]["steps"]
 
 
-@pytest.mark.parametrize("gpu", ["rtx-3090", "v100-16gb", "rtx-3080-10gb"])
+@pytest.mark.parametrize("gpu", ["rtx-3090", "rtx-3080-10gb"])
 def test_json_keeps_its_schema(gpu: str) -> None:
     schema = json.loads((ROOT / "rules" / "schema" / "output" / "plan.json").read_text("utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)

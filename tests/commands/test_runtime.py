@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,13 @@ from kb.core.text import Text, UserError
 from warm_runs import run_module
 
 ROOT = Path(__file__).parents[2]
-ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "LC_ALL": "C.UTF-8"}
 SCHEMA = json.loads((ROOT / "rules" / "schema" / "output" / "runtime.json").read_text("utf-8"))
 ROW = load_guide()["runtimes"]["kfold-summarization"]
 NOTE = "guide-batch-inference"
 
 
 def runtime(*arguments: object, stdin: bytes = b"", code: int = 0) -> str:
-    run = run_module("kb.runtime", arguments, environ=ENVIRON, stdin=stdin)
+    run = run_module("kb.runtime", arguments, stdin=stdin)
     assert b"Traceback" not in run.stderr
     assert run.returncode == code, run.stderr.decode()
     return (run.stderr if code == 2 else run.stdout).decode()

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import Any
 import pytest
 
 import kb
+from warm_runs import ENVIRON, run_text
 
 ROOT = Path(__file__).parents[2]
-ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "LC_ALL": "C.UTF-8"}
 CONFIG = {
     "model_name_or_path": "google/mt5-base",
     "per_device_train_batch_size": 16,
@@ -62,31 +61,8 @@ def test_a_dict_is_checked_as_its_file_is(tmp_path: Path, monkeypatch: pytest.Mo
     by_dict, by_path = kb.lint(CONFIG, BOX), kb.lint(path, BOX)
     assert by_dict.units[0].prediction == by_path.units[0].prediction
     assert [finding for _, finding in kb.findings(by_dict)] == [finding for _, finding in kb.findings(by_path)]
-    run = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "kb.check",
-            str(path),
-            *[
-                "--gpu",
-                "rtx-3090",
-                "--host-memory",
-                "60GB",
-                "--cpus",
-                "16",
-                "--format",
-                "json",
-                "--notes",
-                "--lang",
-                "en",
-            ],
-        ],
-        capture_output=True,
-        text=True,
-        env=ENVIRON,
-        check=False,
-    )
+    box = ("--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", 16)
+    run = run_text("kb.check", path, *box, "--format", "json", "--notes", "--lang", "en")
     told = json.loads(run.stdout)["files"][0]["findings"]
     assert [row["message"] for row in told] == [kb.message(finding) for _, finding in kb.findings(by_path)]
 
@@ -136,16 +112,15 @@ def test_a_setup_a_config_and_a_path_are_predicted_alike(tmp_path: Path) -> None
 
 
 def test_what_is_recommended_fits_and_holds_the_effective_batch() -> None:
-    answer = kb.recommend("google/mt5-base", BOX, effective_batch=32, source_length=512, target_length=128)
+    answer = kb.recommend("t5-small", BOX, effective_batch=32, source_length=512, target_length=128)
     assert answer.setup is not None and answer.setup.effective_batch_size == 32
     assert kb.predict(answer.setup, BOX).verdict.status == "fits"
 
 
 def test_the_command_of_the_same_name_does_not_take_the_function_away() -> None:
-    code = "import kb.recommend, kb; print(kb.recommend('t5-small', 'rtx-3090').training.setup.method)"
-    assert python(code).stdout.strip() == "full"
-    code = "import kb; kb.recommend; import kb.recommend; print(kb.recommend('t5-small', 'rtx-3090').task)"
-    assert python(code).stdout.strip() == "train"
+    for imports in ("import kb.recommend, kb", "import kb; kb.recommend; import kb.recommend"):
+        said = python(f"{imports}\ntry: kb.recommend('t5-small', 'none')\nexcept kb.UserError as fault: print(fault)")
+        assert "GPU" in said.stdout, said.stderr
 
 
 @pytest.mark.parametrize(
@@ -201,18 +176,14 @@ kb.recommend("t5-small", task="fly")
     assert [line for line in told if line.startswith("error")] and 'Literal["fly"]' in run.stdout.replace("'", '"')
 
 
-def test_the_example_notebook_runs_from_top_to_bottom(tmp_path: Path) -> None:
+def test_the_example_notebook_runs_from_top_to_bottom(capsys: pytest.CaptureFixture[str]) -> None:
     notebook = json.loads((ROOT / "examples" / "kb.ipynb").read_text("utf-8"))
     assert notebook["nbformat"] == 4
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert cells and all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
-    script = tmp_path / "notebook.py"
-    script.write_text("\n".join("".join(cell["source"]) for cell in cells), encoding="utf-8")
-    run = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, env=ENVIRON, timeout=120, check=False
-    )
-    assert run.returncode == 0, run.stderr
-    assert "t5-fp16-overflow" in run.stdout and "rtx-3900" in run.stdout
+    exec("\n".join("".join(cell["source"]) for cell in cells), {"__name__": "__main__"})
+    said = capsys.readouterr().out
+    assert "t5-fp16-overflow" in said and "rtx-3900" in said
 
 
 def test_the_level_says_what_answered() -> None:

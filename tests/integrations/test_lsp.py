@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import select
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from packages import missing
+from warm_runs import ENVIRON, run_text
 
 BAD = """\
 # 실험 🔥
@@ -32,11 +32,10 @@ class Client:
     def __init__(self, folder: Path, *arguments: str, **options: Any) -> None:
         if importlib.util.find_spec("pygls") is None:
             missing("pygls is not installed: make test installs it")
-        source = str(Path(__file__).resolve().parents[2] / "src")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "kb.lsp", "--stdio", *arguments],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": source},
+            env=ENVIRON,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,  # what a buffer has read already, select cannot see
@@ -183,9 +182,7 @@ def test_an_opened_config_gets_the_findings_of_the_command_line(client: Client) 
     assert overflow["severity"] == 1 and overflow["source"] == "kb" and "65504" in overflow["message"]
     path = client.folder / "train.yaml"
     path.write_text(BAD, "utf-8")
-    command = [sys.executable, "-m", "kb.check", str(path), "--gpu", "rtx-3090", "--notes", "--format", "json"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
-    said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False).stdout
+    said = run_text("kb.check", path, "--gpu", "rtx-3090", "--notes", "--format", "json").stdout
     assert rules(found) == {each["rule"] for unit in json.loads(said)["files"] for each in unit["findings"]}
 
 
@@ -315,9 +312,8 @@ def test_hostile_texts_neither_hang_nor_kill_it(own: Client) -> None:
 
 
 def test_without_a_client_it_ends_with_its_input(tmp_path: Path) -> None:
-    source = str(Path(__file__).resolve().parents[2] / "src")
     run = subprocess.run(
-        [sys.executable, "-m", "kb.lsp"], stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": source},
+        [sys.executable, "-m", "kb.lsp"], stdin=subprocess.DEVNULL, env=ENVIRON,
         capture_output=True, timeout=SECONDS, check=False,
     )  # fmt: skip
     assert (run.returncode, run.stdout, run.stderr) == (0, b"", b"")

@@ -12,12 +12,13 @@ from kb.knowledge import load_words
 from kb.machine import surroundings
 from kb.report.values import here
 from native.probe import SOURCES, compiled, detected, script
+from warm_runs import KEPT
 
 RTX_3090 = "name=NVIDIA GeForce RTX 3090,total=24576,reserved=309,used=18739,major=8,minor=6,uuid=GPU-a"
 RTX_4090 = "name=NVIDIA GeForce RTX 4090,total=24564,used=0,major=8,minor=9,uuid=GPU-b"
 A100_MIG = "name=NVIDIA A100-SXM4-40GB,total=40960,reserved=600,mig=1,major=8,minor=0,uuid=GPU-c"
 SLICES = "gpu=0,instance=1,name=NVIDIA A100-SXM4-40GB MIG 3g.20gb,total=19968,used=100,uuid=MIG-d"
-CONFIG = "model_name_or_path: t5-base\nper_device_train_batch_size: 4\noutput_dir: out\nnum_train_epochs: 1\n"
+CONFIG = "model_name_or_path: t5-small\nper_device_train_batch_size: 4\noutput_dir: out\nnum_train_epochs: 1\n"
 WSL = "Linux version 5.15.153.1-microsoft-standard-WSL2 (root@host) (gcc 11.2.0) #1 SMP\n"
 POD = "601 600 8:1 /var/lib/kubelet/pods/1/etc-hosts /etc/hosts rw - ext4 /dev/sda1 rw\n"
 HOST = "25 1 8:2 / / rw - ext4 /dev/sda2 rw\n"
@@ -103,7 +104,14 @@ CASES = [
 def said_by(command: str, arguments: list[str], library: Path, language: str, scenario: dict[str, str]) -> str:
     done = subprocess.run(
         [sys.executable, "-m", f"kb.{command}", *arguments, "--lang", language],
-        env={"PATH": "", "PYTHONPATH": str(SOURCES), "LC_ALL": "C.UTF-8", "LD_LIBRARY_PATH": str(library), **scenario},
+        env={
+            "PATH": "",
+            "PYTHONPATH": str(SOURCES),
+            "LC_ALL": "C.UTF-8",
+            "LD_LIBRARY_PATH": str(library),
+            "XDG_CACHE_HOME": str(KEPT),
+            **scenario,
+        },
         capture_output=True,
         text=True,
         timeout=60,

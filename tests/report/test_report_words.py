@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 import report_sample as sample
-from catalog_sample import load_catalog
+from catalog_sample import load_catalog, shallow
 from every_row import for_every
 from kb.core.finding import SEVERITIES, Finding, Span
 from kb.core.memory_report import MemoryReport
@@ -68,7 +68,7 @@ def predictions() -> Iterator[MemoryReport]:
     """The memory model's reports over methods, precisions, optimizers and phases."""
     read = read_yaml(os.path.join(sample.ROOT, "rules", "constants.yaml"))
     constants = {name: entry["value"] for name, entry in read["constants"].items()}
-    arch = sample.MODEL.architecture
+    arch = shallow(sample.MODEL).architecture  # what has a name does not depend on the number of layers
     bart = arch._replace(family="bart", model_type="bart", gated=False, tied=True, max_positions=1024, biases=True)
     base = TrainingSetup(do_eval=True, dataloader_num_workers=4, load_in_4bit=False)
     for method, bf16, generate, family in product(

@@ -2,19 +2,21 @@
 
 import json
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog_sample import load_catalog
+from catalog_sample import load_catalog, shallow_catalog
 from kb.advice.question import Question
 from kb.config.files import ConfigError
 from kb.core.expression import compile_tree, deciding_facts, is_unknown
 from kb.core.finding import Finding
 from kb.core.memory_report import OVER
 from kb.core.release import ProjectRelease, exact_release, just_below
+from kb.core.units import GIB
 from kb.session.file import FileChecker
 from kb.session.prepare import Checking, file_checker
 from kb.session.project import Project
@@ -159,9 +161,16 @@ OVER_RULES = {f"{phase}-peak-exceeds-gpu" for phase in ("training", "evaluation"
 
 
 def test_the_panel_and_the_findings_agree_on_every_example(tmp_path: Path) -> None:
-    """Out of memory in the panel is out of memory in the findings, and the other way round; as severe as it is sure."""
-    one = checker(tmp_path, gpu="rtx-3060-12gb", host_memory="32GB", cpus="8")
-    judged = 0
+    """Out of memory in the panel is out of memory in the findings, and the other way round; as severe as it is sure.
+
+    Of models of two layers, on a GPU that holds about half of them, and with the rules alone that say so.
+    """
+    shallow, gpu = shallow_catalog(), "rtx-3060-12gb"
+    gpus = {**shallow.gpus, gpu: shallow.gpus[gpu]._replace(memory_total=8 * GIB)}
+    checking = Checking(root=str(tmp_path), select=sorted(OVER_RULES))
+    question = Question.of(gpu=gpu, host_memory="32GB", cpus="8")
+    one = file_checker(shallow._replace(gpus=gpus), Project(), question, checking)
+    judged: Counter[str] = Counter()
     for rule, number, text in EXAMPLES:
         name = "x.json" if text.lstrip().startswith("{") else "x.yaml"
         try:
@@ -171,13 +180,13 @@ def test_the_panel_and_the_findings_agree_on_every_example(tmp_path: Path) -> No
         for result in results:
             if result.prediction is None:
                 continue
-            judged += 1
             over = {finding.severity for finding in result.findings if finding.rule in OVER_RULES}
             status = result.prediction.verdict.status
+            judged[status] += 1
             assert (status in OVER) is bool(over), (rule, number, status, over)
             likely = bool(result.if_so) or status == "likely_oom"
             assert not over or over & {"warning" if likely else "error", "error"}, (rule, number, over)
-    assert judged > 150
+    assert judged.total() > 150 and judged["oom"] > 50 and judged["fits"] > 50 and judged["likely_oom"]
 
 
 TREES = st.recursive(

@@ -78,7 +78,7 @@ def kb(still_kb: Path, tmp_path: Path) -> Runner:
     runner = Runner(still_kb, tmp_path)
     runner.tree.mkdir()
     for number in range(FILES):
-        text = f"model_name_or_path: google/mt5-small\nper_device_train_batch_size: {number % 7 + 1}\nfp16: true\n"
+        text = f"model_name_or_path: google/mt5-small\nper_device_train_batch_size: {number % 2 + 1}\nfp16: true\n"
         (runner.tree / f"run-{number:02}.yaml").write_text(text)
     (runner.tree / "other.yaml").write_text("services:\n  web: {image: nginx}\n")
     return runner

@@ -114,10 +114,10 @@ def attempts_of(
     setups = [
         (name, setup._replace(weights=weights.get(setup.method) or setup.weights))
         for name, setup in setups
-        if name not in OFFERED_ONLY or _is_predicted(setup, estimator)
+        if name not in OFFERED_ONLY or is_predicted(setup, estimator)
     ]
     refused = [way for _, way in setups if way.method == sought.method]
-    setups = [way for way in setups if _is_predicted(way[1], estimator)] or setups  # none: the first says why
+    setups = [way for way in setups if is_predicted(way[1], estimator)] or setups  # none: the first says why
     if sought.method != "auto" and all(setup.method != sought.method for _, setup in setups):
         what = next(filter(None, (unfollowed(way, estimator.model.architecture) for way in refused)), None)
         raise UnsupportedArchitectureError(f"{estimator.model.architecture.model_type}: {what}")
@@ -140,7 +140,7 @@ def _is_settled(attempts: tuple[Attempt, ...], following: Method, sought: Sought
     return following != attempts[-1].method or chosen.steps(sought.effective, sought.world) == 1
 
 
-def _is_predicted(setup: TrainingSetup, estimator: Estimator) -> bool:
+def is_predicted(setup: TrainingSetup, estimator: Estimator) -> bool:
     """Whether a prediction can be made: the memory engine does not follow every way of a type that kb does not know."""
     architecture = estimator.model.architecture
     return not architecture.engine or unfollowed(setup, architecture) is None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kb.advice.attempts import smallest_gpu
+from kb.advice.attempts import is_predicted, smallest_gpu
 from kb.advice.batches import Ceiling, Splits, splits_of
 from kb.advice.estimator import Estimator
 from kb.advice.plan import (
@@ -83,7 +83,7 @@ class GpuPlanner:
 
     def _options_needed(self) -> list[Option]:
         """The first options in order with which it fits, without those it fits without; all where none do."""
-        options = options_for(self.setup, self.estimator, self.wanted)
+        options = [one for one in options_for(self.setup, self.estimator, self.wanted) if self._is_followed(one)]
         chosen: list[Option] = []
         for number in range(len(options) + 1):
             chosen = compatible(options[:number])
@@ -97,6 +97,11 @@ class GpuPlanner:
             if self._can_fit(fewer) and not (option.name in SAME_RESULT and self._passes(fewer) > self._passes(chosen)):
                 chosen = fewer
         return chosen
+
+    def _is_followed(self, option: Option) -> bool:
+        """Whether the memory engine follows the run with an option, or does not follow it as it is either."""
+        after = with_options(self.setup, [option], self.wanted)
+        return is_predicted(after, self.estimator) or not is_predicted(self.setup, self.estimator)
 
     def _passes(self, options: Sequence[Option]) -> int:
         """Passes for one update with the largest batch that fits, roughly: it ranks options."""

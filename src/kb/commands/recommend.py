@@ -21,7 +21,7 @@ from kb.core.release import parse_version
 from kb.core.text import UserError
 from kb.knowledge import load_guide
 from kb.memory import UnsupportedArchitectureError
-from kb.report.recommend.formats import FORMATS, LOADS, RENAMED_SINCE
+from kb.report.recommend.formats import FORMATS, LOADS, RENAMED_SINCE, check_trained_from
 from kb.report.recommend.json_report import recommend_json
 from kb.report.recommend.text import config_file, recommend_text
 from kb.report.terminal import choose_style
@@ -62,6 +62,8 @@ def command(arguments: Sequence[str], language: str) -> int:
         raise UserError("recommend.as_inference", format=options.written_as)
     if trainer is not None and options.written_as not in (None, "trl"):
         raise UserError("recommend.as_trainer", format=options.written_as, task=trainer)
+    if trainer is None and options.written_as is not None:  # before the memory engine is asked, for seconds
+        check_trained_from(options.written_as, model.architecture, model.name)
     given = _given(options.set, guide.get("decisions", {}).get(DECISION, {}).get("variables", {}))
     ask = partial(
         answer,

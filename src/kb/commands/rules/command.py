@@ -21,20 +21,23 @@ from kb.knowledge import load_catalog, load_guide, load_words, load_words_alone
 from kb.knowledge.bundle import build
 from kb.knowledge.compile import compile_knowledge, read_one_file, read_rules_folder
 from kb.knowledge.entries import entries_of, written
-from kb.knowledge.locations import Location, Overlay, located, named
+from kb.knowledge.locations import Location, Overlay, cache_folder, located, named
 from kb.knowledge.overlay import laid_entries
 from kb.knowledge.problems import Problem
 from kb.knowledge.source import read_source
+from kb.memory.answers import keep_in
 from kb.report.json_parts import head, to_json
 from kb.report.rules.diff import rule_diff_markdown, rule_diff_object
 from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli
+from kb.session.cache import Predictions
 from kb.session.knowledge import rules_of
 from kb.session.project import find_project, folder_of
 
 # What looks at the rules as a run does, with what the project in the working folder lays over them.
 LAID_OVER = ("test", "show", "explain", "schemas")
+ASKING = ("diff", "test")  # of the memory engine, the same again and again while rules are worked on
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,6 +50,8 @@ def command(arguments: Sequence[str], language: str) -> int:
     options = build_parser(words).parse_args(arguments)
     if options.action in LAID_OVER:
         options.rules = rules_of(find_project(os.getcwd()), options.rules)
+    if options.action in ASKING:
+        keep_in(Predictions(cache_folder()))
     location = located(getattr(options, "rules", None))
     action = {
         "validate": _validate,

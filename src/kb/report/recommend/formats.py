@@ -68,6 +68,12 @@ _LLAMAFACTORY: Mapping[str, str] = {
 _LLAMAFACTORY_LEFT_OUT = ("training.gradient_checkpointing", "training.prediction_loss_only", "training.do_eval")
 
 
+def check_trained_from(form: str, architecture: Architecture, name: str) -> None:
+    """Raises ``UserError`` where the format's program does not train models of this family."""
+    if form in OF_DECODERS and architecture.family != "decoder":
+        raise UserError("recommend.not_in_format", format=form, model=name)
+
+
 def config_as(
     form: str,
     settings: Settings,
@@ -90,8 +96,7 @@ def config_as(
         UserError: the format's program does not train models of this family.
     """
     family = architecture.family
-    if form in OF_DECODERS and family != "decoder":
-        raise UserError("recommend.not_in_format", format=form, model=setup.model_name or "")
+    check_trained_from(form, architecture, setup.model_name or "")
     trained = {name: value for name, value in settings.items() if not name.startswith(_INFERENCE)}
     if form == "team":
         return to_yaml(trained, comments, head, one_sequence=family == "decoder")
