@@ -123,6 +123,7 @@ SETTLED = STANDING_IN | frozenset(
         "trainer_default",
         "unmatched_targets",
         "release_by_names",
+        "attention_of_release",
     )
 )
 

@@ -5,6 +5,9 @@ from typing import Literal
 from kb.core.record import NamedTuple
 
 Method = Literal["full", "lora", "qlora"]
+# How a causal model comes from its logits to the loss: ``labels`` are shifted; logits in fp32 are ``copied`` without
+# the last position; ``narrow`` ones are; ``wide``: the model makes them fp32 first, and returns them so.
+CausalLoss = Literal["labels", "copied", "narrow", "wide"]
 Attention = Literal["eager", "sdpa", "flash"]
 WeightType = Literal["fp32", "fp16", "bf16"]
 
@@ -159,6 +162,7 @@ class TrainingSetup(NamedTuple):
     bf16: bool = False
     weights: WeightType = "fp32"
     attn_implementation: Attention = "sdpa"
+    causal_loss: CausalLoss = "labels"
     padded: bool = True
 
     per_device_train_batch_size: int = 8

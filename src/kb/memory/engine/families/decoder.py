@@ -6,6 +6,7 @@ It reads as ``modeling_llama.py``: names that live on there live on here.
 from functools import partial
 from typing import Any
 
+from kb.core.setup import CausalLoss
 from kb.memory.engine import ops
 from kb.memory.engine.families.attention import Cache
 from kb.memory.engine.families.decoder_gemma import number_of_words, scaled_words
@@ -113,7 +114,10 @@ class Decoder(Model):
         if self.fuses and not smoothed:
             return self.fused_loss(x, labels), None
         logits = self.scores(x)
-        return None if smoothed else causal_loss(logits, labels), logits
+        shift = self.options.causal_loss
+        if shift == "wide":
+            logits = ops.cast(logits, F32)
+        return None if smoothed else causal_loss(logits, labels, shift), logits
 
     @property
     def fuses(self) -> bool:
@@ -246,15 +250,18 @@ class Scorer(Decoder):
         self.head = Linear(self, "score", self.architecture.d_model, 1, bias=False, packs=False, head=True)
 
 
-def causal_loss(logits: Tensor, labels: Tensor, *, copies: bool = False) -> Tensor:
+def causal_loss(logits: Tensor, labels: Tensor, shift: CausalLoss = "labels") -> Tensor:
     """``ForCausalLMLoss`` (loss/loss_utils.py): logits in fp32, labels shifted by one.
 
-    ``copies``: as trainers of their own write it, on a contiguous copy without the last position.
+    Where they are not, as trainers of their own write it and transformers did before 4.49, it is of a contiguous copy
+    of the logits without the last position.
     """
-    if copies:
-        logits = ops.contiguous(without_last(logits))
-        logits = ops.view(logits, (logits.shape[0] * logits.shape[1], logits.shape[2]))
-        return ops.cross_entropy(logits, new(logits.shape[:1], I64))
+    if shift in ("copied", "wide"):
+        logits = ops.cast(logits, F32)
+    if shift != "labels":
+        shifted = ops.contiguous(without_last(logits))
+        shifted = ops.view(shifted, (shifted.shape[0] * shifted.shape[1], shifted.shape[2]))
+        return ops.cross_entropy(shifted, new(shifted.shape[:1], I64))
     batch, length, vocabulary = logits.shape
     logits = ops.cast(logits, F32)
     longer = new((batch, length + 1), I64)

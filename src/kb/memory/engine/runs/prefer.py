@@ -247,7 +247,7 @@ class Loss:
         logits = self._logits(self.model, ids, mask)
         world.recording.moment, world.recording.term = "loss", "loss"
         labels = new(ids.shape, I64)
-        likelihood = causal_loss(_first_half(logits), labels, copies=True)
+        likelihood = causal_loss(_first_half(logits), labels, "narrow")
         del labels
         odds = scalar_of(row_sums(self._chosen(logits, ids)))
         return ops.add(likelihood, odds)
