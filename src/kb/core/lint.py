@@ -181,9 +181,14 @@ def _bounds(
 
 
 def _on_releases(finding: Finding, on: tuple[OnRelease, ...]) -> Finding:
-    """The finding as likely, where it holds for some releases only, its fixes no longer safe; of two spans the new."""
+    """The finding as likely, where it holds for some releases only, its fixes no longer safe; of two spans the new.
+
+    Of old releases alone, which a range allows and hardly anyone still installs, it is a note.
+    """
     if not on:
         return finding
+    if all(each.since is None for each in on):
+        finding = finding._replace(severity="info")
     last = {each.library: each for each in on}
     return lowered(finding._replace(on_releases=tuple(last.values())), weakest((finding.certainty, "likely")))
 
