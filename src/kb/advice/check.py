@@ -177,7 +177,7 @@ class Checker:
         def holds(setup: TrainingSetup) -> bool:
             return prepared.supposing(setup).predicted.status in alike
 
-        return turned_by(prepared.setup, of_gpu(report.assumed), holds) or rows_that_turn(prepared.setup, status, holds)
+        return turned_by(prepared.setup, of_gpu(report.assumed), holds) + rows_that_turn(prepared.setup, status, holds)
 
     def hear(self, events: Iterable[Event]) -> list[Finding]:
         """The findings of events that no unit holds: a file that cannot be read, a suppression comment."""

@@ -116,12 +116,12 @@ class Weights:
     def _if_rows_reach(self, finding: Finding, rule: Rule, prepared: UnitFacts) -> Finding:
         """The finding as assumed, where it is out of memory only if a row is as long as the maximum that is written."""
         runs_out = any(_is_out_of_memory(each) for each in finding.because)
-        if not runs_out or finding.severity != "error" or finding.certainty != "certain":
+        if not runs_out or finding.severity != "error":
             return finding
         reached = rows_that_turn(
             prepared.setup, OUT_OF_MEMORY, lambda setup: self._holds(finding, rule, prepared, setup)
         )
-        return lowered(finding._replace(if_so=reached), "assumed") if reached else finding
+        return lowered(finding._replace(if_so=(*finding.if_so, *reached)), "assumed") if reached else finding
 
     def _holds(self, finding: Finding, rule: Rule, prepared: UnitFacts, setup: TrainingSetup) -> bool:
         """Whether the finding holds of another setup, and is as sure there that memory runs out."""
