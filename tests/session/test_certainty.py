@@ -327,3 +327,33 @@ def test_a_run_that_only_predicts_is_not_told_how_to_train(tmp_path: Path, more:
     results = checker(tmp_path).check((tmp_path / "test.sh").read_bytes(), str(tmp_path / "test.sh")).results
     rules = {finding.rule for result in results for finding in result.findings}
     assert ("adafactor-with-default-learning-rate" in rules) is fires
+
+
+TOKENIZES = (
+    "from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments\n"
+    "tok = AutoTokenizer.from_pretrained('facebook/opt-1.3b')\n"
+    "model = AutoModelForCausalLM.from_pretrained('facebook/opt-1.3b')\n"
+    "rows = [tok(text, truncation=True, padding={}, max_length=1024) for text in texts]\n"
+    "Trainer(model=model, args=TrainingArguments('out', per_device_train_batch_size=8)).train()\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (TOKENIZES.format("'max_length'"), "full_length"),
+        (TOKENIZES.format("True"), "longest_row"),
+        (TOKENIZES.format("'longest'"), "longest_row"),
+        ("python run_clm.py --model_name_or_path gpt2 --do_train --output_dir out --block_size 256\n", "full_length"),
+        ("python run_summarization.py --do_train --output_dir out --max_source_length 256\n", "longest_row"),
+        (
+            "python run_summarization.py --do_train --output_dir out --max_source_length 256 --pad_to_max_length True\n",
+            "full_length",
+        ),
+    ],
+)
+def test_where_batches_are_filled_the_maximum_is_reached(tmp_path: Path, text: str, reason: str) -> None:
+    name = "train.sh" if text.startswith("python") else "train.py"
+    (result,) = checker(tmp_path).check(text.encode(), str(tmp_path / name)).results
+    assert result.setup is not None
+    assert reason in [each.reason for each in result.setup.assumed if each.name == "data.lengths"]

@@ -356,7 +356,9 @@ def _with_adapter(prepares: str, targets: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["int8", "kbit"])
-def test_what_prepares_a_packed_model_turns_checkpointing_on_in_every_release_of_peft(tmp_path: Path, name: str) -> None:
+def test_what_prepares_a_packed_model_turns_checkpointing_on_in_every_release_of_peft(
+    tmp_path: Path, name: str
+) -> None:
     """``prepare_model_for_int8_training`` is the older name, which programs in the manner of alpaca-lora still call."""
     prepares = f"model = prepare_model_for_{name}_training(model)\n"
     told = result(tmp_path, _with_adapter(prepares, "['q_proj', 'v_proj']"))

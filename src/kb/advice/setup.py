@@ -159,7 +159,7 @@ def setup_of(
     _leave_to_host(read)
     unresolved = that_matter(read.unresolved, setup) + ((NOT_MODELLED,) if beyond else ())
     setup = setup._replace(assumed=_assumed(read), unresolved=unresolved, unmodelled=beyond)
-    return with_lengths(setup, given.get(LENGTHS), unit, model)
+    return with_lengths(setup, read, given.get(LENGTHS), unit, model)
 
 
 def _open(read: SettingsReader, name: str, usual: bool, matters: bool) -> bool:
