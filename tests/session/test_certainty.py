@@ -347,7 +347,7 @@ TOKENIZES = (
         ("python run_clm.py --model_name_or_path gpt2 --do_train --output_dir out --block_size 256\n", "full_length"),
         ("python run_summarization.py --do_train --output_dir out --max_source_length 256\n", "longest_row"),
         (
-            "python run_summarization.py --do_train --output_dir out --max_source_length 256 --pad_to_max_length True\n",
+            "python run_summarization.py --do_train --output_dir o --max_source_length 256 --pad_to_max_length True\n",
             "full_length",
         ),
     ],

@@ -346,7 +346,8 @@ def test_in_8_bits_with_checkpointing_what_the_engine_does_not_follow_is_answere
 def _with_adapter(prepares: str, targets: str) -> str:
     return (
         "from transformers import AutoModelForCausalLM, Trainer, TrainingArguments\n"
-        "from peft import LoraConfig, get_peft_model, prepare_model_for_int8_training, prepare_model_for_kbit_training\n"
+        "from peft import LoraConfig, get_peft_model\n"
+        "from peft import prepare_model_for_int8_training, prepare_model_for_kbit_training\n"
         "model = AutoModelForCausalLM.from_pretrained('facebook/opt-6.7b', load_in_8bit=True)\n"
         f"{prepares}"
         f"model = get_peft_model(model, LoraConfig(r=8, target_modules={targets}))\n"
