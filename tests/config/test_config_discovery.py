@@ -38,6 +38,19 @@ def test_a_folder_gives_its_configs_in_order_of_name(tree):
     assert found.faults == ()
 
 
+def test_job_scripts_and_scripts_of_other_shells_count(tree):
+    tree(dict.fromkeys(["c/a.sbatch", "c/b.slurm", "c/c.zsh", "c/d.bash", "c/e.ps1"], ""))
+    assert paths(discover(["c"])) == ["c/a.sbatch", "c/b.slurm", "c/c.zsh", "c/d.bash"]
+
+
+def test_what_lies_beside_a_checkpoint_is_no_config(tree):
+    """A tokenizer's vocabulary is often too large to be read, which a folder that holds one is not to blame for."""
+    names = ["vocab.json", "tokenizer.json", "tokenizer_config.json", "trainer_state.json", "train.json"]
+    tree({f"c/{name}": "{}" for name in names})
+    assert paths(discover(["c"])) == ["c/train.json"]
+    assert paths(discover(["c/vocab.json"])) == ["c/vocab.json"]
+
+
 def test_hidden_and_foreign_folders_are_passed_over(tree):
     names = [".git/a.yaml", ".venv/a.yaml", "node_modules/a.json", "venv/a.yaml", "__pycache__/a.json", ".hidden.yaml"]
     tree(dict.fromkeys([*names, "kept/a.yaml"], ""))

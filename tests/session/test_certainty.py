@@ -231,12 +231,13 @@ def test_just_below_is_below(version: tuple[int, ...]) -> None:
 def test_what_is_only_likely_warns_and_says_so(tmp_path: Path) -> None:
     """The low end fits and the prediction does not: no error, and no sentence that even the low end is over."""
     text = (
-        "general: {model_name: google-t5/t5-base}\ntokenizer: {encoder_max_len: 768, decoder_max_len: 150}\n"
+        "general: {model_name: google-t5/t5-base}\n"
+        "tokenizer: {encoder_max_len: 768, decoder_max_len: 150, pad_to_max_length: true}\n"
         "training: {per_device_train_batch_size: %d, learning_rate: 0.0001, do_eval: false, optim: adamw_torch}\n"
     )
     expected = {"likely_oom": ("warning", "likely"), "oom": ("error", "certain")}
     seen = {}
-    for batch in range(16, 22):
+    for batch in (16, 17, 18, 24):  # near the border another assumption would make it only likely
         finding = found(tmp_path, text % batch, "training-peak-exceeds-gpu", gpu="rtx-3090")
         if finding is not None:
             seen[finding.facts["memory.train.status"]] = batch
@@ -281,3 +282,87 @@ def test_what_a_combination_comes_to_is_the_librarys_alone(tmp_path: Path) -> No
         "utf-8",
     )
     assert found(tmp_path, text, "not-as-written") is not None
+
+
+MAXIMUM = (
+    "general: {model_name: google-t5/t5-base}\ntokenizer: {encoder_max_len: 768, decoder_max_len: 150%s}\n"
+    "training: {per_device_train_batch_size: %d, learning_rate: 0.0001, do_eval: false, optim: adamw_torch}\n"
+)
+
+
+def test_a_maximum_that_is_written_bounds_the_rows_and_does_not_say_that_one_is_so_long(tmp_path: Path) -> None:
+    """Out of memory at the maximum alone waits for a row that reaches it; at half the maximum too it is certain."""
+    finding = found(tmp_path, MAXIMUM % ("", 24), "training-peak-exceeds-gpu", gpu="rtx-3090")
+    assert finding is not None and finding.facts["memory.train.status"] == "oom"
+    assert (finding.severity, finding.certainty) == ("warning", "assumed")
+    assert [(each.name, each.value) for each in finding.if_so] == [("data.lengths", 768)]
+    said = run(tmp_path, "train.yaml", "--gpu", "rtx-3090", "--lang", "en").stdout.replace("\n  ", " ")
+    assert "If inputs reach 768 tokens: Training is predicted" in said and "[lengths] in kb.toml" in said
+    finding = found(tmp_path, MAXIMUM % ("", 96), "training-peak-exceeds-gpu", gpu="rtx-3090")
+    assert finding is not None and (finding.severity, finding.certainty, finding.if_so) == ("error", "certain", ())
+
+
+def test_batches_that_are_padded_to_the_maximum_reach_it(tmp_path: Path) -> None:
+    text = MAXIMUM % (", pad_to_max_length: true", 24)
+    finding = found(tmp_path, text, "training-peak-exceeds-gpu", gpu="rtx-3090")
+    assert finding is not None and (finding.severity, finding.certainty) == ("error", "certain")
+
+
+def test_an_old_end_of_a_range_is_a_note(tmp_path: Path) -> None:
+    """An open range is filled with the newest release, and one that has the name hardly ever with an older one."""
+    text = OLD_NAME.replace("evaluation_strategy", "eval_strategy")
+    pin(tmp_path, "transformers>=4.30")
+    finding = found(tmp_path, text, "eval-strategy-not-yet")
+    assert finding is not None and (finding.severity, finding.certainty) == ("info", "likely")
+    pin(tmp_path, "transformers==4.36.2")
+    finding = found(tmp_path, text, "eval-strategy-not-yet")
+    assert finding is not None and (finding.severity, finding.certainty) == ("error", "certain")
+
+
+PARSES = (
+    "from transformers import HfArgumentParser, Seq2SeqTrainer, Seq2SeqTrainingArguments\n"
+    "args, = HfArgumentParser((Seq2SeqTrainingArguments,)).parse_args_into_dataclasses()\n"
+    "trainer = Seq2SeqTrainer(args=args)\n"
+    "if args.do_train:\n    trainer.train()\n"
+    "if args.do_predict:\n    trainer.predict(rows)\n"
+)
+PREDICTS = "python run_sum.py --model_name_or_path ./out --output_dir out --do_predict --optim adafactor{}\n"
+
+
+@pytest.mark.parametrize(("more", "fires"), [("", False), (" --do_train", True)])
+def test_a_run_that_only_predicts_is_not_told_how_to_train(tmp_path: Path, more: str, fires: bool) -> None:
+    (tmp_path / "run_sum.py").write_text(PARSES, "utf-8")
+    (tmp_path / "test.sh").write_text(PREDICTS.format(more), "utf-8")
+    results = checker(tmp_path).check((tmp_path / "test.sh").read_bytes(), str(tmp_path / "test.sh")).results
+    rules = {finding.rule for result in results for finding in result.findings}
+    assert ("adafactor-with-default-learning-rate" in rules) is fires
+
+
+TOKENIZES = (
+    "from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments\n"
+    "tok = AutoTokenizer.from_pretrained('facebook/opt-1.3b')\n"
+    "model = AutoModelForCausalLM.from_pretrained('facebook/opt-1.3b')\n"
+    "rows = [tok(text, truncation=True, padding={}, max_length=1024) for text in texts]\n"
+    "Trainer(model=model, args=TrainingArguments('out', per_device_train_batch_size=8)).train()\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (TOKENIZES.format("'max_length'"), "full_length"),
+        (TOKENIZES.format("True"), "longest_row"),
+        (TOKENIZES.format("'longest'"), "longest_row"),
+        ("python run_clm.py --model_name_or_path gpt2 --do_train --output_dir out --block_size 256\n", "full_length"),
+        ("python run_summarization.py --do_train --output_dir out --max_source_length 256\n", "longest_row"),
+        (
+            "python run_summarization.py --do_train --output_dir o --max_source_length 256 --pad_to_max_length True\n",
+            "full_length",
+        ),
+    ],
+)
+def test_where_batches_are_filled_the_maximum_is_reached(tmp_path: Path, text: str, reason: str) -> None:
+    name = "train.sh" if text.startswith("python") else "train.py"
+    (result,) = checker(tmp_path).check(text.encode(), str(tmp_path / name)).results
+    assert result.setup is not None
+    assert reason in [each.reason for each in result.setup.assumed if each.name == "data.lengths"]

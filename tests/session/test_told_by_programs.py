@@ -343,6 +343,37 @@ def test_in_8_bits_with_checkpointing_what_the_engine_does_not_follow_is_answere
     assert told.prediction.level == level
 
 
+def _with_adapter(prepares: str, targets: str) -> str:
+    return (
+        "from transformers import AutoModelForCausalLM, Trainer, TrainingArguments\n"
+        "from peft import LoraConfig, get_peft_model\n"
+        "from peft import prepare_model_for_int8_training, prepare_model_for_kbit_training\n"
+        "model = AutoModelForCausalLM.from_pretrained('facebook/opt-6.7b', load_in_8bit=True)\n"
+        f"{prepares}"
+        f"model = get_peft_model(model, LoraConfig(r=8, target_modules={targets}))\n"
+        "arguments = TrainingArguments('out', per_device_train_batch_size=4, fp16=True, learning_rate=1e-4)\n"
+        "Trainer(model=model, args=arguments).train()\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["int8", "kbit"])
+def test_what_prepares_a_packed_model_turns_checkpointing_on_in_every_release_of_peft(
+    tmp_path: Path, name: str
+) -> None:
+    """``prepare_model_for_int8_training`` is the older name, which programs in the manner of alpaca-lora still call."""
+    prepares = f"model = prepare_model_for_{name}_training(model)\n"
+    told = result(tmp_path, _with_adapter(prepares, "['q_proj', 'v_proj']"))
+    assert told.setup is not None and (told.setup.gradient_checkpointing, told.setup.prepare_for_kbit) == (True, True)
+    told = result(tmp_path, _with_adapter("", "['q_proj', 'v_proj']"))
+    assert told.setup is not None and not told.setup.gradient_checkpointing
+
+
+def test_all_linear_among_other_names_is_a_module_that_is_not_there(tmp_path: Path) -> None:
+    told = result(tmp_path, _with_adapter("", "['all-linear', 'q_proj']"))
+    assert told.setup is not None and told.setup.lora_target_modules == ("q_proj",)
+    assert told.prediction is not None
+
+
 @pytest.mark.parametrize(
     ("frozen", "predicted"),
     [

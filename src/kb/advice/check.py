@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from kb.advice.facts import SERVERS, Known, UnitFacts
-from kb.advice.grounds import of_gpu, turned_by
+from kb.advice.grounds import of_gpu, rows_that_turn, turned_by
 from kb.advice.left_to_program import left_to_program
 from kb.advice.memory_facts import PredictedFacts
 from kb.advice.models import ModelIndex, with_head
@@ -169,14 +169,15 @@ class Checker:
     def _verdict_rests_on(self, prepared: UnitFacts) -> tuple[Assumption, ...]:
         """The assumptions that would each turn the verdict, where it is a bad one."""
         report = prepared.predicted.report
-        if report is None or report.verdict.status not in (*OVER, "tight"):
+        status = report.verdict.status if report is not None else ""
+        if report is None or status not in (*OVER, "tight"):
             return ()
-        alike = OVER if report.verdict.status in OVER else (report.verdict.status,)
+        alike = OVER if status == "likely_oom" else (status,)  # what is only likely otherwise is not sure
 
         def holds(setup: TrainingSetup) -> bool:
             return prepared.supposing(setup).predicted.status in alike
 
-        return turned_by(prepared.setup, of_gpu(report.assumed), holds)
+        return turned_by(prepared.setup, of_gpu(report.assumed), holds) + rows_that_turn(prepared.setup, status, holds)
 
     def hear(self, events: Iterable[Event]) -> list[Finding]:
         """The findings of events that no unit holds: a file that cannot be read, a suppression comment."""
@@ -217,7 +218,6 @@ class Checker:
             given=self.given,
         )
         setup = setup._replace(assumed=(*known, *setup.assumed))
-        constants = self.catalog.constants
         predictable = (setup.do_train or setup.do_eval or setup.do_predict) and not setup.unresolved
         architecture = model.architecture if model is not None else None
         note = why_no_prediction(
@@ -229,13 +229,13 @@ class Checker:
         if usable is not None:
             from kb.advice.estimator import Estimator  # where nothing is predicted, the memory model is not needed
 
-            estimator = Estimator(usable, self.machine, constants, rough=self.rough)
+            estimator = Estimator(usable, self.machine, self.catalog.constants, rough=self.rough)
         return UnitFacts(
             unit=unit,
             model=model,
             identity=identity,
             predicted=PredictedFacts(setup, estimator, self.machine, said_effective_batch(unit)),
-            known=Known(constants, types, self.given, self._disk.installed, self.catalog.serving),
+            known=Known(self.catalog.constants, types, self.given, self._disk.installed, self.catalog.serving),
             release=release,
             said=said,
             note=("server", {"path": unit.path}) if unit.dialect in SERVERS else note,

@@ -15,8 +15,11 @@ from kb.memory import UnsupportedArchitectureError
 
 # What formats call it that every batch is as long as it may be: padded to that, or filled with several samples.
 FILLS = frozenset(("pad_to_max_length", "pad_to_sequence_len", "packing", "sample_packing", "neat_packing"))
+BLOCKS = "block_size"  # transformers' scripts call a length so that texts joined together are cut to
+PADDED = "data.padded_to_maximum"
 LENGTHS = "data.lengths"  # among what a project says of itself
 FULL = Assumption(name=LENGTHS, value="full", reason="full_length")
+LONGEST_ROW = "longest_row"  # the reason, where a maximum is written and batches are padded to their longest row
 
 
 COUNT, PIXELS, VIDEOS = "data.images_per_sample", "data.image_max_pixels", "data.has_videos"
@@ -36,14 +39,18 @@ PROJECTING = {
 SHAPES = 64  # of pictures, between the widest that count
 
 
-def with_lengths(setup: TrainingSetup, known: DataLengths | None, unit: Unit, model: Model | None) -> TrainingSetup:
+def with_lengths(
+    setup: TrainingSetup, read: SettingsReader, known: DataLengths | None, unit: Unit, model: Model | None
+) -> TrainingSetup:
     """The setup with no batch longer than the data has: shorter than its maximum, where the data is.
 
     Batches that are filled whatever the data (:data:`FILLS`), and pairs of answers, stay at the maximum.
     """
     other = setup.post is not None and setup.post.kind != "sft"
-    filled = any(each.value is True and path.rpartition(".")[2] in FILLS for path, each in unit.keys.items())
+    filled = read.value(PADDED) is True or _fills(unit)
     heard = model is not None and model.architecture.hears  # sound is of one length
+    if known is None and not (filled or heard):
+        return _bounded(setup)
     if known is None or other or filled or heard:
         return setup
     source = max(1, min(setup.max_source_length, known.input[-1]))
@@ -51,6 +58,19 @@ def with_lengths(setup: TrainingSetup, known: DataLengths | None, unit: Unit, mo
     said = Assumption(name=LENGTHS, value=source, reason="lengths_of_data")
     assumed = tuple(said if each == FULL else each for each in setup.assumed)
     return setup._replace(max_source_length=source, max_target_length=target, lengths=known, assumed=assumed)
+
+
+def _fills(unit: Unit) -> bool:
+    ends = ((path.rpartition(".")[2], each.value) for path, each in unit.keys.items())
+    return any(end == BLOCKS or (end in FILLS and str(value).lower() == "true") for end, value in ends)
+
+
+def _bounded(setup: TrainingSetup) -> TrainingSetup:
+    """The setup with its longest row as an assumption of its own, where the config writes only the maximum of it."""
+    if any(each.name == "data.max_source_length" for each in setup.assumed):
+        return setup
+    reached = Assumption(name=LENGTHS, value=setup.max_source_length, reason=LONGEST_ROW)
+    return setup._replace(assumed=tuple(reached if each == FULL else each for each in setup.assumed))
 
 
 def with_taken(

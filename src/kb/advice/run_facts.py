@@ -260,7 +260,8 @@ class RunFacts:
         TRL's scripts train whatever they are told.
         """
         train, *others = (self._setting(f"training.do_{phase}") for phase in ("train", "eval", "predict"))
-        alone = self._unit.dialect not in ("team", "trl") and train is None and True in others
+        told = train is not None and not is_unknown(train)  # a program's parser may have a default that nobody reads
+        alone = self._unit.dialect not in ("team", "trl") and not told and True in others
         return self._setup.do_train and not alone
 
     def _says(self, name: str) -> bool:

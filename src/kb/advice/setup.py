@@ -45,6 +45,7 @@ NOT_MODELLED = "run.not_modelled"
 # sample, a second model, or answers made on the way.
 MODELLED_TRAINERS = frozenset(("sft", "pretraining"))
 OF_LOADER = "training.dataloader_"
+EVERY_LINEAR = "all-linear"
 ACCUMULATES = 2  # accumulating takes more than not, however often
 
 
@@ -131,7 +132,7 @@ def setup_of(
         or 1,
         inference_max_length=_generated(read, model, target, inference_batch is not None),
         lora_r=read.number_or_default("lora.r"),
-        lora_target_modules=_targets(read),
+        lora_target_modules=_targets(read, unit.dialect),
         modules_to_save=read.value("lora.modules_to_save") or (),
         trained_tokens=_token_rows(read),
         lora_dropout=float(read.or_default("lora.lora_dropout")),
@@ -160,7 +161,7 @@ def setup_of(
     _leave_to_host(read)
     unresolved = that_matter(read.unresolved, setup) + ((NOT_MODELLED,) if beyond else ())
     setup = setup._replace(assumed=_assumed(read), unresolved=unresolved, unmodelled=beyond)
-    return with_lengths(setup, given.get(LENGTHS), unit, model)
+    return with_lengths(setup, read, given.get(LENGTHS), unit, model)
 
 
 def _open(read: SettingsReader, name: str, usual: bool, matters: bool) -> bool:
@@ -207,10 +208,16 @@ def _method(read: SettingsReader) -> Method:
     return "qlora" if read.value("quantization.load_in_4bit") else "lora"
 
 
-def _targets(read: SettingsReader) -> tuple[str, ...] | None:
-    """The modules that get an adapter; None leaves them to PEFT."""
+def _targets(read: SettingsReader, dialect: str | None) -> tuple[str, ...] | None:
+    """The modules that get an adapter; None leaves them to PEFT.
+
+    Among other names ``all-linear`` is to PEFT that of a module that is not there; ms-swift means every linear layer.
+    """
     usual = read.default("lora.target_modules")
     named: tuple[str, ...] | None = read.value("lora.target_modules")
+    if named is not None and len(named) > 1 and EVERY_LINEAR in named:
+        read.unresolved |= {"lora.target_modules": None} if dialect == "ms-swift" else {}
+        named = tuple(name for name in named if name != EVERY_LINEAR)
     return (str(usual),) if named is None and usual is not None else named
 
 

@@ -225,8 +225,6 @@ class Tables:
         known = release(row.values["library"])
         if known is not None and known.specifier:
             values["release"] = known.specifier.removeprefix("==")
-        if finding.on_releases and all(each.since is None for each in finding.on_releases):
-            finding = finding._replace(severity="info")  # an old release that a range allows is hardly ever installed
         return finding._replace(facts={**finding.facts, **values})
 
 

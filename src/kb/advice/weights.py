@@ -3,13 +3,21 @@
 from collections.abc import Mapping
 
 from kb.advice.facts import UnitFacts
-from kb.advice.grounds import PREDICTED, as_severe, concerning, own_defaults, turned_by
+from kb.advice.grounds import (
+    OUT_OF_MEMORY,
+    PREDICTED,
+    as_severe,
+    concerning,
+    own_defaults,
+    rows_that_turn,
+    turned_by,
+)
 from kb.advice.tables import BETWEEN
 from kb.core.catalog import Rule
 from kb.core.document import Unit
 from kb.core.expression import compile_tree
 from kb.core.facts import Certainty, certainty_of, weakest
-from kb.core.finding import Edit, Finding, Severity
+from kb.core.finding import Because, Edit, Finding, Severity
 from kb.core.lint import lowered
 from kb.core.model import Model
 from kb.core.naming import HANDS_ON, Names
@@ -24,6 +32,11 @@ def _instead(unit: Unit, edit: Edit) -> Edit | None:
     if setting is None or not of_program or edit.op != "remove":
         return edit
     return Edit("set", edit.name, False) if isinstance(setting.value, bool) else None
+
+
+def _is_out_of_memory(each: Because) -> bool:
+    """Whether this is the verdict that memory runs out, which even the low end of the prediction says."""
+    return each.name.startswith("memory.") and each.value == OUT_OF_MEMORY
 
 
 def _barred(unit: Unit, finding: Finding) -> Finding:
@@ -96,8 +109,27 @@ class Weights:
         told = self._notes or finding.severity != "info"
         if told and any(each.origin == "assumed" for each in finding.because):
             finding = self._with_assumptions(finding, rule, prepared)
+        finding = self._if_rows_reach(finding, rule, prepared)
         finding = _as_judged(_as_started(finding, prepared.unit))
         return finding._replace(severity=self._severity(finding))
+
+    def _if_rows_reach(self, finding: Finding, rule: Rule, prepared: UnitFacts) -> Finding:
+        """The finding as assumed, where it is out of memory only if a row is as long as the maximum that is written."""
+        runs_out = any(_is_out_of_memory(each) for each in finding.because)
+        if not runs_out or finding.severity != "error":
+            return finding
+        reached = rows_that_turn(
+            prepared.setup, OUT_OF_MEMORY, lambda setup: self._holds(finding, rule, prepared, setup)
+        )
+        return lowered(finding._replace(if_so=(*finding.if_so, *reached)), "assumed") if reached else finding
+
+    def _holds(self, finding: Finding, rule: Rule, prepared: UnitFacts, setup: TrainingSetup) -> bool:
+        """Whether the finding holds of another setup, and is as sure there that memory runs out."""
+        if rule.when is None:
+            return True
+        get = prepared.supposing(setup).facts(self._types).get
+        sure = [each.name for each in finding.because if _is_out_of_memory(each)]
+        return compile_tree(rule.when)(get) is True and all(get(name) == OUT_OF_MEMORY for name in sure)
 
     def as_named(self, finding: Finding, rule: Rule, names: Names) -> Finding | None:
         """The finding as certain as the name that it is about is a library's; None where nothing says that it is."""
@@ -130,10 +162,9 @@ class Weights:
         predicted = tuple(each.name for each in finding.because if each.name.startswith(PREDICTED))
         turning: tuple[Assumption, ...] = ()
         if predicted and when is not None:
-            condition = compile_tree(when)
 
             def holds(setup: TrainingSetup) -> bool:
-                return condition(prepared.supposing(setup).facts(self._types).get) is True
+                return self._holds(finding, rule, prepared, setup)
 
             turning = turned_by(prepared.setup, concerning(predicted, prepared.assumed), holds)
         others = [each for each in finding.because if not each.name.startswith(PREDICTED)]

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from kb.config.files import ConfigError, is_no_file, read_at_most
+from kb.config.files import SHELL, ConfigError, is_no_file, read_at_most
 from kb.config.text.guard import most_bytes, too_large
 from kb.core.record import NamedTuple
 
@@ -45,7 +45,12 @@ def names_of_calls(raw: bytes) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-SUFFIXES = (".yaml", ".yml", ".json", ".sh")
+SUFFIXES = (".yaml", ".yml", ".json", *SHELL)
+# What lies beside a checkpoint, by its usual names: no config, and often too large to be read as one.
+OF_CHECKPOINTS = frozenset((
+    "vocab.json", "tokenizer.json", "tokenizer_config.json", "added_tokens.json", "special_tokens_map.json",
+    "trainer_state.json", "model.safetensors.index.json", "pytorch_model.bin.index.json",
+))  # fmt: skip
 TABLES = ".toml"  # in folders only those with a table of a run: most are of packages and tools
 CODE_SUFFIXES = (".py", ".ipynb")  # in folders only those that name a call which describes a run
 SKIPPED_FOLDERS = frozenset(("node_modules", "venv", "__pycache__", "site-packages", "dist-packages"))
@@ -176,9 +181,11 @@ def _is_config(entry: os.DirEntry[str]) -> bool:
 
 def _is_worth_reading(entry: os.DirEntry[str]) -> bool:
     """Of Python files and notebooks those that name a call which describes a run, of TOML those that have a table of
-    one: most of a tree's do not.
+    one: most of a tree's do not. Of JSON all but a tokenizer's and a checkpoint's own.
     """
     name = entry.name.lower()
+    if name in OF_CHECKPOINTS:
+        return False
     if not name.endswith((*CODE_SUFFIXES, TABLES)):
         return True
 

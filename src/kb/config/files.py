@@ -8,6 +8,8 @@ from typing import Any
 
 from kb.core.text import UserError, nearest
 
+SHELL = (".sh", ".bash", ".zsh", ".slurm", ".sbatch")  # zsh and the job scripts of SLURM are read as bash is
+
 
 class ConfigError(UserError):
     """A text that cannot be read as a config, or a path that leads to none.

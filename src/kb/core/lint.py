@@ -96,9 +96,8 @@ class Linter:
                 undecided.append(NotEvaluated(rule=rule.id, needs=tuple(sorted(value.needs))))
             elif tried.holds:
                 if all(each.specifier for each in tried.on):
-                    found = _fire(rule, facts, tried.get, locate, whole, settled=value.needs)
-                    found = lowered(found, weakest((found.certainty, "likely"))) if tried.partly else found
-                    findings.append(_on_releases(found, tried.on))
+                    found = _on_releases(_fire(rule, facts, tried.get, locate, whole, settled=value.needs), tried.on)
+                    findings.append(lowered(found, weakest((found.certainty, "likely"))) if tried.partly else found)
                 else:
                     by_release.append((rule, tried.on))
         findings += self.hear(events)
@@ -184,8 +183,9 @@ def _on_releases(finding: Finding, on: tuple[OnRelease, ...]) -> Finding:
     """The finding as likely, where it holds for some releases only, its fixes no longer safe; of two spans the new."""
     if not on:
         return finding
-    last = {each.library: each for each in on}
-    return lowered(finding._replace(on_releases=tuple(last.values())), weakest((finding.certainty, "likely")))
+    last = tuple({each.library: each for each in on}.values())
+    told = finding.severity if any(each.since for each in on) else "info"  # hardly anyone installs the old ones
+    return lowered(finding._replace(on_releases=last, severity=told), weakest((finding.certainty, "likely")))
 
 
 def lowered(finding: Finding, certainty: Certainty) -> Finding:

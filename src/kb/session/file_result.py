@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
-from kb.config.files import ConfigError
+from kb.config.files import SHELL, ConfigError
 from kb.config.text.encoding import Decoded, decode
 from kb.core.finding import Finding, Severity
 from kb.core.record import NamedTuple
@@ -31,7 +31,7 @@ class FileResult(NamedTuple):
 
 def kind_of(path: str) -> Kind:
     """What a file holds, by its name. Of prose only the encoding is checked."""
-    if path.endswith((".sh", ".bash")):
+    if path.endswith(SHELL):
         return "shell"
     if path.endswith(".py"):
         return "python"

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
+from kb.config.files import SHELL
 from kb.config.shell.expand import Argument
 from kb.core.record import NamedTuple
 
@@ -86,7 +87,7 @@ def read_server(arguments: Sequence[Argument]) -> Started | None:
             return Started(WITH_SUBCOMMAND[name], rest[1:], argument) if serves else None
         if text == "-m" and rest and rest[0].text in MODULES:
             return Started(MODULES[rest[0].text or ""], rest[1:], rest[0])
-        if at == 0 and name.endswith((".py", ".sh")):
+        if at == 0 and name.endswith((".py", *SHELL)):
             return None
     return None
 
