@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from kb.core.model import Architecture
-from kb.memory.engine.world import Recording, world
+from kb.memory.engine.world import NO_ENDS, Recording, world
 
 Stack = Literal["encoder", "decoder"]
 Place = tuple[Stack, int]  # a layer of a stack
@@ -59,20 +59,20 @@ class PlacedRecording(Recording):
     def about(self, path: str) -> None:
         self._turn(self.layer_of(path))
 
-    def repeat(self, since: tuple[int, int, int]) -> dict[int, int]:
+    def here(self) -> tuple[int, ...]:
+        return *super().here(), len(self._turns)
+
+    def repeat(self, since: tuple[int, ...], ends: Mapping[int, tuple[int, ...]] = NO_ENDS) -> list[int]:
         start, end = since[0], len(self.log)
         turns = self.turns_of_entries()
-        passing = {~entry for entry in self.log[start:] if entry < 0 and ~entry >= start}
-        made = super().repeat(since)
-        turns += [
-            turns[number]
-            for number, entry in enumerate(self.log[start:end], start)
-            if (~entry in passing if entry < 0 else number in passing)  # what is asked for again, and given back again
-        ]
+        ended = {~number: self._turns[here[3] - 1][1] for number, here in ends.items()}
+        order = super().repeat(since, ends)
+        turns += [turns[number] if number >= 0 else ended[number] for number in order]
         self._turns = [(at, turn) for at, turn in enumerate(turns) if not at or turns[at - 1] != turn]
         self._turn(None)
-        self.first = range(start, end)
-        return made
+        if not ends:
+            self.first = range(start, end)
+        return order
 
     def turns_of_entries(self) -> list[Place | None]:
         """Whose turn it is at each entry; None: nobody's."""

@@ -11,7 +11,7 @@ from sys import getrefcount
 from typing import Any
 
 from kb.memory.engine.faults import NotFollowedError
-from kb.memory.engine.tensor import Tensor, bare, dense, like, mark, new
+from kb.memory.engine.tensor import Tensor, bare, dense, like, mark, new, stays
 from kb.memory.engine.world import world
 
 Gradients = Iterable[Tensor | None]
@@ -262,8 +262,12 @@ def _run_back(root: Any, first: Tensor, more: Sequence[tuple[Any, Tensor]] = ())
                 hooks.pop(target)()
             out = buffers.pop(target, None)
             if target.grad is None and out is not None:
-                alone = getrefcount(out) == ALONE and out.strides == target.strides
-                target.grad = out if alone else new(target.shape, out.dtype)
+                if getrefcount(out) == ALONE and out.strides == target.strides:
+                    held_once = getrefcount(out.storage) == HELD_ONCE
+                    stays(out, alone=held_once)
+                    target.grad = out
+                else:
+                    target.grad = new(target.shape, out.dtype)
                 mark(target.grad, "gradients")
             out = None
             if world.ready is not None and target.grad is not None:

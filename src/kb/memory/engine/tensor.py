@@ -160,6 +160,13 @@ def mark(tensor: Tensor, term: str, path: str = "") -> None:
             storage.recording.paths[storage.number] = path
 
 
+def stays(tensor: Tensor, *, alone: bool) -> None:
+    """A tensor is a leaf's gradient from here on; ``alone``: nothing else holds its storage."""
+    storage = tensor.storage
+    if storage.size:
+        storage.recording.stays(storage.number, alone=alone)
+
+
 def scratch(*sizes: int) -> None:
     """What a kernel holds while it runs, in bytes."""
     recording = world.recording

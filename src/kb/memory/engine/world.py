@@ -1,8 +1,8 @@
 """What torch keeps as global state, and the recording that a run's allocations go to."""
 
 import gc
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from operator import itemgetter
 from threading import Lock
@@ -33,6 +33,7 @@ def _higher(one: Peak, other: Peak) -> Peak:
 
 
 Label = tuple[str, str]  # the moment, and the term, that something is asked for under
+NO_ENDS: Mapping[int, tuple[int, ...]] = {}
 Act = tuple[int, str, Any]  # before which entry; `phase`, `empty` or `stream`; which
 
 
@@ -55,6 +56,7 @@ class Recording:
         self.terms: dict[int, str] = {}
         self.paths: dict[int, str] = {}
         self.acts: list[Act] = []  # what happens between entries
+        self.gradients: dict[int, tuple[tuple[int, ...] | None, str | None]] = {}  # of leaves: where each came to stay
         self.limit: int | None = None  # bytes that PyTorch may reserve, for code that asks
         self._moment, self._term = "loading", "parameters"
         self._labels: list[tuple[int, Label]] = [(0, (self._moment, self._term))]
@@ -226,45 +228,86 @@ class Recording:
         """The moment and the term of one entry."""
         return self._labels[bisect_right(self._labels, number, key=itemgetter(0)) - 1][1]
 
-    def here(self) -> tuple[int, int, int]:
-        """Where the recording stands: what :meth:`repeat` begins with."""
+    def here(self) -> tuple[int, ...]:
+        """Where the recording stands: its entries, acts and labels. What :meth:`repeat` begins with."""
         return len(self.log), len(self.acts), len(self._labels)
 
-    def repeat(self, since: tuple[int, int, int]) -> dict[int, int]:
+    def stays(self, number: int, *, alone: bool) -> None:
+        """What entry ``number`` asked for is a leaf's gradient from here on. A pass that finds one there adds to it, and
+        lets go of its own: here, where nothing else holds it (``alone``)."""
+        self.gradients.pop(number, None)
+        self.gradients[number] = (self.here() if alone else None), self.terms.get(number)
+
+    def repeat_pass(self, since: tuple[int, ...]) -> bool:
+        """Ask for what a second pass asks for, which finds the gradients of the one since :meth:`here` gave ``since``.
+
+        Returns:
+            Whether that is known; else nothing is asked for.
+        """
+        given_back = {~entry for entry in self.log[since[0] :] if entry < 0}
+        found = {number: kept for number, kept in self.gradients.items() if number not in given_back}
+        ends = {number: here for number, (here, _) in found.items() if here is not None}
+        if len(ends) < len(found) or len(self.acts) > since[1]:
+            return False
+        at = len(self.log)
+        for like, number in enumerate(self.repeat(since, ends), at):
+            if number in found:
+                del self.terms[like]
+                term = found[number][1]
+                if term is not None:
+                    self.terms[like] = term
+        return True
+
+    def repeat(self, since: tuple[int, ...], ends: Mapping[int, tuple[int, ...]] = NO_ENDS) -> list[int]:
         """Ask again for what was asked for since :meth:`here` gave ``since``, in the same order and phases.
 
         Blocks that are still there are not made again, and those from before that were given back are not given back
         again: what stays is made once (states of an optimizer, workspaces).
 
+        Args:
+            ends: of blocks that are still there where they are given back, asked for again: what :meth:`here` gave.
+
         Returns:
-            Each entry that is asked for again, and its like.
+            For each entry that follows from here on the one that it is like; ``~n``: it gives back the like of ``n``.
         """
-        start, acted, labelled = since
-        log = self.log
-        again = log[start:]
-        passing = {~entry for entry in again if entry < 0 and ~entry >= start}
-        at, made, places = len(log), dict[int, int](), list[int]()  # entry → its like; entry by entry, where it goes
-        for number, entry in enumerate(again, start):
-            places.append(at)
-            if entry < 0:
-                if ~entry not in passing:
-                    continue
-                entry = ~made[~entry]
-            elif number in passing:
-                made[number] = at
-            else:
-                continue
-            log.append(entry)
-            at += 1
-        places.append(at)
-        self.acts += [(places[before - start], kind, which) for before, kind, which in self.acts[acted:]]
-        first = self._labels[labelled - 1][1]
-        self._labels.append((places[0], first))
-        self._labels += [(places[before - start], label) for before, label in self._labels[labelled:-1]]
+        start, acted, labelled, *_ = since
+        log, at = self.log, len(self.log)
+        order = self._again(start, ends)
+        made = dict(zip(order, range(at, at + len(order)), strict=True))
+        log += [
+            ~made[~number] if number < 0 else entry if (entry := log[number]) >= 0 else ~made[~entry]
+            for number in order
+        ]
+        followed = [number for number in order if number >= 0] if ends else order
+        marks = [here[2] for here in ends.values()]
+
+        def place(before: int, mark: int) -> int:
+            """Where what happened before an entry goes; ``mark``: which of the labels it is."""
+            return at + bisect_left(followed, before) + bisect_right(marks, mark)
+
+        self.acts += [(place(before, 0), kind, which) for before, kind, which in self.acts[acted:]]
+        again = [(place(before, mark), label) for mark, (before, label) in enumerate(self._labels[labelled:], labelled)]
+        self._labels += [(at, self._labels[labelled - 1][1]), *again]
         self._moment, self._term = self._labels[-1][1]
         for said in (self.terms, self.paths):
-            said |= {like: said[number] for number, like in made.items() if number in said}
-        return made
+            said |= {made[number]: what for number, what in said.items() if number in made}
+        return order
+
+    def _again(self, start: int, ends: Mapping[int, tuple[int, ...]]) -> list[int]:
+        """What :meth:`repeat` returns: entries from ``start`` on that are asked for and given back again."""
+        asked = self.log[start:]
+        passing = {~entry for entry in asked if entry < 0 and ~entry >= start} | ends.keys()
+        order = [number for number, entry in enumerate(asked, start) if (number if entry >= 0 else ~entry) in passing]
+        if not ends:
+            return order
+        found: list[int] = []
+        done = 0
+        for number, (before, *_) in ends.items():
+            place = bisect_left(order, before)
+            found += order[done:place]
+            found.append(~number)
+            done = place
+        return found + order[done:]
 
 
 class World:

@@ -51,6 +51,8 @@ def train(
     same = same and (units is None or not units.flat)  # FSDP1 tries its buffers before the first
     same = same and setup.keeps_outputs == "no"  # else the first step has none of a step before it
     repeats = recording.repeats and sources is None and optimizer.alike and same
+    passes_alike = recording.repeats and sources is None and setup.keeps_outputs == "no"
+    passes_alike = passes_alike and reducer is None and zero is None and units is None
     outputs = Outputs(setup.keeps_outputs)
     lengths = sources or (setup.max_source_length,) * (STEPS * passes)
     for at in range(0, len(lengths), passes):
@@ -60,7 +62,11 @@ def train(
         recording.moment, recording.term = "forward", "temporaries"
         if before is not None:
             before()
+        begun = recording.here()
+        recording.gradients.clear()
         for number, source in enumerate(lengths[at : at + passes], 1):
+            if number > 1 and passes_alike and recording.repeat_pass(begun):
+                break
             if reducer is not None:
                 reducer.reduces = number == passes
             if units is not None:
