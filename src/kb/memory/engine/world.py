@@ -192,14 +192,15 @@ class Recording:
 
     def alive(self, ats: Collection[int]) -> dict[int, list[int]]:
         """For each of some entries of the log, the entries that asked for what is alive after it."""
-        living: set[int] = set()
+        living: list[int] = []
         found, done = {}, 0
         for at in sorted(ats):
             passed = self.log[done : at + 1]
-            living.update(number for number, entry in enumerate(passed, done) if entry >= 0)
-            living.difference_update(~entry for entry in passed if entry < 0)
+            given_back = {~entry for entry in passed if entry < 0}
+            living = [number for number in living if number not in given_back]
+            living += [number for number, entry in enumerate(passed, done) if entry >= 0 and number not in given_back]
             done = max(done, at + 1)
-            found[at] = sorted(living)
+            found[at] = living
         return found
 
     def sums(self, ats: Collection[int], *, since: int = 0) -> dict[int, dict[str, int]]:
@@ -233,8 +234,8 @@ class Recording:
         return len(self.log), len(self.acts), len(self._labels)
 
     def stays(self, number: int, *, alone: bool) -> None:
-        """What entry ``number`` asked for is a leaf's gradient from here on. A pass that finds one there adds to it, and
-        lets go of its own: here, where nothing else holds it (``alone``)."""
+        """What entry ``number`` asked for is a leaf's gradient from here on. A pass that finds one there adds to it,
+        and lets go of its own: here, where nothing else holds it (``alone``)."""
         self.gradients.pop(number, None)
         self.gradients[number] = (self.here() if alone else None), self.terms.get(number)
 
