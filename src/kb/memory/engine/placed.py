@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Literal
 
 from kb.core.model import Architecture
@@ -74,11 +75,19 @@ class PlacedRecording(Recording):
             self.first = range(start, end)
         return order
 
-    def turns_of_entries(self) -> list[Place | None]:
-        """Whose turn it is at each entry; None: nobody's."""
-        found: list[Place | None] = []
+    def spans(self) -> list[tuple[int, Place | None]]:
+        """From which entry on it is whose turn; None: nobody's."""
+        found: list[tuple[int, Place | None]] = []
         ends = [at for at, _ in self._turns[1:]]
         for (at, place), end in zip(self._turns, [*ends, len(self.log)], strict=True):
+            if end > at and not (found and found[-1][1] == place):
+                found.append((at, place))
+        return found
+
+    def turns_of_entries(self) -> list[Place | None]:
+        """Whose turn it is at each entry."""
+        found: list[Place | None] = []
+        for (at, place), (end, _) in pairwise([*self.spans(), (len(self.log), None)]):
             found += [place] * (end - at)
         return found
 
