@@ -162,11 +162,12 @@ def deepened(more: PlacedRecording, fewer: PlacedRecording, units: Mapping[Stack
     for recording in (more, fewer):
         _settle(recording)
     template = Template(more, units)
-    proof, likes = template.written(dict.fromkeys(units, FEWER), {})
+    proof = template.written(dict.fromkeys(units, FEWER), {})
     if proof.acts != fewer.acts or proof.labels() != fewer.labels() or proof.terms != fewer.terms:
         raise NotAlikeError
     slopes: dict[int, int] = {}
     if proof.log != fewer.log:
+        likes = template.likes(dict.fromkeys(units, FEWER))
         for at, asked, less in zip(likes, proof.log, fewer.log, strict=True):
             if asked == less:
                 continue
@@ -176,7 +177,7 @@ def deepened(more: PlacedRecording, fewer: PlacedRecording, units: Mapping[Stack
     numbers = {stack: each.number for stack, each in units.items()}
     if slopes and len(set(numbers.values())) > 1:
         raise NotAlikeError  # it cannot be told which stack's depth they grow with
-    return template.written(numbers, slopes)[0]
+    return template.written(numbers, slopes)
 
 
 def _settle(recording: PlacedRecording) -> None:
@@ -292,8 +293,8 @@ class Template:
             return Return(at, mine[0], mine[2], 1, second)
         raise NotAlikeError
 
-    def written(self, units: Mapping[Stack, int], slopes: Mapping[int, int]) -> tuple[WrittenRecording, list[int]]:
-        """The recording of so many units, and for each of its entries the like of the four units' recording.
+    def written(self, units: Mapping[Stack, int], slopes: Mapping[int, int]) -> WrittenRecording:
+        """The recording of so many units.
 
         Args:
             slopes: of entries, how many bytes more each further unit asks for.
@@ -302,23 +303,30 @@ class Template:
         starts, places = self._put(numbers)
         log: list[int] = []
         labels: list[Label] = []
-        likes: list[int] = []
         done, asked = 0, self._recording.log
         for at, (each, number) in enumerate(zip(self._passes, numbers, strict=True)):
             log += [entry if entry >= 0 else ~places[~entry] for entry in asked[done : each.start]]
             log += self._of_units(at, numbers, starts, places)
             one, length = each.begin(1, 2, each.start), each.length
             labels += self._labels[done : each.start] + self._labels[one : one + length] * number
-            likes += [*range(done, each.start), *(*range(one, one + length),) * number]
             done = each.start + 2 * length
         log += [entry if entry >= 0 else ~places[~entry] for entry in asked[done:]]
         labels += self._labels[done:]
-        likes += range(done, len(asked))
         for entry, more in slopes.items():
             log[places[entry]] += more * (next(iter(units.values())) - MORE)
         found = WrittenRecording(log, labels, self._terms(numbers, places))
         found.acts = [(self._moved(at, starts, [*places, len(log)]), *act) for at, *act in self._recording.acts]
-        return found, likes
+        return found
+
+    def likes(self, units: Mapping[Stack, int]) -> list[int]:
+        """For each entry of the recording of so many units its like in that of four."""
+        found: list[int] = []
+        done = 0
+        for each in self._passes:
+            one, length = each.begin(1, 2, each.start), each.length
+            found += [*range(done, each.start), *[*range(one, one + length)] * (units[each.stack] - 2)]
+            done = each.start + 2 * length
+        return [*found, *range(done, len(self._recording.log))]
 
     def _put(self, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
         """Where the units of each pass begin, and where each entry of the four units goes: the second unit's are the
