@@ -35,6 +35,7 @@ class PlacedRecording(Recording):
         self._turns: list[tuple[int, Place | None]] = [(0, None)]  # from which entry on
         self._inside: Place | None = None
         self._passed: dict[Stack, int] = {}
+        self._of_paths: dict[str, Place | None] = {}  # the layers of parameters
         self._since: list[int] = []  # steps of the tape before which a layer begins or ends
         self._places: list[Place | None] = []  # and the place from there on
 
@@ -67,9 +68,11 @@ class PlacedRecording(Recording):
         start, end = since[0], len(self.log)
         turns = self.turns_of_entries()
         ended = {~number: self._turns[here[3] - 1][1] for number, here in ends.items()}
+        spans = self.spans()
         order = super().repeat(since, ends)
-        turns += [turns[number] if number >= 0 else ended[number] for number in order]
-        self._turns = [(at, turn) for at, turn in enumerate(turns) if not at or turns[at - 1] != turn]
+        more = [turns[number] if number >= 0 else ended[number] for number in order]
+        spans += [(end + at, turn) for at, turn in enumerate(more) if not at or more[at - 1] != turn]
+        self._turns = spans or [(0, None)]
         self._turn(None)
         if not ends:
             self.first = range(start, end)
@@ -98,9 +101,12 @@ class PlacedRecording(Recording):
 
     def layer_of(self, path: str) -> Place | None:
         """The layer of a parameter by its path; None where it is no layer's."""
-        stack = self._stack_of(path)
-        number = next((int(part) for part in path.split(".") if part.isdigit()), None)
-        return None if stack is None or number is None or number >= self.depth[stack] else (stack, number)
+        if path not in self._of_paths:
+            stack = self._stack_of(path)
+            number = next((int(part) for part in path.split(".") if part.isdigit()), None)
+            known = stack is not None and number is not None and number < self.depth[stack]
+            self._of_paths[path] = (stack, number) if known else None  # type: ignore[assignment]
+        return self._of_paths[path]
 
     def _turn(self, place: Place | None) -> None:
         if self._turns[-1][1] != place:
