@@ -229,14 +229,17 @@ def _run_back(root: Any, first: Tensor, more: Sequence[tuple[Any, Tensor]] = ())
         else:
             grad = [buffers.pop((node, number), None) for number in range(node.results)]
         outs = list(node.run(node, grad))
-        edges = node.edges
+        edges, valid = node.edges, True
         for at, out in enumerate(outs):
             if out is not None:
                 edge = edges[at]
                 if edge is None or out.shape != edge[1] or out.dtype != edge[2]:
-                    _validate(node, outs)
+                    valid = False
                     break
-        grad = out = None
+        out = None  # lest it hold what is replaced
+        if not valid:
+            _validate(node, outs)
+        grad = None
         if node.saved:  # what saved nothing may run back again, for another root
             node.saved.reverse()  # release_variables: the first goes first
         node.saved = node.frame = None

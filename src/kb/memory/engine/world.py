@@ -32,6 +32,18 @@ def _higher(one: Peak, other: Peak) -> Peak:
     return higher._replace(reserved=max(one.reserved, other.reserved))
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """What a run makes is let go by its references; looking for circles among so many objects takes a third longer."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
 Label = tuple[str, str]  # the moment, and the term, that something is asked for under
 NO_ENDS: Mapping[int, tuple[int, ...]] = {}
 Act = tuple[int, str, Any]  # before which entry; `phase`, `empty` or `stream`; which
@@ -154,7 +166,8 @@ class Recording:
         blocks: Blocks = [None] * len(self.log)
         phase, start = "", 0
         for at, stop, kind, which in self._stages():
-            pool.serve(self.log, blocks, at, stop)
+            with uncollected():
+                pool.serve(self.log, blocks, at, stop)
             if kind == "phase":
                 if phase:
                     place = start - 1 if pool.peak_at is None else pool.peak_at
@@ -374,15 +387,6 @@ _LOCK = Lock()
 
 @contextmanager
 def held() -> Iterator[None]:
-    """The world for one run at a time: threads of an editor wait for each other.
-
-    What a run makes is let go by its references; looking for circles among so many objects would take a third longer.
-    """
-    with _LOCK:
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            yield
-        finally:
-            if collects:
-                gc.enable()
+    """The world for one run at a time: threads of an editor wait for each other."""
+    with _LOCK, uncollected():
+        yield
