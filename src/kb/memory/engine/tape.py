@@ -272,8 +272,9 @@ def _run_back(root: Any, first: Tensor, more: Sequence[tuple[Any, Tensor]] = ())
             out = buffers.pop(target, None)
             if target.grad is None and out is not None:
                 if getrefcount(out) == ALONE and out.strides == target.strides:
-                    held_once = getrefcount(out.storage) == HELD_ONCE
-                    stays(out, alone=held_once)
+                    if world.recording.gradients is not None:
+                        alone = getrefcount(out.storage) == HELD_ONCE
+                        stays(out, alone=alone)
                     target.grad = out
                 else:
                     target.grad = new(target.shape, out.dtype)

@@ -68,7 +68,8 @@ class Recording:
         self.terms: dict[int, str] = {}
         self.paths: dict[int, str] = {}
         self.acts: list[Act] = []  # what happens between entries
-        self.gradients: dict[int, tuple[tuple[int, ...] | None, str | None]] = {}  # of leaves: where each came to stay
+        # Of leaves: where each came to stay, and the term that it had. None where no second pass asks for it.
+        self.gradients: dict[int, tuple[tuple[int, ...] | None, str | None]] | None = None
         self.limit: int | None = None  # bytes that PyTorch may reserve, for code that asks
         self._moment, self._term = "loading", "parameters"
         self._labels: list[tuple[int, Label]] = [(0, (self._moment, self._term))]
@@ -249,8 +250,9 @@ class Recording:
     def stays(self, number: int, *, alone: bool) -> None:
         """What entry ``number`` asked for is a leaf's gradient from here on. A pass that finds one there adds to it,
         and lets go of its own: here, where nothing else holds it (``alone``)."""
-        self.gradients.pop(number, None)
-        self.gradients[number] = (self.here() if alone else None), self.terms.get(number)
+        if self.gradients is not None:
+            self.gradients.pop(number, None)
+            self.gradients[number] = (self.here() if alone else None), self.terms.get(number)
 
     def repeat_pass(self, since: tuple[int, ...]) -> bool:
         """Ask for what a second pass asks for, which finds the gradients of the one since :meth:`here` gave ``since``.
@@ -259,7 +261,7 @@ class Recording:
             Whether that is known; else nothing is asked for.
         """
         given_back = {~entry for entry in self.log[since[0] :] if entry < 0}
-        found = {number: kept for number, kept in self.gradients.items() if number not in given_back}
+        found = {number: kept for number, kept in (self.gradients or {}).items() if number not in given_back}
         ends = {number: here for number, (here, _) in found.items() if here is not None}
         if len(ends) < len(found) or len(self.acts) > since[1]:
             return False
