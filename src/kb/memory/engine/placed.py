@@ -52,11 +52,10 @@ class PlacedRecording(Recording):
 
     def runs_back(self, step: int | None) -> None:
         """Steps that a checkpointed layer makes again come after all of forward."""
-        place = None
-        if step is not None:
-            at = bisect_left(self._since, step) - 1
-            place = self._places[at] if at >= 0 else None
-        self._turn(place)
+        at = -1 if step is None else bisect_left(self._since, step) - 1
+        place = self._places[at] if at >= 0 else None
+        if self._turns[-1][1] != place:
+            self._turns.append((len(self.log), place))
 
     def about(self, path: str) -> None:
         self._turn(self.layer_of(path))

@@ -4,9 +4,9 @@ Sources: torch/csrc/autograd/engine.cpp (order, ``validate_outputs``), input_buf
 functions/accumulate_grad.h (stealing a gradient), torch/utils/checkpoint.py (``use_reentrant=False``).
 """
 
-import heapq
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from heapq import heappop, heappush
 from sys import getrefcount
 from typing import Any
 
@@ -215,35 +215,37 @@ def _run_back(root: Any, first: Tensor, more: Sequence[tuple[Any, Tensor]] = ())
     """Backward from a node, whose own gradient ``first`` lives to the end; ``more``: gradients of nodes before it."""
     waits = _waits(root)
     buffers: dict[Any, Tensor | None] = {root: first, **dict(more)}
-    ready, hooks, layered = [(-root.sequence, root)], world.hooks, world.recording.knows_layers
+    ready, hooks = [(-root.sequence, root)], world.hooks
+    recording = world.recording
+    runs_back = recording.runs_back if recording.knows_layers else None
     while ready:
-        node = heapq.heappop(ready)[1]
+        node = heappop(ready)[1]
         if hooks and node in hooks:
             hooks.pop(node)()
         world.back = node.sequence
-        if layered:
-            world.recording.runs_back(node.sequence)
+        if runs_back is not None:
+            runs_back(node.sequence)
         grad: Any
         if not node.results:
             grad = buffers.pop(node)
         else:
             grad = [buffers.pop((node, number), None) for number in range(node.results)]
         outs = list(node.run(node, grad))
-        edges, valid = node.edges, True
+        valid = True
         for at, out in enumerate(outs):
             if out is not None:
-                edge = edges[at]
-                if edge is None or out.shape != edge[1] or out.dtype != edge[2]:
+                wanted = node.edges[at]
+                if wanted is None or out.shape != wanted[1] or out.dtype != wanted[2]:
                     valid = False
                     break
-        out = None  # lest it hold what is replaced
+        out = wanted = None  # lest they hold what is replaced
         if not valid:
             _validate(node, outs)
         grad = None
         if node.saved:  # what saved nothing may run back again, for another root
             node.saved.reverse()  # release_variables: the first goes first
         node.saved = node.frame = None
-        for at, edge in enumerate(edges):
+        for at, edge in enumerate(node.edges):
             if edge is None:
                 continue
             target, out = edge[0], outs[at]
@@ -265,14 +267,14 @@ def _run_back(root: Any, first: Tensor, more: Sequence[tuple[Any, Tensor]] = ())
             if waits[target]:
                 continue
             if type(target) is Node:
-                heapq.heappush(ready, (-target.sequence, target))
+                heappush(ready, (-target.sequence, target))
                 continue
             if hooks and target in hooks:
                 hooks.pop(target)()
             out = buffers.pop(target, None)
             if target.grad is None and out is not None:
                 if getrefcount(out) == ALONE and out.strides == target.strides:
-                    if world.recording.gradients is not None:
+                    if recording.gradients is not None:
                         alone = getrefcount(out.storage) == HELD_ONCE
                         stays(out, alone=alone)
                     target.grad = out
