@@ -83,6 +83,24 @@ def test_the_second_step_is_really_repeated(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_a_second_pass_is_written_from_the_first(name: str, method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    known: list[bool] = []
+    write = Recording.repeat_pass
+
+    def written(self: Recording, since: tuple[int, ...]) -> bool:
+        known.append(write(self, since))
+        return known[-1]
+
+    monkeypatch.setattr(Recording, "repeat_pass", written)
+    setup = TrainingSetup(
+        method=method, lora_target_modules=("all-linear",), gradient_accumulation_steps=16, max_source_length=64
+    )
+    record_runs(setup, architecture_from_config(CONFIGS[name]), (8, 6))
+    assert known == [True]
+
+
 @pytest.mark.parametrize("name", ["t5", "bart"])
 def test_reentrant_checkpoints_of_an_encoder_decoder_are_refused_by_name(name: str) -> None:
     setup = TrainingSetup(gradient_checkpointing=True, use_reentrant=True)

@@ -37,7 +37,7 @@ class Plain:
         return block[0]
 
     def _segment(self, size: int, small: bool) -> Block:
-        self.next -= SEGMENT_GAP
+        self.next -= segment_size(size) + SEGMENT_GAP
         self.small[self.next] = small
         self.reserved += segment_size(size)
         self.blocks.append([self.next, segment_size(size), self.next, 1])

@@ -10,7 +10,7 @@ followed.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain, pairwise, repeat
 from operator import add
 from typing import Any
 
@@ -52,14 +52,14 @@ class Units(NamedTuple):
         return 0 if layer < self.first else min((layer - self.first) // self.each + 1, number - 1)
 
 
-class Row(NamedTuple):
-    """What every unit does at one place of a pass: it asks for ``bytes``; or it gives back entry ``number`` of pass
-    ``of``, its own or that of the unit ``shift`` further. Where that is the first or the last unit, which has entries
-    of its own, it is ``end``, in the log of four units."""
+class Return(NamedTuple):
+    """What every unit gives back at place ``at`` of a pass: entry ``number`` of pass ``of``, its own or that of the
+    unit ``shift`` further. Where that is the first or the last unit, which has entries of its own, it is ``end``, in
+    the log of four units."""
 
-    bytes: int = 0
-    of: int = -1
-    number: int = 0
+    at: int
+    of: int
+    number: int
     shift: int = 0
     end: int = 0
 
@@ -162,11 +162,12 @@ def deepened(more: PlacedRecording, fewer: PlacedRecording, units: Mapping[Stack
     for recording in (more, fewer):
         _settle(recording)
     template = Template(more, units)
-    proof, likes = template.written(dict.fromkeys(units, FEWER), {})
+    proof = template.written(dict.fromkeys(units, FEWER), {})
     if proof.acts != fewer.acts or proof.labels() != fewer.labels() or proof.terms != fewer.terms:
         raise NotAlikeError
     slopes: dict[int, int] = {}
     if proof.log != fewer.log:
+        likes = template.likes(dict.fromkeys(units, FEWER))
         for at, asked, less in zip(likes, proof.log, fewer.log, strict=True):
             if asked == less:
                 continue
@@ -176,7 +177,7 @@ def deepened(more: PlacedRecording, fewer: PlacedRecording, units: Mapping[Stack
     numbers = {stack: each.number for stack, each in units.items()}
     if slopes and len(set(numbers.values())) > 1:
         raise NotAlikeError  # it cannot be told which stack's depth they grow with
-    return template.written(numbers, slopes)[0]
+    return template.written(numbers, slopes)
 
 
 def _settle(recording: PlacedRecording) -> None:
@@ -191,38 +192,39 @@ def _settle(recording: PlacedRecording) -> None:
     log[start:] = sorted(log[start:], reverse=True)
 
 
-def _places(recording: PlacedRecording) -> list[Place | None]:
-    """The layer of each entry. What lies in nobody's turn is of the parameter that it is, and what is given back there
-    of whom it was asked by; but not between the turns of two layers that follow one another."""
-    found = recording.turns_of_entries()
-    start, last = 0, None
-    for at, place in enumerate([*found, ("decoder", -9)]):
-        if place is None:
-            continue
-        follows = last is not None and last[0] == place[0] and abs(last[1] - place[1]) == 1
-        for number in range(start, at) if not follows else ():
-            entry = recording.log[number]
-            if entry < 0:
-                found[number] = found[~entry]
-            elif number in recording.paths:
-                found[number] = recording.layer_of(recording.paths[number])
-        start, last = at + 1, place
+def _turns(recording: PlacedRecording) -> list[tuple[int, Place | None]]:
+    """From which entry on it is the turn of which layer. What lies in nobody's turn is of the parameter that it is, and
+    what is given back there of whom it was asked by; but not between the turns of two layers that follow one another.
+    """
+    places = recording.turns_of_entries()
+    found: list[tuple[int, Place | None]] = []
+    last: Place | None = None
+    began = recording.spans()
+    for (start, place), (end, follower) in pairwise([*began, (len(recording.log), ("decoder", -9))]):
+        found.append((start, place))
+        if place is not None:
+            last = place
+        elif follower is None or last is None or last[0] != follower[0] or abs(last[1] - follower[1]) != 1:
+            for number in range(start, end):
+                entry = recording.log[number]
+                if entry < 0:
+                    places[number] = places[~entry]
+                elif number in recording.paths:
+                    places[number] = recording.layer_of(recording.paths[number])
+                if places[number] != found[-1][1]:
+                    found.append((number, places[number]))
     return found
 
 
 def _passes(recording: PlacedRecording, units: Mapping[Stack, Units]) -> list[Pass]:
     """The passes over the two units between the first and the last of four. What is in nobody's turn belongs to the
     turn before it."""
-    places = _places(recording)
-    unit_of = {
-        place: (place[0], units[place[0]].of(place[1], MORE)) if place and place[0] in units else None
-        for place in set(places)
-    }
     turns: list[tuple[int, Place]] = []
-    for at, place in enumerate(places):
-        unit = unit_of[place]
-        if unit is not None and (not turns or turns[-1][1] != unit):
-            turns.append((at, unit))
+    for at, place in _turns(recording):
+        if place is not None and place[0] in units:
+            unit = place[0], units[place[0]].of(place[1], MORE)
+            if not turns or turns[-1][1] != unit:
+                turns.append((at, unit))
     found = []
     for (start, here), (end, follower) in pairwise(turns):
         if follower[0] == here[0] and {here[1], follower[1]} == {1, 2}:
@@ -247,43 +249,52 @@ class Template:
                 raise NotAlikeError
             end = each.start + 2 * each.length
             for unit in (1, 2):
-                begin = each.begin(unit, 2, each.start)
-                self._between |= {begin + number: (at, unit, number) for number in range(each.length)}
-        self._rows = [self._rows_of(each) for each in self._passes]
+                begin, length = each.begin(unit, 2, each.start), each.length
+                inside = zip(repeat(at, length), repeat(unit, length), range(length), strict=True)
+                self._between.update(zip(range(begin, begin + length), inside, strict=True))
+        self._asked: list[list[int]] = []  # of each pass what every unit asks for; what it gives back is not yet known
+        self._returns: list[list[Return]] = []
+        for each in self._passes:
+            self._compare(each)
 
     def is_between(self, entry: int) -> bool:
         """Whether an entry is asked for by every unit between the first and the last."""
         return entry in self._between
 
-    def _rows_of(self, each: Pass) -> list[Row]:
-        log, terms = self._recording.log, self._recording.terms
-        one, other = (each.begin(unit, 2, each.start) for unit in (1, 2))
-        if self._labels[one : one + each.length] != self._labels[other : other + each.length]:
+    def _compare(self, each: Pass) -> None:
+        """What the second unit does in a pass, where the third does the same."""
+        log, labels, terms = self._recording.log, self._labels, self._recording.terms
+        one, other = (
+            range(begin, begin + each.length) for begin in (each.begin(unit, 2, each.start) for unit in (1, 2))
+        )
+        ones, others = log[one.start : one.stop], log[other.start : other.stop]
+        if labels[one.start : one.stop] != labels[other.start : other.stop]:
             raise NotAlikeError
-        rows = []
-        for first, second in zip(range(one, one + each.length), range(other, other + each.length), strict=True):
-            if log[first] < 0 and log[second] < 0:
-                rows.append(self._given_back(~log[first], ~log[second]))
-            elif log[first] == log[second] and terms.get(first) == terms.get(second):
-                rows.append(Row(log[first]))
-            else:
+        if list(map(terms.get, one)) != list(map(terms.get, other)):
+            raise NotAlikeError
+        returns = []
+        for at, (first, second) in enumerate(zip(ones, others, strict=True)):
+            if first < 0 and second < 0:
+                returns.append(self._given_back(at, ~first, ~second))
+            elif first != second:
                 raise NotAlikeError
-        return rows
+        self._asked.append(ones)
+        self._returns.append(returns)
 
-    def _given_back(self, first: int, second: int) -> Row:
+    def _given_back(self, at: int, first: int, second: int) -> Return:
         """What two units that follow one another give back at the same place."""
         mine, others = self._between.get(first), self._between.get(second)
         if mine is not None and others is not None:  # each its own
             if (mine[0], 1, mine[2]) == mine and (mine[0], 2, mine[2]) == others:
-                return Row(of=mine[0], number=mine[2])
+                return Return(at, mine[0], mine[2], 0, 0)
         elif others is not None and others[1] == 1:  # what the unit before has
-            return Row(of=others[0], number=others[2], shift=-1, end=first)
+            return Return(at, others[0], others[2], -1, first)
         elif mine is not None and mine[1] == 2:  # what the unit behind has
-            return Row(of=mine[0], number=mine[2], shift=1, end=second)
+            return Return(at, mine[0], mine[2], 1, second)
         raise NotAlikeError
 
-    def written(self, units: Mapping[Stack, int], slopes: Mapping[int, int]) -> tuple[WrittenRecording, list[int]]:
-        """The recording of so many units, and for each of its entries the like of the four units' recording.
+    def written(self, units: Mapping[Stack, int], slopes: Mapping[int, int]) -> WrittenRecording:
+        """The recording of so many units.
 
         Args:
             slopes: of entries, how many bytes more each further unit asks for.
@@ -292,23 +303,30 @@ class Template:
         starts, places = self._put(numbers)
         log: list[int] = []
         labels: list[Label] = []
-        likes: list[int] = []
         done, asked = 0, self._recording.log
         for at, (each, number) in enumerate(zip(self._passes, numbers, strict=True)):
             log += [entry if entry >= 0 else ~places[~entry] for entry in asked[done : each.start]]
             log += self._of_units(at, numbers, starts, places)
             one, length = each.begin(1, 2, each.start), each.length
             labels += self._labels[done : each.start] + self._labels[one : one + length] * number
-            likes += [*range(done, each.start), *(*range(one, one + length),) * number]
             done = each.start + 2 * length
         log += [entry if entry >= 0 else ~places[~entry] for entry in asked[done:]]
         labels += self._labels[done:]
-        likes += range(done, len(asked))
         for entry, more in slopes.items():
             log[places[entry]] += more * (next(iter(units.values())) - MORE)
         found = WrittenRecording(log, labels, self._terms(numbers, places))
         found.acts = [(self._moved(at, starts, [*places, len(log)]), *act) for at, *act in self._recording.acts]
-        return found, likes
+        return found
+
+    def likes(self, units: Mapping[Stack, int]) -> list[int]:
+        """For each entry of the recording of so many units its like in that of four."""
+        found: list[int] = []
+        done = 0
+        for each in self._passes:
+            one, length = each.begin(1, 2, each.start), each.length
+            found += [*range(done, each.start), *[*range(one, one + length)] * (units[each.stack] - 2)]
+            done = each.start + 2 * length
+        return [*found, *range(done, len(self._recording.log))]
 
     def _put(self, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
         """Where the units of each pass begin, and where each entry of the four units goes: the second unit's are the
@@ -331,24 +349,20 @@ class Template:
 
     def _of_units(self, at: int, numbers: Sequence[int], starts: Sequence[int], places: Sequence[int]) -> list[int]:
         """The entries of all units in one pass."""
-        first: list[int] = []
-        steps: list[int] = []  # by how much each entry grows from unit to unit
-        for row in self._rows[at]:
-            if row.of < 0:
-                first.append(row.bytes)
-                steps.append(0)
-                continue
+        first = self._asked[at][:]
+        steps = [0] * len(first)  # by how much each entry grows from unit to unit
+        for row in self._returns[at]:
             target = self._passes[row.of]
-            first.append(~(target.begin(1 + row.shift, numbers[row.of], starts[row.of]) + row.number))
-            steps.append(-target.length if target.up else target.length)
+            first[row.at] = ~(target.begin(1 + row.shift, numbers[row.of], starts[row.of]) + row.number)
+            steps[row.at] = -target.length if target.up else target.length
         units = [first]
         for _ in range(numbers[at] - 1):
             units.append(list(map(add, units[-1], steps)))
         for shift, end in ((-1, 0), (1, numbers[at] - 1)):
-            changed = units[end] = units[end][:]
-            for number, row in enumerate(self._rows[at]):
+            units[end] = units[end][:]
+            for row in self._returns[at]:
                 if row.shift == shift:
-                    changed[number] = ~places[row.end]
+                    units[end][row.at] = ~places[row.end]
         return list(chain.from_iterable(units if self._passes[at].up else reversed(units)))
 
     def _terms(self, numbers: Sequence[int], places: Sequence[int]) -> dict[int, str]:

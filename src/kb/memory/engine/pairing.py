@@ -61,21 +61,13 @@ def _asked(
     recording: PlacedRecording, like: Callable[[Place], Place | None] | None
 ) -> tuple[list[int], list[tuple[object, Place | None]]]:
     """The entries that ask for a block, and what tells one from another: size, moment, term and layer."""
-    ats: list[int] = []
-    asked: list[tuple[object, Place | None]] = []
     turns = recording.turns_of_entries()
     known = {place: like(place) if like is not None and place is not None else place for place in set(turns)}
+    added = {place for place, found in known.items() if found is None and place is not None}
     log, labels, first = recording.log, recording.labels(), recording.first
-    for at in (*range(first.start), *range(first.stop, len(log))):
-        entry = log[at]
-        if entry < 0:
-            continue
-        place = known[turns[at]]
-        if place is None and turns[at] is not None:
-            continue
-        ats.append(at)
-        asked.append(((entry, labels[at]), place))
-    return ats, asked
+    looked_at = (*range(first.start), *range(first.stop, len(log)))
+    ats = [at for at in looked_at if log[at] >= 0 and turns[at] not in added]
+    return ats, [((log[at], labels[at]), known[turns[at]]) for at in ats]
 
 
 def _more(ones: Sequence[object], others: Sequence[object], here: int, there: int) -> int | None:

@@ -3,10 +3,11 @@
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Literal
 
 from kb.core.model import Architecture
-from kb.memory.engine.world import Recording, world
+from kb.memory.engine.world import NO_ENDS, Recording, world
 
 Stack = Literal["encoder", "decoder"]
 Place = tuple[Stack, int]  # a layer of a stack
@@ -34,6 +35,7 @@ class PlacedRecording(Recording):
         self._turns: list[tuple[int, Place | None]] = [(0, None)]  # from which entry on
         self._inside: Place | None = None
         self._passed: dict[Stack, int] = {}
+        self._of_paths: dict[str, Place | None] = {}  # the layers of parameters
         self._since: list[int] = []  # steps of the tape before which a layer begins or ends
         self._places: list[Place | None] = []  # and the place from there on
 
@@ -50,35 +52,44 @@ class PlacedRecording(Recording):
 
     def runs_back(self, step: int | None) -> None:
         """Steps that a checkpointed layer makes again come after all of forward."""
-        place = None
-        if step is not None:
-            at = bisect_left(self._since, step) - 1
-            place = self._places[at] if at >= 0 else None
-        self._turn(place)
+        at = -1 if step is None else bisect_left(self._since, step) - 1
+        place = self._places[at] if at >= 0 else None
+        if self._turns[-1][1] != place:
+            self._turns.append((len(self.log), place))
 
     def about(self, path: str) -> None:
         self._turn(self.layer_of(path))
 
-    def repeat(self, since: tuple[int, int, int]) -> dict[int, int]:
+    def here(self) -> tuple[int, ...]:
+        return *super().here(), len(self._turns)
+
+    def repeat(self, since: tuple[int, ...], ends: Mapping[int, tuple[int, ...]] = NO_ENDS) -> list[int]:
         start, end = since[0], len(self.log)
         turns = self.turns_of_entries()
-        passing = {~entry for entry in self.log[start:] if entry < 0 and ~entry >= start}
-        made = super().repeat(since)
-        turns += [
-            turns[number]
-            for number, entry in enumerate(self.log[start:end], start)
-            if (~entry in passing if entry < 0 else number in passing)  # what is asked for again, and given back again
-        ]
-        self._turns = [(at, turn) for at, turn in enumerate(turns) if not at or turns[at - 1] != turn]
+        ended = {~number: self._turns[here[3] - 1][1] for number, here in ends.items()}
+        spans = self.spans()
+        order = super().repeat(since, ends)
+        more = [turns[number] if number >= 0 else ended[number] for number in order]
+        spans += [(end + at, turn) for at, turn in enumerate(more) if not at or more[at - 1] != turn]
+        self._turns = spans or [(0, None)]
         self._turn(None)
-        self.first = range(start, end)
-        return made
+        if not ends:
+            self.first = range(start, end)
+        return order
 
-    def turns_of_entries(self) -> list[Place | None]:
-        """Whose turn it is at each entry; None: nobody's."""
-        found: list[Place | None] = []
+    def spans(self) -> list[tuple[int, Place | None]]:
+        """From which entry on it is whose turn; None: nobody's."""
+        found: list[tuple[int, Place | None]] = []
         ends = [at for at, _ in self._turns[1:]]
         for (at, place), end in zip(self._turns, [*ends, len(self.log)], strict=True):
+            if end > at and not (found and found[-1][1] == place):
+                found.append((at, place))
+        return found
+
+    def turns_of_entries(self) -> list[Place | None]:
+        """Whose turn it is at each entry."""
+        found: list[Place | None] = []
+        for (at, place), (end, _) in pairwise([*self.spans(), (len(self.log), None)]):
             found += [place] * (end - at)
         return found
 
@@ -89,9 +100,12 @@ class PlacedRecording(Recording):
 
     def layer_of(self, path: str) -> Place | None:
         """The layer of a parameter by its path; None where it is no layer's."""
-        stack = self._stack_of(path)
-        number = next((int(part) for part in path.split(".") if part.isdigit()), None)
-        return None if stack is None or number is None or number >= self.depth[stack] else (stack, number)
+        if path not in self._of_paths:
+            stack = self._stack_of(path)
+            number = next((int(part) for part in path.split(".") if part.isdigit()), None)
+            known = stack is not None and number is not None and number < self.depth[stack]
+            self._of_paths[path] = (stack, number) if known else None  # type: ignore[assignment]
+        return self._of_paths[path]
 
     def _turn(self, place: Place | None) -> None:
         if self._turns[-1][1] != place:

@@ -62,6 +62,7 @@ class Process:
     def __init__(self, base: PlacedRecording, deeper: Sequence[PlacedRecording], more: Sequence[int]) -> None:
         self.base, self.deeper, self.more = base, deeper, more
         self._runs = (base, *deeper)
+        self._labels = base.labels()
         self._all = [summed(each.log) for each in self._runs]
         self._lost = kept_of_segments([_loaded(each) for each in self._runs], more)
         self._resting = {name: self._at_rest(name) for name in ("load", "save")}
@@ -120,7 +121,7 @@ class Process:
 
     def name(self, moment: Moment) -> str:
         """``forward``, ``backward``, …"""
-        return self.base.label(moment.at)[0]
+        return self._labels[moment.at][0]
 
     def entries(self) -> list[int]:
         """How many entries each log has."""
@@ -383,7 +384,7 @@ def _asked_behind(recording: Recording, phase: str) -> int:
     at = max(number for number, (_, name) in enumerate(recording.starts) if name == phase)
     log = recording.log
     passed = log[: begun[at + 1]] if at + 1 < len(begun) else log
-    return sum(entry if entry >= 0 else -log[~entry] for entry in passed)
+    return sum([entry if entry >= 0 else -log[~entry] for entry in passed])
 
 
 def kept_of_segments(loaded: Sequence[list[int]], more: Sequence[int]) -> int:

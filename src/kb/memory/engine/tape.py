@@ -4,14 +4,14 @@ Sources: torch/csrc/autograd/engine.cpp (order, ``validate_outputs``), input_buf
 functions/accumulate_grad.h (stealing a gradient), torch/utils/checkpoint.py (``use_reentrant=False``).
 """
 
-import heapq
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from heapq import heappop, heappush
 from sys import getrefcount
 from typing import Any
 
 from kb.memory.engine.faults import NotFollowedError
-from kb.memory.engine.tensor import Tensor, bare, dense, like, mark, new
+from kb.memory.engine.tensor import Tensor, bare, dense, like, mark, new, stays
 from kb.memory.engine.world import world
 
 Gradients = Iterable[Tensor | None]
@@ -215,21 +215,32 @@ def _run_back(root: Any, first: Tensor, more: Sequence[tuple[Any, Tensor]] = ())
     """Backward from a node, whose own gradient ``first`` lives to the end; ``more``: gradients of nodes before it."""
     waits = _waits(root)
     buffers: dict[Any, Tensor | None] = {root: first, **dict(more)}
-    ready, hooks, layered = [(-root.sequence, root)], world.hooks, world.recording.knows_layers
+    ready, hooks = [(-root.sequence, root)], world.hooks
+    recording = world.recording
+    runs_back = recording.runs_back if recording.knows_layers else None
     while ready:
-        node = heapq.heappop(ready)[1]
+        node = heappop(ready)[1]
         if hooks and node in hooks:
             hooks.pop(node)()
         world.back = node.sequence
-        if layered:
-            world.recording.runs_back(node.sequence)
+        if runs_back is not None:
+            runs_back(node.sequence)
         grad: Any
         if not node.results:
             grad = buffers.pop(node)
         else:
             grad = [buffers.pop((node, number), None) for number in range(node.results)]
         outs = list(node.run(node, grad))
-        _validate(node, outs)
+        valid = True
+        for at, out in enumerate(outs):
+            if out is not None:
+                wanted = node.edges[at]
+                if wanted is None or out.shape != wanted[1] or out.dtype != wanted[2]:
+                    valid = False
+                    break
+        out = wanted = None  # lest they hold what is replaced
+        if not valid:
+            _validate(node, outs)
         grad = None
         if node.saved:  # what saved nothing may run back again, for another root
             node.saved.reverse()  # release_variables: the first goes first
@@ -256,14 +267,19 @@ def _run_back(root: Any, first: Tensor, more: Sequence[tuple[Any, Tensor]] = ())
             if waits[target]:
                 continue
             if type(target) is Node:
-                heapq.heappush(ready, (-target.sequence, target))
+                heappush(ready, (-target.sequence, target))
                 continue
             if hooks and target in hooks:
                 hooks.pop(target)()
             out = buffers.pop(target, None)
             if target.grad is None and out is not None:
-                alone = getrefcount(out) == ALONE and out.strides == target.strides
-                target.grad = out if alone else new(target.shape, out.dtype)
+                if getrefcount(out) == ALONE and out.strides == target.strides:
+                    if recording.gradients is not None:
+                        alone = getrefcount(out.storage) == HELD_ONCE
+                        stays(out, alone=alone)
+                    target.grad = out
+                else:
+                    target.grad = new(target.shape, out.dtype)
                 mark(target.grad, "gradients")
             out = None
             if world.ready is not None and target.grad is not None:

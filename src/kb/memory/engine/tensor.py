@@ -100,12 +100,40 @@ def arranged(shape: Shape, strides: Shape) -> Shape | None:
 
 def new(shape: Shape, dtype: str, strides: Shape | None = None, node: Any = None) -> Tensor:
     """A tensor with a storage of its own; contiguous unless ``strides`` say otherwise."""
-    return Tensor(shape, dtype, strides or packed(shape), Storage(_size(shape, dtype)), node)
+    size, in_order = _laid(shape, dtype)
+    storage: Storage = _Made()
+    tensor: Tensor = _Whole()
+    storage.size = size
+    if size:
+        storage.recording = recording = world.recording
+        storage.log = log = recording.log
+        storage.number = len(log)
+        log.append(size)
+        if recording.watches:
+            recording.watch(storage.number)
+    tensor.shape, tensor.dtype, tensor.strides, tensor.storage = shape, dtype, strides or in_order, storage
+    tensor.node, tensor.needs, tensor.based, tensor.grad = node, node is not None, False, None
+    return tensor
+
+
+class _Made(Storage):
+    """One that :func:`new` fills itself: there are thousands, and a call less for each."""
+
+    __slots__ = ()
+    __init__ = object.__init__
+
+
+class _Whole(Tensor):
+    """As :class:`_Made`."""
+
+    __slots__ = ()
+    __init__ = object.__init__
 
 
 @lru_cache(SHAPES)
-def _size(shape: Shape, dtype: str) -> int:
-    return prod(shape) * WIDTH[dtype]
+def _laid(shape: Shape, dtype: str) -> tuple[int, Shape]:
+    """The bytes of a contiguous tensor, and its strides."""
+    return prod(shape) * WIDTH[dtype], packed(shape)
 
 
 def like(tensor: Tensor, dtype: str | None = None, node: Any = None) -> Tensor:
@@ -158,6 +186,13 @@ def mark(tensor: Tensor, term: str, path: str = "") -> None:
         storage.recording.terms[storage.number] = term
         if path:
             storage.recording.paths[storage.number] = path
+
+
+def stays(tensor: Tensor, *, alone: bool) -> None:
+    """A tensor is a leaf's gradient from here on; ``alone``: nothing else holds its storage."""
+    storage = tensor.storage
+    if storage.size:
+        storage.recording.stays(storage.number, alone=alone)
 
 
 def scratch(*sizes: int) -> None:

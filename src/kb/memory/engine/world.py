@@ -1,8 +1,8 @@
 """What torch keeps as global state, and the recording that a run's allocations go to."""
 
 import gc
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from operator import itemgetter
 from threading import Lock
@@ -32,7 +32,20 @@ def _higher(one: Peak, other: Peak) -> Peak:
     return higher._replace(reserved=max(one.reserved, other.reserved))
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """What a run makes is let go by its references; looking for circles among so many objects takes a third longer."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
 Label = tuple[str, str]  # the moment, and the term, that something is asked for under
+NO_ENDS: Mapping[int, tuple[int, ...]] = {}
 Act = tuple[int, str, Any]  # before which entry; `phase`, `empty` or `stream`; which
 
 
@@ -55,6 +68,8 @@ class Recording:
         self.terms: dict[int, str] = {}
         self.paths: dict[int, str] = {}
         self.acts: list[Act] = []  # what happens between entries
+        # Of leaves: where each came to stay, and the term that it had. None where no second pass asks for it.
+        self.gradients: dict[int, tuple[tuple[int, ...] | None, str | None]] | None = None
         self.limit: int | None = None  # bytes that PyTorch may reserve, for code that asks
         self._moment, self._term = "loading", "parameters"
         self._labels: list[tuple[int, Label]] = [(0, (self._moment, self._term))]
@@ -152,7 +167,8 @@ class Recording:
         blocks: Blocks = [None] * len(self.log)
         phase, start = "", 0
         for at, stop, kind, which in self._stages():
-            pool.serve(self.log, blocks, at, stop)
+            with uncollected():
+                pool.serve(self.log, blocks, at, stop)
             if kind == "phase":
                 if phase:
                     place = start - 1 if pool.peak_at is None else pool.peak_at
@@ -190,14 +206,15 @@ class Recording:
 
     def alive(self, ats: Collection[int]) -> dict[int, list[int]]:
         """For each of some entries of the log, the entries that asked for what is alive after it."""
-        living: set[int] = set()
+        living: list[int] = []
         found, done = {}, 0
         for at in sorted(ats):
             passed = self.log[done : at + 1]
-            living.update(number for number, entry in enumerate(passed, done) if entry >= 0)
-            living.difference_update(~entry for entry in passed if entry < 0)
+            given_back = {~entry for entry in passed if entry < 0}
+            living = [number for number in living if number not in given_back]
+            living += [number for number, entry in enumerate(passed, done) if entry >= 0 and number not in given_back]
             done = max(done, at + 1)
-            found[at] = sorted(living)
+            found[at] = living
         return found
 
     def sums(self, ats: Collection[int], *, since: int = 0) -> dict[int, dict[str, int]]:
@@ -226,45 +243,87 @@ class Recording:
         """The moment and the term of one entry."""
         return self._labels[bisect_right(self._labels, number, key=itemgetter(0)) - 1][1]
 
-    def here(self) -> tuple[int, int, int]:
-        """Where the recording stands: what :meth:`repeat` begins with."""
+    def here(self) -> tuple[int, ...]:
+        """Where the recording stands: its entries, acts and labels. What :meth:`repeat` begins with."""
         return len(self.log), len(self.acts), len(self._labels)
 
-    def repeat(self, since: tuple[int, int, int]) -> dict[int, int]:
+    def stays(self, number: int, *, alone: bool) -> None:
+        """What entry ``number`` asked for is a leaf's gradient from here on. A pass that finds one there adds to it,
+        and lets go of its own: here, where nothing else holds it (``alone``)."""
+        if self.gradients is not None:
+            self.gradients.pop(number, None)
+            self.gradients[number] = (self.here() if alone else None), self.terms.get(number)
+
+    def repeat_pass(self, since: tuple[int, ...]) -> bool:
+        """Ask for what a second pass asks for, which finds the gradients of the one since :meth:`here` gave ``since``.
+
+        Returns:
+            Whether that is known; else nothing is asked for.
+        """
+        given_back = {~entry for entry in self.log[since[0] :] if entry < 0}
+        found = {number: kept for number, kept in (self.gradients or {}).items() if number not in given_back}
+        ends = {number: here for number, (here, _) in found.items() if here is not None}
+        if len(ends) < len(found) or len(self.acts) > since[1]:
+            return False
+        at = len(self.log)
+        for like, number in enumerate(self.repeat(since, ends), at):
+            if number in found:
+                del self.terms[like]
+                term = found[number][1]
+                if term is not None:
+                    self.terms[like] = term
+        return True
+
+    def repeat(self, since: tuple[int, ...], ends: Mapping[int, tuple[int, ...]] = NO_ENDS) -> list[int]:
         """Ask again for what was asked for since :meth:`here` gave ``since``, in the same order and phases.
 
         Blocks that are still there are not made again, and those from before that were given back are not given back
         again: what stays is made once (states of an optimizer, workspaces).
 
+        Args:
+            ends: of blocks that are still there where they are given back, asked for again: what :meth:`here` gave.
+
         Returns:
-            Each entry that is asked for again, and its like.
+            For each entry that follows from here on the one that it is like; ``~n``: it gives back the like of ``n``.
         """
-        start, acted, labelled = since
-        log = self.log
-        again = log[start:]
-        passing = {~entry for entry in again if entry < 0 and ~entry >= start}
-        at, made, places = len(log), dict[int, int](), list[int]()  # entry → its like; entry by entry, where it goes
-        for number, entry in enumerate(again, start):
-            places.append(at)
-            if entry < 0:
-                if ~entry not in passing:
-                    continue
-                entry = ~made[~entry]
-            elif number in passing:
-                made[number] = at
-            else:
-                continue
-            log.append(entry)
-            at += 1
-        places.append(at)
-        self.acts += [(places[before - start], kind, which) for before, kind, which in self.acts[acted:]]
-        first = self._labels[labelled - 1][1]
-        self._labels.append((places[0], first))
-        self._labels += [(places[before - start], label) for before, label in self._labels[labelled:-1]]
+        start, acted, labelled, *_ = since
+        log, at = self.log, len(self.log)
+        order = self._again(start, ends)
+        made = dict(zip(order, range(at, at + len(order)), strict=True))
+        log += [
+            ~made[~number] if number < 0 else entry if (entry := log[number]) >= 0 else ~made[~entry]
+            for number in order
+        ]
+        followed = [number for number in order if number >= 0] if ends else order
+        marks = [here[2] for here in ends.values()]
+
+        def place(before: int, mark: int) -> int:
+            """Where what happened before an entry goes; ``mark``: which of the labels it is."""
+            return at + bisect_left(followed, before) + bisect_right(marks, mark)
+
+        self.acts += [(place(before, 0), kind, which) for before, kind, which in self.acts[acted:]]
+        again = [(place(before, mark), label) for mark, (before, label) in enumerate(self._labels[labelled:], labelled)]
+        self._labels += [(at, self._labels[labelled - 1][1]), *again]
         self._moment, self._term = self._labels[-1][1]
         for said in (self.terms, self.paths):
-            said |= {like: said[number] for number, like in made.items() if number in said}
-        return made
+            said |= {made[number]: what for number, what in said.items() if number in made}
+        return order
+
+    def _again(self, start: int, ends: Mapping[int, tuple[int, ...]]) -> list[int]:
+        """What :meth:`repeat` returns: entries from ``start`` on that are asked for and given back again."""
+        asked = self.log[start:]
+        passing = {~entry for entry in asked if entry < 0 and ~entry >= start} | ends.keys()
+        order = [number for number, entry in enumerate(asked, start) if (number if entry >= 0 else ~entry) in passing]
+        if not ends:
+            return order
+        found: list[int] = []
+        done = 0
+        for number, (before, *_) in ends.items():
+            place = bisect_left(order, before)
+            found += order[done:place]
+            found.append(~number)
+            done = place
+        return found + order[done:]
 
 
 class World:
@@ -330,15 +389,6 @@ _LOCK = Lock()
 
 @contextmanager
 def held() -> Iterator[None]:
-    """The world for one run at a time: threads of an editor wait for each other.
-
-    What a run makes is let go by its references; looking for circles among so many objects would take a third longer.
-    """
-    with _LOCK:
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            yield
-        finally:
-            if collects:
-                gc.enable()
+    """The world for one run at a time: threads of an editor wait for each other."""
+    with _LOCK, uncollected():
+        yield

@@ -51,6 +51,8 @@ def train(
     same = same and (units is None or not units.flat)  # FSDP1 tries its buffers before the first
     same = same and setup.keeps_outputs == "no"  # else the first step has none of a step before it
     repeats = recording.repeats and sources is None and optimizer.alike and same
+    plain = reducer is None and zero is None and units is None and setup.keeps_outputs == "no"
+    passes_alike = recording.repeats and sources is None and plain and passes > 1
     outputs = Outputs(setup.keeps_outputs)
     lengths = sources or (setup.max_source_length,) * (STEPS * passes)
     for at in range(0, len(lengths), passes):
@@ -60,7 +62,11 @@ def train(
         recording.moment, recording.term = "forward", "temporaries"
         if before is not None:
             before()
+        begun = recording.here()
+        recording.gradients = {} if passes_alike else None
         for number, source in enumerate(lengths[at : at + passes], 1):
+            if number > 1 and passes_alike and recording.repeat_pass(begun):
+                break
             if reducer is not None:
                 reducer.reduces = number == passes
             if units is not None:
@@ -71,6 +77,7 @@ def train(
         optimizer.step()
         outputs.step_ends()
     outputs.let_go()
+    recording.gradients = None
     world.ready = None
     return optimizer
 
