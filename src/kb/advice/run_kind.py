@@ -8,9 +8,18 @@ from kb.advice.post_training import RANKING
 from kb.advice.settings_reader import SettingsReader
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
+from kb.core.facts import VersionOf
 from kb.core.model import Model
-from kb.core.setup import Assumption, WeightType
+from kb.core.setup import Assumption, Attention, WeightType
+from kb.memory.releases import SDPA_SINCE, boundaries_of, causal_loss_of, has_sdpa, last_logits_since
 
+KERNELS: Mapping[str, Attention] = {
+    "eager": "eager",
+    "sdpa": "sdpa",
+    "flash_attention_2": "flash",
+    "flash_attention_3": "flash",
+    "flash": "flash",
+}
 WEIGHT_TYPES: Mapping[str, WeightType] = {
     "float16": "fp16",
     "fp16": "fp16",
@@ -65,6 +74,29 @@ def weights_of(
     if model is not None and (loaded, own) != ("fp32", "fp32"):
         read.or_assume(DTYPE, None, NAMES[loaded], reason)
     return loaded
+
+
+def attention_of(read: SettingsReader, model: Model | None, versions: VersionOf) -> Attention:
+    """The kernel that the config names, else the default of the release at hand; of the newest where it is unknown."""
+    name, model_type = "model.attn_implementation", model.architecture.model_type if model is not None else ""
+    named = KERNELS.get(str(read.value(name)))
+    since = SDPA_SINCE.get(model_type)
+    release = versions("transformers", since) if since is not None else None
+    if release is not None and not has_sdpa(model_type, release):
+        return read.or_assume(name, named, "eager", "attention_of_release")  # type: ignore[no-any-return]
+    return read.or_assume(name, named, "sdpa", "library_default")  # type: ignore[no-any-return]
+
+
+def logits_of(model: Model | None, versions: VersionOf) -> dict[str, Any]:
+    """What a causal model does with its logits under the release at hand; under the newest where it is unknown."""
+    if model is None:
+        return {}
+    model_type = model.architecture.model_type
+    release = versions("transformers", *boundaries_of(model_type))
+    if release is None:
+        return {}
+    whole = release < last_logits_since(model_type)
+    return {"causal_loss": causal_loss_of(model_type, release), "whole_logits": whole}
 
 
 def _usual(read: SettingsReader, transformers: tuple[int, ...] | None) -> tuple[str, str]:

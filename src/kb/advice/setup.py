@@ -9,6 +9,8 @@ from kb.advice.preparation import with_preparation
 from kb.advice.project_lengths import FULL, LENGTHS, answer_length, lengths_of_sound, with_lengths, with_pictures
 from kb.advice.run_kind import (
     OWN_TYPE_SINCE,
+    attention_of,
+    logits_of,
     optimizer_of,
     packs_experts,
     says_training,
@@ -29,16 +31,7 @@ from kb.advice.usual import assumed_source_length, reads_target, that_matter
 from kb.core.document import Unit
 from kb.core.facts import FactType, VersionOf
 from kb.core.model import Model
-from kb.core.setup import ACCUMULATED, Assumption, Attention, CausalLoss, Method, TrainingSetup
-from kb.memory.releases import BOUNDARIES, SDPA_SINCE, causal_loss_of, has_sdpa
-
-ATTENTIONS: Mapping[str, Attention] = {
-    "eager": "eager",
-    "sdpa": "sdpa",
-    "flash_attention_2": "flash",
-    "flash_attention_3": "flash",
-    "flash": "flash",
-}
+from kb.core.setup import ACCUMULATED, Assumption, Method, TrainingSetup
 
 NOT_MODELLED = "run.not_modelled"
 # Kinds of post-training whose memory is that of plain training. Preference and reinforcement runs hold two answers a
@@ -107,8 +100,8 @@ def setup_of(
         fp16=fp16,
         bf16=bf16,
         weights=weights_of(read, model, given, transformers),
-        attn_implementation=_attention(read, model, versions),
-        causal_loss=_causal_loss(model, versions),
+        attn_implementation=attention_of(read, model, versions),
+        **logits_of(model, versions),
         per_device_train_batch_size=_batch(read, "training.per_device_train_batch_size", trained),
         per_device_eval_batch_size=_batch(read, "training.per_device_eval_batch_size", training and evaluates),
         gradient_accumulation_steps=_accumulation(read),
@@ -285,25 +278,6 @@ def _accumulation(read: SettingsReader) -> int:
     value, default = read.number(name), read.default(name)
     steps = read.or_assume(name, value, ACCUMULATES, ACCUMULATED) if default is None else value or default
     return int(steps)
-
-
-def _attention(read: SettingsReader, model: Model | None, versions: VersionOf) -> Attention:
-    name = "model.attn_implementation"
-    named: Attention | None = ATTENTIONS.get(str(read.value(name)))
-    model_type = model.architecture.model_type if model is not None else ""
-    since = SDPA_SINCE.get(model_type)
-    release = versions("transformers", since) if since is not None else None
-    if release is not None and not has_sdpa(model_type, release):
-        return read.or_assume(name, named, "eager", "attention_of_release")  # type: ignore[no-any-return]
-    return read.or_assume(name, named, "sdpa", "library_default")  # type: ignore[no-any-return]
-
-
-def _causal_loss(model: Model | None, versions: VersionOf) -> CausalLoss:
-    """As the release at hand computes it; as the newest, where it is not known."""
-    release = versions("transformers", *BOUNDARIES)
-    if model is None or release is None:
-        return "labels"
-    return causal_loss_of(model.architecture.model_type, release)
 
 
 def _optimizer(read: SettingsReader, matters: bool) -> str:

@@ -163,6 +163,7 @@ class TrainingSetup(NamedTuple):
     weights: WeightType = "fp32"
     attn_implementation: Attention = "sdpa"
     causal_loss: CausalLoss = "labels"
+    whole_logits: bool = False  # generation makes logits of all of the prompt, not of its last token
     padded: bool = True
 
     per_device_train_batch_size: int = 8

@@ -23,12 +23,25 @@ SDPA_SINCE: Mapping[str, Release] = {
     "electra": (5, 0),
     **dict.fromkeys(("t5", "mt5", "umt5"), (5, 15)),
 }
+# From which release on generation makes logits of the last token alone; before, of the whole prompt, for each beam.
+# Source: `logits_to_keep` (`num_logits_to_keep` before 4.50) in models/*/modeling_*.py; 4.45 for what is not named.
+LAST_LOGITS: Mapping[str, Release] = {
+    "falcon": (4, 47),
+    "granite": (4, 48),
+    "gpt_neox": (4, 49),
+    "gpt2": (4, 53),
+    **dict.fromkeys(("bloom", "codegen", "gpt_bigcode", "gpt_neo", "gptj", "opt"), (5, 0)),
+}
 # Causal models that had a loss of their own, on logits in the type in which they were made (models/*/modeling_*.py).
 OWN_LOSS = ("bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj", "opt")
 SHARED_LOSS = (4, 48)  # since then these too have ForCausalLMLoss; GPT-NeoX from 4.49, as its logits are copied no more
 LABELS_SHIFTED = (4, 49)  # since then the labels are shifted, and the logits not copied (loss/loss_utils.py)
 LOGITS_AS_MADE = (4, 46)  # since then a model returns its logits as they were made; before, in fp32 (`logits.float()`)
-BOUNDARIES = (LOGITS_AS_MADE, SHARED_LOSS, LABELS_SHIFTED)
+WIDE_UNTIL = {
+    "granite": (4, 48),
+    "mistral": (4, 48),
+    "starcoder2": (4, 47),
+}  # these did so for longer, where they train
 
 
 def has_sdpa(model_type: str, release: Release) -> bool:
@@ -42,4 +55,15 @@ def causal_loss_of(model_type: str, release: Release) -> CausalLoss:
         return "labels"
     if model_type in OWN_LOSS and (release < SHARED_LOSS or model_type == "gpt_neox"):
         return "narrow"
-    return "copied" if release >= LOGITS_AS_MADE else "wide"
+    return "copied" if release >= WIDE_UNTIL.get(model_type, LOGITS_AS_MADE) else "wide"
+
+
+def last_logits_since(model_type: str) -> Release:
+    """From which release on generation makes logits of the last token alone."""
+    return LAST_LOGITS.get(model_type, (4, 45))
+
+
+def boundaries_of(model_type: str) -> tuple[Release, ...]:
+    """The releases with which anything here changes for a causal model of the type."""
+    own = {WIDE_UNTIL.get(model_type, LOGITS_AS_MADE), last_logits_since(model_type), SHARED_LOSS, LABELS_SHIFTED}
+    return tuple(sorted(own))

@@ -70,6 +70,7 @@ class Options(NamedTuple):
     frozen_dtype: str | None = None  # of that, where it is not ``dtype``
     fused: Fused | None = None
     causal_loss: CausalLoss = "labels"
+    whole_logits: bool = False
 
 
 def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Options:
@@ -130,6 +131,7 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
         frozen_dtype=None if setup.fsdp or by_deepspeed else TYPES.get(setup.frozen_weights or ""),
         fused=_fused(setup),
         causal_loss=setup.causal_loss,
+        whole_logits=setup.whole_logits,
     )
 
 

@@ -231,8 +231,10 @@ class Decoder(Model):
         return SlidingCache(self.slides, window) if window and any(self.slides) else Cache()
 
     def step(self, ids: Tensor, padding: Any, positions: Tensor, cache: Cache) -> Tensor:
-        """One step of decoding: the logits of the last token (``logits_to_keep=1``)."""
+        """One step of decoding: the logits of the last token (``logits_to_keep=1``), or of all of them."""
         hidden = self.base(ids, padding, positions, cache)
+        if self.options.whole_logits:
+            return self.scores(hidden)
         last = Tensor((hidden.shape[0], 1, hidden.shape[2]), hidden.dtype, hidden.strides, hidden.storage)
         del hidden
         return self.scores(last)
