@@ -45,13 +45,16 @@ def kept_in_fp32(model: Any, dtype: Any) -> list[str]:
 
 def not_quantized(model: Any, skipped: list[str] | None = None) -> list[str]:
     """Names of modules that bitsandbytes leaves as they are: those named, else the library's own choice."""
+    from torch.utils._python_dispatch import _disable_current_modes
     from transformers.quantizers.base import HfQuantizer
 
     if hasattr(HfQuantizer, "get_modules_to_not_convert"):
-        return list(HfQuantizer.get_modules_to_not_convert(model, skipped, model._keep_in_fp32_modules))
+        with _disable_current_modes():  # type: ignore[no-untyped-call]
+            return list(HfQuantizer.get_modules_to_not_convert(model, skipped, model._keep_in_fp32_modules))
     from transformers.integrations import get_keys_to_not_convert  # type: ignore[attr-defined]
 
-    own = skipped if skipped is not None else get_keys_to_not_convert(model)
+    with _disable_current_modes():  # type: ignore[no-untyped-call]
+        own = skipped if skipped is not None else get_keys_to_not_convert(model)  # of a copy
     return [*own, *(model._keep_in_fp32_modules or ())]
 
 
