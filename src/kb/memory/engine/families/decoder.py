@@ -226,6 +226,32 @@ class Decoder(Model):
         window = self.architecture.window
         return SlidingCache(self.slides, window) if window and any(self.slides) else Cache()
 
+    # What ``generate`` asks of a model that sees, whose processor says of each token of which kind it is.
+
+    def kinds_of(self, batch: list[Any]) -> Any:
+        """Of each token of the prompt, where ``generate`` is told."""
+        return None
+
+    def numbered(self, places: Any, ids: Tensor, mask: Any, kinds: Any) -> Any:
+        """``_prepare_position_ids_for_generation``, from places of text on."""
+        return places
+
+    def counted(self, places: Any) -> Any:
+        """``prepare_inputs_for_generation``: a step's places as the model counts them."""
+        return places
+
+    def kinds_longer(self, rows: int, length: int) -> Any:
+        """``_update_model_kwargs_for_generation``: kinds of tokens with that of the next, before places and mask."""
+        return None
+
+    def named_longer(self, kinds: Any, rows: int, length: int) -> Any:
+        """The same, behind places and mask."""
+        return kinds
+
+    def answered(self, ids: Tensor, padding: Any, positions: Any, kinds: Any, cache: Cache) -> Tensor:
+        """A step of ``generate``."""
+        return self.step(ids, padding, positions, cache)
+
     def step(self, ids: Tensor, padding: Any, positions: Tensor, cache: Cache) -> Tensor:
         """One step of decoding: the logits of the last token (``logits_to_keep=1``)."""
         hidden = self.base(ids, padding, positions, cache)

@@ -35,19 +35,12 @@ class Projector:
         return self.second(x)
 
 
-def _most_beams(setup: TrainingSetup) -> int:
-    """Of the run's answers."""
-    evaluated = setup.generation_num_beams if setup.do_eval and setup.predict_with_generate else 1
-    return max(evaluated, setup.inference_num_beams if setup.do_predict else 1)
-
-
 class Llava(Decoder):
     """``LlavaForConditionalGeneration``."""
 
     flattens = shards = False
     inputs = 3  # ids, mask and labels; pictures come behind
     projector_class: Any = Projector
-    answers = True  # whether generation about pictures is followed
     seen: Any = None  # what ``generate`` has seen of a prompt's pictures before it reads the prompt
     beside: Any = None  # what the last step's outputs hold beside logits
     caches = True  # the language model keeps a cache in training too, as its own config has it
@@ -56,11 +49,9 @@ class Llava(Decoder):
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
         vision = architecture.vision
         assert vision is not None
-        check_seeing(architecture, setup, TOWER_ACTIVATIONS, answers=cls.answers)
+        check_seeing(architecture, setup, TOWER_ACTIVATIONS)
         if setup.images is None:
             raise NotFollowedError("images of unknown size")
-        if setup.images.number and _most_beams(setup) > 1:
-            raise NotFollowedError("beams of answers about images")  # what is seen is put beside each
         tokens = cls.tokens_of(setup.images, vision) * setup.images.number
         if tokens and tokens + setup.images.number >= setup.max_source_length:
             raise NotFollowedError(f"{tokens} image tokens in {setup.max_source_length}")

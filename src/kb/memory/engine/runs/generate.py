@@ -11,7 +11,7 @@ from kb.memory.engine.autocast import autocast
 from kb.memory.engine.families.attention import PairedCache
 from kb.memory.engine.modules import Model
 from kb.memory.engine.runs.beams import Answer, Continuation, search, suppressed
-from kb.memory.engine.runs.decoding import both_longer, numbered, or_padding, still_unfinished
+from kb.memory.engine.runs.decoding import both_longer, numbered, or_padding, still_unfinished, stop_check
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, mark, new
 from kb.memory.engine.world import world
 
@@ -74,8 +74,9 @@ def prompted(model: Any, batch: list[Any], decoding: Decoding) -> None:
     if rows > 1:
         asked((rows,))  # does any prompt end in padding?
     position: Any = None
+    kinds = model.kinds_of(batch)
     if model.numbers:
-        position = numbered(rows, length)
+        position = model.numbered(numbered(rows, length), ids, mask, kinds)
     asked((rows, length))
     if not model.options.padded:
         mask = None  # a mask of ones alone is dropped
@@ -88,7 +89,7 @@ def prompted(model: Any, batch: list[Any], decoding: Decoding) -> None:
             model, rows, decoding, Continuation(model, ids, mask, position, model_call, decoding.wrapped), ids, middle
         )
     else:
-        greedy(model, ids, mask, position, decoding)
+        greedy(model, (ids, mask, position, kinds), decoding)
     del ends, seen
 
 
@@ -98,24 +99,32 @@ def _for_beams(ids: Tensor, mask: Any, position: Any, rows: int) -> tuple[Tensor
     return new(shape, I64), mask and new(shape, I64), position and new(shape, I64)
 
 
-def greedy(model: Any, ids: Tensor, mask: Any, position: Any, decoding: Decoding) -> None:
-    """``_sample`` of a decoder: prefill, then a token at a time."""
+def greedy(model: Any, prompt: tuple[Any, ...], decoding: Decoding) -> None:
+    """``_sample`` of a decoder: prefill, then a token at a time.
+
+    Args:
+        prompt: ids, mask, positions and, of a model that sees, what kinds of tokens there are.
+    """
+    ids, mask, position, kinds = prompt  # the caller's arguments keep them
     rows, length = ids.shape
-    given = position  # to ``_sample``: its caller's arguments keep it
     unfinished, cache = new((rows,), I64), model.cache()
     logits: Any
     chosen: Any
     held: Any
     inputs: Any
     place: Any
+    told: Any
+    longer: Any
     logits = chosen = held = shares = None
     step = 0
     while step < decoding.tokens:
         inputs = new((rows, length), I64) if step == 0 else new((rows, 1), I64)
-        place = position if step == 0 or position is None else new((rows, 1), I64)
-        held = inputs, mask, place
-        out, beside = model_call(model, lambda held=held: model.step(*held, cache), decoding.wrapped)
-        inputs = place = None
+        place = position if step == 0 or position is None else new((*position.shape[:-1], 1), I64)
+        told = kinds if step == 0 or kinds is None else new((rows, 1), I64)
+        place = model.counted(place)
+        held = inputs, mask, place, told
+        out, beside = model_call(model, lambda held=held: model.answered(*held, cache), decoding.wrapped)
+        inputs = place = told = None
         if step == 0:
             held = None
             model.decodes = True  # beam search does without
@@ -124,7 +133,10 @@ def greedy(model: Any, ids: Tensor, mask: Any, position: Any, decoding: Decoding
         if grown:
             cache.grow(grown)
             step += grown
+        longer = model.kinds_longer(rows, length + step) if kinds is not None else None
         position, mask = both_longer(position, mask, rows, length + step)
+        kinds = model.named_longer(longer, rows, length + step)
+        longer = None
         logits = new((rows, out.shape[-1]), F32)
         mark(logits, "logits")
         if decoding.sampled:
@@ -134,9 +146,10 @@ def greedy(model: Any, ids: Tensor, mask: Any, position: Any, decoding: Decoding
         chosen = or_padding(rows)
         ids = new((rows, length + step), I64)
         unfinished = still_unfinished(rows)
+        stop_check()
         del out, beside
     model.decodes = False
-    del unfinished, logits, chosen, held, shares, given
+    del unfinished, logits, chosen, held, shares, prompt
 
 
 def _draw(shares: Tensor) -> None:
