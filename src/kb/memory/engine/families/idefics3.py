@@ -10,6 +10,7 @@ from kb.core.setup import Images, TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.families.clip_tower import ClipAttention, ClipLayer, ClipMlp, ClipTower
 from kb.memory.engine.families.llava import Llava, placeholders
+from kb.memory.engine.families.picture_places import beside_beams
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm, Linear, Model
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, new
@@ -184,6 +185,11 @@ class Idefics3(Llava):
     def given(self, features: Any, held: Any) -> Any:
         """What the outputs hold of what is seen."""
         return features
+
+    def look_with_beams(self, ids: Tensor, beams: int) -> Any:
+        last, *parts = self.seen
+        self.seen = last, *beside_beams(ids, parts, beams)
+        return self.seen
 
     def features_of(self, pixels: Tensor, seen: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         """``get_image_features``: pictures of nothing but padding are left out, of which there are none."""

@@ -11,6 +11,7 @@ from kb.memory.engine import ops
 from kb.memory.engine.families.clip_tower import TOWER_ACTIVATIONS, ClipTower
 from kb.memory.engine.families.decoder import Decoder
 from kb.memory.engine.families.decoder_parts import activation_of
+from kb.memory.engine.families.picture_places import beside_beams
 from kb.memory.engine.families.qwen_vl import Held, check_seeing
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Linear, Model
@@ -149,6 +150,11 @@ class Llava(Decoder):
         """``_prepare_multimodal_encoder_kwargs_for_generation`` (generation/utils.py): pictures are seen before the
         prompt is read, and what is seen of them lives as long as the answer."""
         self.seen = self.features_of(*pictures)
+        return self.seen
+
+    def look_with_beams(self, ids: Tensor, beams: int) -> Any:
+        """``_expand_multimodal_outputs``: what is seen, once for each beam."""
+        self.seen = *self.seen[:-1], beside_beams(ids, self.seen[-1], beams)
         return self.seen
 
 

@@ -11,6 +11,7 @@ from kb.memory.engine import ops
 from kb.memory.engine.families.attention import Cache
 from kb.memory.engine.families.decoder_inputs import BOTH, NAMED, masked, of_layer
 from kb.memory.engine.families.llava import Llava, placeholders
+from kb.memory.engine.families.picture_places import counted_by_sample
 from kb.memory.engine.families.qwen_vl import Held
 from kb.memory.engine.modules import Linear, Model
 from kb.memory.engine.runs.decoding import masked_longer
@@ -95,6 +96,17 @@ class PaliGemma(Llava):
         return last, self.projector(last)
 
     # What ``generate`` does of its own.
+
+    def look_with_beams(self, ids: Tensor, beams: int) -> Any:
+        """Features that are one tensor are repeated sample by sample, and put together again."""
+        last, features = self.seen
+        self.seen, shape, dtype = None, features.shape, features.dtype
+        with counted_by_sample(ids, shape[0]) as number:
+            repeated: Any = [new((number * beams, *shape[1:]), dtype) for _ in range(ids.shape[0])]
+            features = None
+            self.seen = last, new((shape[0] * beams, *shape[1:]), dtype)
+            del repeated
+        return self.seen
 
     def kinds_of(self, batch: list[Any]) -> Any:
         return batch[-1] if len(batch) > self.inputs else None

@@ -12,7 +12,7 @@ from kb.memory.engine import ops
 from kb.memory.engine.families.decoder import Decoder
 from kb.memory.engine.families.decoder_parts import ACTIVATIONS
 from kb.memory.engine.families.decoder_inputs import masked
-from kb.memory.engine.families.picture_places import AXES, Sizes, told_places
+from kb.memory.engine.families.picture_places import AXES, Sizes, beside_beams, told_places
 from kb.memory.engine.families.vision_tower import Tower
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.runs.decoding import masked_longer
@@ -47,20 +47,12 @@ def check_seeing(architecture: Architecture, setup: TrainingSetup, activations: 
         "label_smoothing_factor": setup.label_smoothing_factor > 0,
         "ZeRO-3": setup.zero_stage == 3,
         "packing": setup.lengths is not None,
-        # what is seen is put beside each
-        "beams of answers about images": setup.images is not None and setup.images.number > 0 and _most_beams(setup) > 1,
         **({str(setup.post.kind): setup.post.kind != "sft"} if setup.post is not None else {}),
         f"activation {vision.activation}": vision.activation not in activations,
     }
     for name, refuses in refused.items():
         if refuses:
             raise NotFollowedError(name)
-
-
-def _most_beams(setup: TrainingSetup) -> int:
-    """Of the run's answers."""
-    evaluated = setup.generation_num_beams if setup.do_eval and setup.predict_with_generate else 1
-    return max(evaluated, setup.inference_num_beams if setup.do_predict else 1)
 
 
 class Held:
@@ -201,6 +193,11 @@ class QwenVl(Decoder):
     def look(self, *pictures: Tensor) -> Any:
         """``_prepare_multimodal_encoder_kwargs_for_generation``: as of :class:`~llava.Llava`."""
         self.seen = self.features_of(*pictures)
+        return self.seen
+
+    def look_with_beams(self, ids: Tensor, beams: int) -> Any:
+        """``_expand_multimodal_outputs``: as of :class:`~llava.Llava`."""
+        self.seen = *self.seen[:-1], beside_beams(ids, self.seen[-1], beams)
         return self.seen
 
     def kinds_of(self, batch: list[Any]) -> Any:

@@ -16,10 +16,13 @@ def numbered(rows: int, length: int) -> Tensor:
     return found
 
 
-def both_longer(position: Any, mask: Any, rows: int, length: int) -> tuple[Any, Any]:
-    """Positions and mask for the next token; the old positions live until both are there
+def all_longer(model: Any, given: tuple[Any, Any, Any], rows: int, length: int) -> tuple[Any, Any, Any]:
+    """Positions, mask and kinds of tokens for the next token; the old ones live until all are there
     (``_update_model_kwargs_for_generation``)."""
-    return position and _longer(position.shape[:-1], length), mask and masked_longer(rows, length)
+    position, mask, kinds = given
+    longer = model.kinds_longer(rows, length) if kinds is not None else None
+    position, mask = position and _longer(position.shape[:-1], length), mask and masked_longer(rows, length)
+    return position, mask, model.named_longer(longer, rows, length)
 
 
 def _longer(rows: tuple[int, ...], length: int) -> Tensor:
