@@ -19,10 +19,11 @@ from kb.memory.engine.modules import Model
 from kb.memory.engine.options import TYPES
 from kb.memory.engine.quantized import packed_elements
 from kb.memory.engine.tape import record
-from kb.memory.engine.tensor import F32, I8, WIDTH, Storage, Tensor, mark, new
+from kb.memory.engine.tensor import BF16, F16, F32, I8, WIDTH, Storage, Tensor, mark, new
 from kb.memory.engine.world import Recording, world
 
 COPY_IN, REDUCE = 1, 3  # streams that ask for blocks, beside the first
+FLOATS = (F32, F16, BF16)
 ORDER = ("layer", "embed", "tail")  # in which units are made
 
 
@@ -289,10 +290,16 @@ class Units:
         unit = self.named.get(name)
         if unit is None:
             return call(x, *rest)
+        if unit.state != "backward" and self.output is not None:
+            x, *rest = taken((x, *rest), self.output)  # type: ignore[assignment]
         x = unit.enter(x)
         out = call(x, *rest)
         unit.leave(out)
         return out
+
+    def taken(self, batch: Sequence[Any]) -> Sequence[Any]:
+        """The root's inputs, in the type of mixed precision (``cast_forward_inputs``)."""
+        return batch if self.output is None else taken(batch, self.output)
 
     def given(self, outputs: Sequence[Any]) -> list[Any]:
         """The root's outputs: backward begins at them, and they leave in the type of mixed precision."""
@@ -328,6 +335,11 @@ class Units:
 
     def decays(self, shard: Tensor) -> bool:
         return id(shard) not in self.plain
+
+
+def taken(inputs: Sequence[Any], dtype: str) -> list[Any]:
+    """What a module is given, its numbers in the type of mixed precision (``_cast_fp_tensor``, _fsdp_common.py)."""
+    return [ops.cast(each, dtype) if isinstance(each, Tensor) and each.dtype in FLOATS else each for each in inputs]
 
 
 def with_adapters(model: Model) -> list[Tensor]:

@@ -22,6 +22,7 @@ from kb.memory.engine.fsdp import (
     on_gpu,
     originals,
     packed_weights,
+    taken,
     with_adapters,
 )
 from kb.memory.engine.modules import Model
@@ -281,6 +282,10 @@ class Flats:
         out = call(*args)
         flat.leave(out)
         return out
+
+    def taken(self, batch: Sequence[Any]) -> Sequence[Any]:
+        """The root's inputs, in the type of mixed precision (``cast_root_forward_inputs``)."""
+        return batch if self.output is None else taken(batch, self.output)
 
     def given(self, outputs: Sequence[Any]) -> list[Any]:
         """The root's outputs: backward begins at them."""

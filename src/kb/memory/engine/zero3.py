@@ -238,6 +238,10 @@ class Zero3:
         module = self.named[name]
         return call(*args) if module is None else self.within(module, call, *args)
 
+    def taken(self, batch: Sequence[Any]) -> Sequence[Any]:
+        """The root's inputs, as they are."""
+        return batch
+
     def given(self, outputs: Sequence[Any]) -> list[Any]:
         """The root's outputs: backward begins at them."""
         found = list(outputs)

@@ -214,7 +214,7 @@ class Decoder(Model):
         embed, norm = f"{stem}.{traits.embed}.", f"{stem}.{traits.final}."
         found = "." not in stem and (self.options.adapters is None or stem != "model")
         tail = ((norm, "norm"),) if found else ()
-        blocks = [Group("layer", (layer.path + ".",), (layer.path,)) for layer in self.layers] if layers else []
+        blocks = [Group("layer", (layer.path + ".",), (layer.path,)) for layer in self.every_layer()] if layers else []
         if self.architecture.tied:
             paths, names = zip(*tail, (self.head.path + ".", "head"), strict=True)
             return [Group("tail", paths, (*names, "embed")), *blocks]

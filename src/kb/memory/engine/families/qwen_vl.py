@@ -78,7 +78,6 @@ class Held:
 class QwenVl(Decoder):
     """``Qwen2VLForConditionalGeneration`` and ``Qwen2_5_VLForConditionalGeneration``."""
 
-    flattens = shards = False
     inputs = 3  # ids, mask and labels; pictures come behind
     seen: Any = None  # what ``generate`` has seen of a prompt's pictures before it reads the prompt
     deltas: Any = None  # by how much places are moved behind a sample's pictures
@@ -93,6 +92,9 @@ class QwenVl(Decoder):
         tokens = images.patches // vision.merge**2 + images.number
         if images.rows % vision.merge or images.columns % vision.merge or tokens >= setup.max_source_length:
             raise NotFollowedError(f"{tokens - images.number} image tokens in {setup.max_source_length}")
+
+    def every_layer(self) -> list[Any]:
+        return [*self.visual.blocks, *self.layers]
 
     def build(self) -> None:
         assert self.architecture.vision is not None
@@ -123,7 +125,7 @@ class QwenVl(Decoder):
     def pictured(self, ids: Tensor, padding: Any, cache: Any, *pictures: Tensor, positions: Any = None) -> Tensor:
         """``Qwen2_5_VLModel``: pictures in the place of their tokens, then the language model."""
         images = self.options.images
-        embeds = self.looked_up(ids)
+        embeds = self.part("embed", self.looked_up, ids)
         held: Any = self.seen
         if pictures:
             held = self.features_of(*pictures)
@@ -166,7 +168,7 @@ class QwenVl(Decoder):
         x = embeds
         for layer in self.layers:
             x = self.layer(layer, x, mask, cos, sin, cache, None)
-        return self.norm(x)  # type: ignore[no-any-return]
+        return self.part("norm", self.norm, x)  # type: ignore[no-any-return]
 
     def tables(self, batch: int, length: int, dtype: str) -> tuple[Tensor, Tensor]:
         """``Qwen2_5_VLRotaryEmbedding``: angles of three places, of each of which a share is taken."""

@@ -99,7 +99,8 @@ def turned_wide(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor,
     """``apply_rotary_pos_emb_vision``: in fp32, and cast back."""
     dtype = q.dtype
     q, k = ops.cast(q, F32), ops.cast(k, F32)
-    q_embed, k_embed = rotary(q, k, ops.unsqueeze(cos, 1), ops.unsqueeze(sin, 1))
+    cos, sin = ops.cast(ops.unsqueeze(cos, 1), F32), ops.cast(ops.unsqueeze(sin, 1), F32)
+    q_embed, k_embed = rotary(q, k, cos, sin)
     q_embed = ops.cast(q_embed, dtype)
     k_embed = ops.cast(k_embed, dtype)
     return q_embed, k_embed
