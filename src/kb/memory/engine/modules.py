@@ -477,6 +477,10 @@ class Model:
         """The layers, in the order in which they are placed."""
         raise NotImplementedError
 
+    def beside_layers(self) -> list[Any]:
+        """What holds modules outside of layers: of a model that sees, its tower and what lies behind it."""
+        return []
+
     def layer_paths(self) -> list[str]:
         """The paths of layers that FSDP1 wraps."""
         return [layer.path for layer in self.every_layer()]

@@ -63,6 +63,12 @@ class Llava(Decoder):
         (``LlavaProcessor``)."""
         return (vision.image // vision.patch) ** 2 + vision.classed - vision.drops_first
 
+    def every_layer(self) -> list[Any]:
+        return [*self.tower.layers, *self.layers]
+
+    def beside_layers(self) -> list[Any]:
+        return [self.tower, self.projector]
+
     def build(self) -> None:
         assert self.architecture.vision is not None
         self.vision: Vision = self.architecture.vision
@@ -101,7 +107,7 @@ class Llava(Decoder):
     ) -> tuple[Tensor, Any]:
         """``LlavaModel``: pictures in the place of their tokens, then the language model; what is seen is given too."""
         world.recording.term = "activations_decoder"
-        embeds = self.looked_up(ids)
+        embeds = self.part("embed", self.looked_up, ids)
         features: Any = None
         held: Any = self.seen
         if pictures:
@@ -138,7 +144,7 @@ class Llava(Decoder):
         for layer in self.layers:
             x = self.layer(layer, x, mask, cos, sin, cache, positions)
         del held
-        return self.norm(x)  # type: ignore[no-any-return]
+        return self.part("norm", self.norm, x)  # type: ignore[no-any-return]
 
     def base(self, ids: Tensor, padding: Any, positions: Any = None, cache: Any = None, states: Any = None) -> Any:
         """A step of ``generate``: pictures come with the prompt alone (``prepare_inputs_for_generation``)."""

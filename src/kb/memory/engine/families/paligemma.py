@@ -71,7 +71,7 @@ class PaliGemma(Llava):
     ) -> tuple[Tensor, Any]:
         """``PaliGemmaModel``: pictures in the place of their tokens, then masks, then the language model."""
         world.recording.term = "activations_decoder"
-        embeds = self.looked_up(ids)
+        embeds = self.part("embed", self.looked_up, ids)
         positions = places_from_one(embeds.shape[1]) if positions is None else positions
         features: Any = None
         held, kinds = self.seen, self.kinds
@@ -131,11 +131,12 @@ class PaliGemma(Llava):
 
     def behind_masks(self, embeds: Tensor, masks: Any, cache: Any, positions: Tensor) -> Tensor:
         """``GemmaModel`` from embeddings and a mask on."""
-        cos, sin = self.traits.tables(positions.shape[0], embeds.shape[1], self.rotary_width, embeds.dtype)
+        tables, shape = self.traits.tables, (positions.shape[0], embeds.shape[1])
+        cos, sin = self.part("turn", tables, *shape, self.rotary_width, embeds.dtype)
         x = embeds
         for layer in self.layers:
             x = self.layer(layer, x, of_layer(masks, slides=layer.slides), cos, sin, cache, positions)
-        return self.norm(x)  # type: ignore[no-any-return]
+        return self.part("norm", self.norm, x)  # type: ignore[no-any-return]
 
 
 def prompt_as_block(kinds: Any) -> Any:

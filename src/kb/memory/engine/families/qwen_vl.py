@@ -45,7 +45,6 @@ def check_seeing(architecture: Architecture, setup: TrainingSetup, activations: 
     refused = {
         "flash_attention_2": setup.attn_implementation == "flash",
         "label_smoothing_factor": setup.label_smoothing_factor > 0,
-        "ZeRO-3": setup.zero_stage == 3,
         "packing": setup.lengths is not None,
         **({str(setup.post.kind): setup.post.kind != "sft"} if setup.post is not None else {}),
         f"activation {vision.activation}": vision.activation not in activations,
@@ -95,6 +94,9 @@ class QwenVl(Decoder):
 
     def every_layer(self) -> list[Any]:
         return [*self.visual.blocks, *self.layers]
+
+    def beside_layers(self) -> list[Any]:
+        return [self.visual]
 
     def build(self) -> None:
         assert self.architecture.vision is not None

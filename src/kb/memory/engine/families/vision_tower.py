@@ -111,6 +111,7 @@ class VisionMlp:
 
     def __init__(self, model: Model, path: str, vision: Vision) -> None:
         names = ("gate_proj", "up_proj", "down_proj") if vision.window else ("fc1", "fc2")
+        self.path = path
         self.first = [Linear(model, f"{path}.{name}", vision.width, vision.ff, bias=True) for name in names[:-1]]
         self.down = Linear(model, f"{path}.{names[-1]}", vision.ff, vision.width, bias=True)
         self.act = ops.quick_gelu if vision.activation == "quick_gelu" else ACTIVATIONS[vision.activation]
