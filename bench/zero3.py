@@ -22,6 +22,7 @@ from typing import Any
 from engine_diff import Act, acts_of, canonical, followed, parted
 
 from kb.core.setup import Spread, TrainingSetup
+from kb.torch_runs import models
 from kb.torch_runs.simulation import loading, simulator, training
 from kb.torch_runs.simulation.job import Job
 from kb.torch_runs.simulation.timeline import peaks_of
@@ -153,6 +154,8 @@ def _built(config: Mapping[str, Any], setup: TrainingSetup, tracer: Any, **_: An
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=again)
         if setup.method != "full":
             model = loading._with_adapters(model, setup, tracer)
+        if setup.checkpoints_trained:
+            models.checkpoint_trained(model)
         dtype = getattr(torch, {"bf16": "bfloat16", "fp32": "float32"}[narrow])
         for parameter in model.parameters():
             parameter.data = parameter.data.to(dtype)

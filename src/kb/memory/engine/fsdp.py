@@ -277,11 +277,12 @@ class Units:
         return F32 if trained else self.loaded
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """The root's forward."""
+    def running(self, batch: Sequence[Any] = ()) -> Iterator[Sequence[Any]]:
+        """The root's forward; its inputs in the type of mixed precision (``cast_forward_inputs``)."""
+        batch = taken(batch, self.output)
         if self.root.parameters:
             self.root.enter(None)
-        yield
+        yield batch
         if self.root.parameters:
             self.root.leave(None)
 
@@ -290,16 +291,12 @@ class Units:
         unit = self.named.get(name)
         if unit is None:
             return call(x, *rest)
-        if unit.state != "backward" and self.output is not None:
+        if unit.state != "backward":
             x, *rest = taken((x, *rest), self.output)  # type: ignore[assignment]
         x = unit.enter(x)
         out = call(x, *rest)
         unit.leave(out)
         return out
-
-    def taken(self, batch: Sequence[Any]) -> Sequence[Any]:
-        """The root's inputs, in the type of mixed precision (``cast_forward_inputs``)."""
-        return batch if self.output is None else taken(batch, self.output)
 
     def given(self, outputs: Sequence[Any]) -> list[Any]:
         """The root's outputs: backward begins at them, and they leave in the type of mixed precision."""
@@ -337,8 +334,11 @@ class Units:
         return id(shard) not in self.plain
 
 
-def taken(inputs: Sequence[Any], dtype: str) -> list[Any]:
-    """What a module is given, its numbers in the type of mixed precision (``_cast_fp_tensor``, _fsdp_common.py)."""
+def taken(inputs: Sequence[Any], dtype: str | None) -> Sequence[Any]:
+    """What a module is given, its numbers in the type of mixed precision, where there is one (``_cast_fp_tensor``,
+    _fsdp_common.py)."""
+    if dtype is None:
+        return inputs
     return [ops.cast(each, dtype) if isinstance(each, Tensor) and each.dtype in FLOATS else each for each in inputs]
 
 

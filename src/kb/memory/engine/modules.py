@@ -464,8 +464,7 @@ class Model:
         """:meth:`forward`, as what wraps the model has it."""
         if self.units is None:
             return self.forward(*batch, smoothed=smoothed)
-        batch = self.units.taken(batch)
-        with self.units.running():
+        with self.units.running(batch) as batch:
             outputs = self.forward(*batch, smoothed=smoothed)
         return self.units.given(outputs)
 

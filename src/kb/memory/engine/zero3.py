@@ -227,21 +227,17 @@ class Zero3:
     # What a model asks of what shards it.
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """The root's forward."""
+    def running(self, batch: Sequence[Any] = ()) -> Iterator[Sequence[Any]]:
+        """The root's forward; its inputs stay as they are."""
         self.coordinator.begin()
         for root in self.roots:
             self.coordinator.fetch(root, forward=True)
-        yield
+        yield batch
 
     def through(self, name: str, call: Callable[..., Any], *args: Any) -> Any:
         """Run a module under its name in the model."""
         module = self.named[name]
         return call(*args) if module is None else self.within(module, call, *args)
-
-    def taken(self, batch: Sequence[Any]) -> Sequence[Any]:
-        """The root's inputs, as they are."""
-        return batch
 
     def given(self, outputs: Sequence[Any]) -> list[Any]:
         """The root's outputs: backward begins at them."""
