@@ -43,7 +43,6 @@ def check_seeing(architecture: Architecture, setup: TrainingSetup, activations: 
     vision = architecture.vision
     assert vision is not None
     refused = {
-        "flash_attention_2": setup.attn_implementation == "flash",
         "label_smoothing_factor": setup.label_smoothing_factor > 0,
         "packing": setup.lengths is not None,
         **({str(setup.post.kind): setup.post.kind != "sft"} if setup.post is not None else {}),

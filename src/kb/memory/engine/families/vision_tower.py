@@ -63,12 +63,15 @@ class VisionAttention:
         self.qkv = Linear(model, f"{path}.qkv", vision.width, 3 * vision.width, bias=True)
         self.proj = Linear(model, f"{path}.proj", vision.width, vision.width, bias=True)
 
-    def __call__(self, x: Tensor, stretches: tuple[int, ...], cos: Tensor, sin: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, stretches: tuple[int, ...], cos: Tensor, sin: Tensor, bounds: Any) -> Tensor:
         world.inside["VisionAttention"] = self.path
         count, width = x.shape
         shape = (count, 3, self.heads, width // self.heads)
         q, k, v = ops.unbind(ops.permute(ops.reshape(self.qkv(x), shape), (1, 0, 2, 3)), 0)
         q, k = turned_wide(q, k, cos, sin)
+        if self.model.options.flash:  # one call for all stretches
+            out = ops.flash_packed(q, k, v, bounds)
+            return self.proj(ops.reshape(out, (count, width)))
         q, k, v = (ops.unsqueeze(ops.transpose(each, 0, 1), 0) for each in (q, k, v))
         lengths = new((len(stretches),), I32)
         # eager attention keeps the scores of one stretch after another
@@ -137,7 +140,7 @@ class VisionBlock:
     def __call__(self, x: Tensor, stretches: tuple[int, ...], cos: Tensor, sin: Tensor, held: Any) -> Tensor:
         """``held``: the stretches' bounds, which a checkpointed block keeps."""
         world.inside["VisionBlock"] = self.path
-        x = ops.add(x, self.attn(self.norm1(x), stretches, cos, sin))
+        x = ops.add(x, self.attn(self.norm1(x), stretches, cos, sin, held))
         return ops.add(x, self.mlp(self.norm2(x)))
 
 
@@ -176,9 +179,14 @@ class Tower:
         world.inside["Tower"] = self.path
         world.recording.term = "activations_encoder"
         vision, count = self.vision, pixels.shape[0]
+        flash = self.model.options.flash
         places = sizes.places()
         whole = sizes.bounds()
+        if flash:
+            longest(whole)
         windows = sizes.window_bounds() if vision.window else None
+        if windows is not None and flash:
+            longest(windows)
         x = self.patch_embed(pixels)
         if vision.window:
             x = self.reordered(x)
@@ -201,6 +209,13 @@ class Tower:
         tokens = count // self.vision.merge**2
         x = ops.view(x, (tokens, width * self.vision.merge**2))
         return ops.view(ops.looked_up(x, on_host(tokens)), (count, width))
+
+
+def longest(bounds: Tensor) -> None:
+    """``get_max_seqlen`` (transformers/utils/generic.py): the host asks how long the longest stretch is."""
+    lengths = new((bounds.shape[0] - 1,), I32)
+    found = new((), I32)
+    del lengths, found
 
 
 def on_host(count: int) -> Tensor:
