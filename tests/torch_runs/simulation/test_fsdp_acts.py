@@ -15,7 +15,7 @@ require_simulator()
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from engine_diff import canonical, followed, parted  # noqa: E402
 
-from kb.core.setup import Spread, TrainingSetup  # noqa: E402
+from kb.core.setup import Images, Spread, TrainingSetup  # noqa: E402
 from sharded_by_fsdp import simulated_in_fsdp  # noqa: E402
 
 LLAMA = {"model_type": "llama", "hidden_size": 128, "intermediate_size": 320, "num_attention_heads": 4,
@@ -72,6 +72,36 @@ def test_fsdp_asks_for_the_same_blocks(
     one, other = canonical(wanted), canonical(found)
     at = parted(one, other)
     assert at is None, (one[at - 3 : at + 3], other[at - 3 : at + 3])
+    assert {phase: own[phase] for phase in peaks} == peaks
+
+
+QWEN_VL = {**LLAMA, "model_type": "qwen2_5_vl", "max_position_embeddings": 1024,
+           "rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]}, "image_token_id": 5, "video_token_id": 6,
+           "vision_start_token_id": 7, "vision_end_token_id": 8,
+           "vision_config": {"depth": 2, "num_heads": 4, "in_channels": 3, "patch_size": 14, "temporal_patch_size": 2,
+                             "spatial_merge_size": 2, "hidden_size": 96, "intermediate_size": 212,
+                             "out_hidden_size": 128, "window_size": 112, "fullatt_block_indexes": [1]}}  # fmt: skip
+FROZEN = {"frozen": ("visual.",), "checkpoints_trained": True, "gradient_checkpointing": True, "use_reentrant": True}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"gradient_checkpointing": True, "world_size": 4, "do_eval": True, "prediction_loss_only": True},
+        {**LORA, "weights": "bf16", "bf16": False},
+        {**FROZEN, "gradient_accumulation_steps": 2},  # in one flat parameter beside what trains
+        QLORA,
+    ],
+    ids=["checkpointed, evaluated", "lora", "tower frozen", "4 bits"],
+)
+def test_models_that_see_peak_under_fsdp_where_torchs_do(
+    version: int, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = TrainingSetup(bf16=True, per_device_train_batch_size=2, max_source_length=200, world_size=2, fsdp=True)
+    setup = base._replace(images=Images(1, 10, 14), spread=Spread(fsdp_version=version), **given)
+    _, peaks = simulated_in_fsdp(QWEN_VL, setup, (8, 6), monkeypatch)
+    _, own = followed(QWEN_VL, setup, (8, 6))
     assert {phase: own[phase] for phase in peaks} == peaks
 
 

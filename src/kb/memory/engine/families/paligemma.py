@@ -84,15 +84,16 @@ class PaliGemma(Llava):
             mask = placeholders(ids)
             embeds = ops.put_where(embeds, mask, features)
         blocks = prompt_as_block(kinds)
-        answers = not isinstance(cache, Held)  # of ``generate``; in training the language model makes its own
-        masks = masked(self, embeds, padding, cache if answers else None, blocks=blocks is not None)
+        known = None if isinstance(cache, Held) else cache  # in training the language model makes its own
+        # flash attention has no blocks: transformers leaves them out
+        masks = masked(self, embeds, padding, known, blocks=blocks is not None and not self.options.flash)
         x = self.behind_masks(embeds, masks, cache, positions)
         del held, blocks
         return x, features
 
     def features_of(self, pixels: Tensor, *_: Tensor) -> tuple[Any, ...]:
         """``get_image_features``: the tower's last states, which live as long as what is projected of them."""
-        last, _, _ = self.tower(pixels)
+        last: Tensor = self.tower(pixels)[0]
         return last, self.projector(last)
 
     # What ``generate`` does of its own.

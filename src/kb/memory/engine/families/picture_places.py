@@ -108,8 +108,8 @@ def _twice(freqs: Tensor) -> Tensor:
 
 @contextmanager
 def counted_by_sample(ids: Tensor, count: int) -> Iterator[int]:
-    """How many of ``count`` pictures a sample has, as ``_expand_multimodal_outputs`` finds it (generation/utils.py): each
-    sum of pictures' tokens is held against those of text. What it counted lives as long as it works."""
+    """How many of ``count`` pictures a sample has, as ``_expand_multimodal_outputs`` finds it (generation/utils.py):
+    each sum of pictures' tokens is held against those of text. What it counted lives as long as it works."""
     rows, number = ids.shape[0], count // ids.shape[0]
     mask = new(ids.shape, BOOL)
     counted = new((rows,), I64)

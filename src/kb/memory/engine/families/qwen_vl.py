@@ -7,11 +7,11 @@ from collections.abc import Collection
 from typing import Any
 
 from kb.core.model import Architecture, Vision
-from kb.core.setup import Images, TrainingSetup
+from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.families.decoder import Decoder
-from kb.memory.engine.families.decoder_parts import ACTIVATIONS
 from kb.memory.engine.families.decoder_inputs import masked
+from kb.memory.engine.families.decoder_parts import ACTIVATIONS
 from kb.memory.engine.families.picture_places import AXES, Sizes, beside_beams, told_places
 from kb.memory.engine.families.vision_tower import Tower
 from kb.memory.engine.faults import NotFollowedError

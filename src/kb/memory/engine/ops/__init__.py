@@ -85,6 +85,7 @@ __all__ = [
     "dropout",
     "embedding",
     "expand",
+    "flash_packed",
     "folded",
     "gelu",
     "gelu_by_function",

@@ -238,7 +238,7 @@ def _flash_back(node: Node, grad: Tensor) -> Gradients:
 
 
 def flash_packed(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor) -> Tensor:
-    """``_flash_attention_forward`` of stretches that lie one behind the other, between ``bounds``: (tokens, heads, width).
+    """``_flash_attention_forward`` of stretches one behind the other, between ``bounds``: (tokens, heads, width).
 
     Sources: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp (``mha_varlen_fwd``, ``mha_varlen_bwd``).
     """
