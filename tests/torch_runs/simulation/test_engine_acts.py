@@ -596,6 +596,9 @@ _FROZEN = {"frozen": ("visual.",), "checkpoints_trained": True, "gradient_checkp
         ("paligemma 2", (1, 4, 4), _EVALUATED),
         ("paligemma 2", (1, 4, 4), {"weights": "bf16", "inference_max_length": 40, "attn_implementation": "flash",
                                     "padded": False}),
+        # flash attention of one sample asks if it is several
+        ("smolvlm", (0, 0, 0), {**_EVALUATED, "attn_implementation": "flash", "padded": False,
+                                "per_device_train_batch_size": 1}),
         ("llava", (2, 4, 4), {"padded": False, "inference_num_beams": 3}),
         ("llava_next", (1, 90, 130), {"weights": "bf16", "inference_num_beams": 2}),
         ("idefics3", (2, 60, 50), {"weights": "bf16", "inference_num_beams": 3}),
@@ -603,7 +606,7 @@ _FROZEN = {"frozen": ("visual.",), "checkpoints_trained": True, "gradient_checkp
     ids=["one", "two, long", "none, by beams", "in evaluation", "layers", "SigLIP", "tiles", "cut", "cut small",
          "cut small, by beams in evaluation", "Qwen2-VL, long", "Qwen2-VL by beams", "Qwen2-VL without any",
          "Qwen2.5-VL in evaluation", "PaliGemma", "PaliGemma by beams", "PaliGemma 2 in evaluation",
-         "PaliGemma 2 by flash", "by beams", "tiles by beams", "cut, by beams"],
+         "PaliGemma 2 by flash", "one by flash", "by beams", "tiles by beams", "cut, by beams"],
 )  # fmt: skip
 def test_answers_about_pictures_take_what_the_simulation_takes(
     model: str, images: tuple[int, int, int], given: dict[str, Any]
