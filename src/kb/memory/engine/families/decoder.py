@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from kb.memory.engine import ops
+from kb.memory.engine.adapters import adapted
 from kb.memory.engine.families.attention import Cache
 from kb.memory.engine.families.decoder_gemma import number_of_words, scaled_words
 from kb.memory.engine.families.decoder_inputs import ONE, of_layer
@@ -19,7 +20,6 @@ from kb.memory.engine.fsdp import Group
 from kb.memory.engine.modules import LayerNorm, Linear, Model
 from kb.memory.engine.ops.liger_head import fused_cross_entropy
 from kb.memory.engine.ops.log_probs import without_last
-from kb.memory.engine.table_adapters import adapted
 from kb.memory.engine.tensor import F32, I64, Tensor, new
 from kb.memory.engine.world import world
 
