@@ -596,6 +596,8 @@ _FROZEN = {"frozen": ("visual.",), "checkpoints_trained": True, "gradient_checkp
         ("paligemma 2", (1, 4, 4), _EVALUATED),
         ("paligemma 2", (1, 4, 4), {"weights": "bf16", "inference_max_length": 40, "attn_implementation": "flash",
                                     "padded": False}),
+        ("qwen2_5_vl", (1, 10, 14), {**_EVALUATED, "method": "qlora", "load_in_4bit": True, "padded": False,
+                                     "lora_target_modules": ("q_proj", "down_proj"), "attn_implementation": "flash"}),
         # flash attention of one sample asks if it is several
         ("smolvlm", (0, 0, 0), {**_EVALUATED, "attn_implementation": "flash", "padded": False,
                                 "per_device_train_batch_size": 1}),
@@ -606,7 +608,7 @@ _FROZEN = {"frozen": ("visual.",), "checkpoints_trained": True, "gradient_checkp
     ids=["one", "two, long", "none, by beams", "in evaluation", "layers", "SigLIP", "tiles", "cut", "cut small",
          "cut small, by beams in evaluation", "Qwen2-VL, long", "Qwen2-VL by beams", "Qwen2-VL without any",
          "Qwen2.5-VL in evaluation", "PaliGemma", "PaliGemma by beams", "PaliGemma 2 in evaluation",
-         "PaliGemma 2 by flash", "one by flash", "by beams", "tiles by beams", "cut, by beams"],
+         "PaliGemma 2 by flash", "4 bits by flash", "one by flash", "by beams", "tiles by beams", "cut, by beams"],
 )  # fmt: skip
 def test_answers_about_pictures_take_what_the_simulation_takes(
     model: str, images: tuple[int, int, int], given: dict[str, Any]

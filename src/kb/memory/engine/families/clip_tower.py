@@ -7,7 +7,7 @@ from typing import Any
 
 from kb.core.model import Vision
 from kb.memory.engine import ops
-from kb.memory.engine.families.attention import eager_forward, heads_of, sdpa_forward
+from kb.memory.engine.families.attention import eager_forward, for_flash, heads_of, sdpa_forward
 from kb.memory.engine.families.decoder_parts import ACTIVATIONS
 from kb.memory.engine.modules import LayerNorm, Linear, Model
 from kb.memory.engine.tensor import I64, Tensor
@@ -114,6 +114,8 @@ class ClipAttention:
         weights = None
         if self.model.options.eager:
             out, weights = eager_forward(q, k, v, None, wide=True)
+        elif self.model.options.flash:
+            out = sdpa_forward(*for_flash(q, k, v, self.model.options.dtype), None)
         else:
             out = sdpa_forward(q, k, v, None)
         out = ops.contiguous(ops.reshape(out, x.shape))

@@ -10,7 +10,7 @@ from typing import Any
 from kb.core.model import Vision
 from kb.memory.engine import ops
 from kb.memory.engine.allocator import SMALL_REQUEST
-from kb.memory.engine.families.attention import eager_forward, rotary, sdpa_forward
+from kb.memory.engine.families.attention import eager_forward, for_flash, rotary, sdpa_forward
 from kb.memory.engine.families.decoder_parts import ACTIVATIONS
 from kb.memory.engine.families.picture_places import Sizes, angles
 from kb.memory.engine.modules import LayerNorm, Linear, Model, RmsNorm
@@ -70,7 +70,7 @@ class VisionAttention:
         q, k, v = ops.unbind(ops.permute(ops.reshape(self.qkv(x), shape), (1, 0, 2, 3)), 0)
         q, k = turned_wide(q, k, cos, sin)
         if self.model.options.flash:  # one call for all stretches
-            out = ops.flash_packed(q, k, v, bounds)
+            out = ops.flash_packed(*for_flash(q, k, v, self.model.options.dtype), bounds)
             return self.proj(ops.reshape(out, (count, width)))
         q, k, v = (ops.unsqueeze(ops.transpose(each, 0, 1), 0) for each in (q, k, v))
         lengths = new((len(stretches),), I32)
