@@ -21,7 +21,8 @@ from typing import Any
 
 from engine_diff import Act, acts_of, canonical, followed, parted
 
-from kb.core.setup import Spread, TrainingSetup
+from kb.core.setup import Images, Spread, TrainingSetup
+from kb.torch_runs import models
 from kb.torch_runs.simulation import loading, simulator, training
 from kb.torch_runs.simulation.job import Job
 from kb.torch_runs.simulation.timeline import peaks_of
@@ -153,6 +154,8 @@ def _built(config: Mapping[str, Any], setup: TrainingSetup, tracer: Any, **_: An
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=again)
         if setup.method != "full":
             model = loading._with_adapters(model, setup, tracer)
+        if setup.checkpoints_trained:
+            models.checkpoint_trained(model)
         dtype = getattr(torch, {"bf16": "bfloat16", "fp32": "float32"}[narrow])
         for parameter in model.parameters():
             parameter.data = parameter.data.to(dtype)
@@ -219,9 +222,24 @@ SMALL = {**LLAMA, "hidden_size": 128, "intermediate_size": 320, "num_hidden_laye
 DEEP = {**LLAMA, "num_hidden_layers": 8, "vocab_size": 1000}  # what is gathered, and not the logits, decides its peak
 TIED = {**LLAMA, "model_type": "qwen2", "tie_word_embeddings": True}
 BIASED = {**SMALL, "model_type": "stablelm", "use_qkv_bias": True, "partial_rotary_factor": 0.25}
+SEES = {"depth": 2, "num_heads": 4, "in_channels": 3, "patch_size": 14, "temporal_patch_size": 2,
+        "spatial_merge_size": 2, "hidden_size": 96, "intermediate_size": 212, "out_hidden_size": 128,
+        "window_size": 112, "fullatt_block_indexes": [1]}  # fmt: skip
+QWEN_VL = {**SMALL, "num_attention_heads": 4, "num_key_value_heads": 2, "model_type": "qwen2_5_vl", "image_token_id": 5,
+           "video_token_id": 6, "vision_start_token_id": 7, "vision_end_token_id": 8,
+           "rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]}, "vision_config": SEES}  # fmt: skip
+CLIP = {"model_type": "clip_vision_model", "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "num_channels": 3, "image_size": 56, "patch_size": 14}  # fmt: skip
+LLAVA = {"model_type": "llava", "image_token_index": 5, "vision_config": CLIP, "text_config": SMALL}
+SIGLIP = {**CLIP, "model_type": "siglip_vision_model", "vision_use_head": False}
+GEMMA = {"hidden_size": 128, "intermediate_size": 288, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "vocab_size": 1000, "model_type": "gemma", "head_dim": 32}  # fmt: skip
+PALIGEMMA = {"model_type": "paligemma", "image_token_index": 5, "projection_dim": 128, "vision_config": SIGLIP,
+             "text_config": GEMMA}  # fmt: skip
 BASE: dict[str, Any] = {"bf16": True, "world_size": 2, "zero_stage": 3, "per_device_train_batch_size": 2}
 AGAIN = {"gradient_checkpointing": True, "world_size": 8}
 TIGHT = {"max_reuse_distance": 0, "prefetch_bucket": 943_718, "max_live_parameters": 10_000_000}
+NARROW = {"reduce_bucket": 200_000}
 LATE = {"max_reuse_distance": 5_000_000, "prefetch_bucket": 5_000_000, "max_live_parameters": 40_000_000}
 LORA = {"method": "lora", "lora_target_modules": ("q_proj", "v_proj", "down_proj"), "weights": "bf16",
         "lora_dropout": 0.1}  # fmt: skip
@@ -243,6 +261,18 @@ ROWS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]
     "lora, checkpointed, reentrant": (DEEP, {**LORA, **AGAIN, "use_reentrant": True, "max_source_length": 64}, LATE),
     "fp32": (LLAMA, {"bf16": False}, {}),
     "biases, adamw_torch": (BIASED, {"optim": "adamw_torch", "gradient_accumulation_steps": 2}, {}),
+    "sees": (QWEN_VL, {"images": Images(1, 10, 14), "gradient_accumulation_steps": 2}, NARROW),
+    "sees, tower frozen": (
+        QWEN_VL,
+        {"images": Images(2, 10, 14), "frozen": ("visual.",), "checkpoints_trained": True, **AGAIN},
+        NARROW,
+    ),
+    "lora, sees, checkpointed": (LLAVA, {"images": Images(1, 4, 4), **LORA, **AGAIN}, NARROW),
+    "sees a prompt as a block": (
+        PALIGEMMA,
+        {"images": Images(1, 4, 4), "do_eval": True, "prediction_loss_only": True, "per_device_eval_batch_size": 2},
+        NARROW,
+    ),
     "evaluated": (LLAMA, {"do_eval": True, "prediction_loss_only": True, "per_device_eval_batch_size": 2}, LATE),
 }
 

@@ -224,6 +224,8 @@ def _built(config: Mapping[str, Any], setup: TrainingSetup, tracer: Any, mesh: A
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": setup.use_reentrant})
         if setup.method != "full":
             model = loading._with_adapters(model, setup, tracer)
+        if setup.checkpoints_trained:
+            models.checkpoint_trained(model)
         for module in model.modules():
             for name, tensor in list(module._parameters.items()):
                 wide = tensor is None or tensor.dtype == torch.float32

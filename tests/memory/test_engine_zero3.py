@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import memory_sample as sample
-from kb.core.setup import Spread, TrainingSetup
+from kb.core.setup import Images, Spread, TrainingSetup
 from kb.memory import architecture_from_config, predict
 from kb.memory.engine.follow import follow
 
@@ -22,6 +22,7 @@ def test_zero3_peaks_where_deepspeed_does(name: str) -> None:
     row = ROWS[name]
     spread = Spread(deepspeed=True, **{"reduce_bucket": 20_000_000, **row["spread"]})
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in row["setup"].items()}
+    given |= {"images": Images(*given["images"])} if "images" in given else {}
     setup = TrainingSetup(**{**BASE, **given}, spread=spread)
     phases = follow(setup, architecture_from_config(row["config"]), (8, 6)).phases
     for phase, (allocated, reserved) in row["peaks"].items():

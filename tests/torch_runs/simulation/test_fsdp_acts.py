@@ -11,7 +11,7 @@ from simulation_needs import require_simulator
 
 require_simulator()
 
-from kb.core.setup import Spread, TrainingSetup  # noqa: E402
+from kb.core.setup import Images, Spread, TrainingSetup  # noqa: E402
 from simulated_runs import Acts, Peaks, followed, peaks_of, same_acts  # noqa: E402
 
 LLAMA = {"model_type": "llama", "hidden_size": 128, "intermediate_size": 320, "num_attention_heads": 4,
@@ -69,6 +69,34 @@ def in_fsdp(config: Mapping[str, Any], setup: TrainingSetup, capability: tuple[i
 def test_fsdp_asks_for_the_same_blocks(config: dict[str, Any], given: dict[str, Any]) -> None:
     base = TrainingSetup(bf16=True, per_device_train_batch_size=3, max_source_length=72, world_size=2, fsdp=True)
     same_acts(config, base._replace(**given), simulate=in_fsdp, wrapped="fsdp")
+
+
+QWEN_VL = {**LLAMA, "model_type": "qwen2_5_vl", "max_position_embeddings": 1024,
+           "rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]}, "image_token_id": 5, "video_token_id": 6,
+           "vision_start_token_id": 7, "vision_end_token_id": 8,
+           "vision_config": {"depth": 2, "num_heads": 4, "in_channels": 3, "patch_size": 14, "temporal_patch_size": 2,
+                             "spatial_merge_size": 2, "hidden_size": 96, "intermediate_size": 212,
+                             "out_hidden_size": 128, "window_size": 112, "fullatt_block_indexes": [1]}}  # fmt: skip
+FROZEN = {"frozen": ("visual.",), "checkpoints_trained": True, "gradient_checkpointing": True, "use_reentrant": True}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"gradient_checkpointing": True, "world_size": 4, "do_eval": True, "prediction_loss_only": True},
+        {**LORA, "weights": "bf16", "bf16": False},
+        {**FROZEN, "gradient_accumulation_steps": 2},  # in one flat parameter beside what trains
+        QLORA,
+    ],
+    ids=["checkpointed, evaluated", "lora", "tower frozen", "4 bits"],
+)
+def test_models_that_see_peak_under_fsdp_where_torchs_do(version: int, given: dict[str, Any]) -> None:
+    base = TrainingSetup(bf16=True, per_device_train_batch_size=2, max_source_length=200, world_size=2, fsdp=True)
+    setup = base._replace(images=Images(1, 10, 14), spread=Spread(fsdp_version=version), **given)
+    peaks = peaks_of(QWEN_VL, setup, simulate=in_fsdp, wrapped="fsdp")
+    _, own = followed(QWEN_VL, setup, (8, 6))
+    assert {phase: own[phase] for phase in peaks} == peaks
 
 
 FROM_HOST = {"spread": Spread(fsdp_version=1, packed_on="host")}

@@ -19,10 +19,11 @@ from kb.memory.engine.modules import Model
 from kb.memory.engine.options import TYPES
 from kb.memory.engine.quantized import packed_elements
 from kb.memory.engine.tape import record
-from kb.memory.engine.tensor import F32, I8, WIDTH, Storage, Tensor, mark, new
+from kb.memory.engine.tensor import BF16, F16, F32, I8, WIDTH, Storage, Tensor, mark, new
 from kb.memory.engine.world import Recording, world
 
 COPY_IN, REDUCE = 1, 3  # streams that ask for blocks, beside the first
+FLOATS = (F32, F16, BF16)
 ORDER = ("layer", "embed", "tail")  # in which units are made
 
 
@@ -276,11 +277,12 @@ class Units:
         return F32 if trained else self.loaded
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """The root's forward."""
+    def running(self, batch: Sequence[Any] = ()) -> Iterator[Sequence[Any]]:
+        """The root's forward; its inputs in the type of mixed precision (``cast_forward_inputs``)."""
+        batch = taken(batch, self.output)
         if self.root.parameters:
             self.root.enter(None)
-        yield
+        yield batch
         if self.root.parameters:
             self.root.leave(None)
 
@@ -289,6 +291,8 @@ class Units:
         unit = self.named.get(name)
         if unit is None:
             return call(x, *rest)
+        if unit.state != "backward":
+            x, *rest = taken((x, *rest), self.output)  # type: ignore[assignment]
         x = unit.enter(x)
         out = call(x, *rest)
         unit.leave(out)
@@ -328,6 +332,14 @@ class Units:
 
     def decays(self, shard: Tensor) -> bool:
         return id(shard) not in self.plain
+
+
+def taken(inputs: Sequence[Any], dtype: str | None) -> Sequence[Any]:
+    """What a module is given, its numbers in the type of mixed precision, where there is one (``_cast_fp_tensor``,
+    _fsdp_common.py)."""
+    if dtype is None:
+        return inputs
+    return [ops.cast(each, dtype) if isinstance(each, Tensor) and each.dtype in FLOATS else each for each in inputs]
 
 
 def with_adapters(model: Model) -> list[Tensor]:

@@ -22,6 +22,7 @@ from kb.memory.engine.fsdp import (
     on_gpu,
     originals,
     packed_weights,
+    taken,
     with_adapters,
 )
 from kb.memory.engine.modules import Model
@@ -37,7 +38,9 @@ class Flat:
     """``FlatParamHandle``: parameters laid one after the other, of which each process has a part."""
 
     def __init__(self, group: "Flats", tensors: Sequence[Tensor], buffers: Sequence[Tensor] | None = None) -> None:
-        self.trains, loaded = id(tensors[0]) in group.trained_ids, group.loaded_as(tensors[0])
+        # beside one that trains, all get gradients: they are parts of one tensor
+        self.trains = any(id(tensor) in group.trained_ids for tensor in tensors)
+        loaded = group.loaded_as(tensors[0])
         tensors = [group.packed.get(id(tensor), tensor) for tensor in tensors]
         self.group, self.tensors, self.root = group, tensors, buffers is not None
         size = sum(prod(tensor.shape) for tensor in tensors)
@@ -166,7 +169,8 @@ class Flat:
             kept = kept if kept.dtype == self.shard.dtype else new((self.part,), self.shard.dtype)
         if self.group.on_host:
             self.kept.append(kept)
-        for _, piece in self.pieces if not self.group.on_host else ():
+        own = [piece for tensor, piece in self.pieces if id(tensor) in self.group.trained_ids]
+        for piece in own if not self.group.on_host else ():
             piece.grad = Tensor(piece.shape, piece.dtype, (1,), kept.storage)
         del grad
 
@@ -252,8 +256,8 @@ class Flats:
         held.clear()
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """The root's forward."""
+    def running(self, batch: Sequence[Any] = ()) -> Iterator[Sequence[Any]]:
+        """The root's forward; its inputs in the type of mixed precision (``cast_root_forward_inputs``)."""
         if not self.begun:
             self.begun = True
             if self.output is not None:
@@ -263,8 +267,9 @@ class Flats:
             for flat in self.every:
                 flat.tried()
         world.ready = self._ready
+        batch = taken(batch, self.output)
         self.root.enter()
-        yield
+        yield batch
         self.root.leave(())
 
     def _ready(self, tensor: Tensor) -> None:

@@ -54,7 +54,8 @@ class Hooked:
 
 def own(module: Any) -> tuple[Tensor, ...]:
     """A module's own parameters; a bias that is computed is none."""
-    names = ("weight", "bias", "table", "up", "down")  # a table of relative positions, and the weights of experts
+    # a table of relative positions, the weights of experts, a tower's class
+    names = ("weight", "bias", "table", "up", "down", "first")
     found = (getattr(module, name, None) for name in names)
     return tuple(tensor for tensor in found if isinstance(tensor, Tensor))
 

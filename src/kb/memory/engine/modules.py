@@ -4,16 +4,14 @@ import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from math import prod
 from typing import Any
 
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops, quantized
 from kb.memory.engine.options import Options
-from kb.memory.engine.table_adapters import TableAdapter
 from kb.memory.engine.tape import checkpoint, checkpoint_reentrant
-from kb.memory.engine.tensor import F32, WIDTH, Shape, Storage, Tensor, like, mark, new, packed
+from kb.memory.engine.tensor import F32, Shape, Tensor, mark, new, packed
 from kb.memory.engine.world import world
 
 # transformers' Trainer.get_decay_parameter_names: what gets no weight decay, and so is a group of its own
@@ -208,7 +206,7 @@ class Model:
         self.adapters: list[Tensor] = []
         # embeddings by their paths, with how many linear layers are placed before them; their adapters
         self.lookups: list[tuple[str, Tensor, int]] = []
-        self.table_adapters: dict[str, TableAdapter] = {}
+        self.table_adapters: dict[str, Any] = {}
         self.tables_before: list[Tensor] = []  # of which copies train
         self.token_rows: Any = None  # what trains of the words' table by itself
         self.stack_words: dict[str, Tensor] = {}  # of a stack: its own table, where that trains
@@ -218,7 +216,9 @@ class Model:
         for path, tensor in self.parameters:
             mark(tensor, "parameters", path)
         if options.adapters is not None:
-            self._adapt()
+            from kb.memory.engine.adapters import adapt  # which puts matrices beside the layers of this module
+
+            adapt(self)
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
@@ -276,145 +276,14 @@ class Model:
         quantization = self.options.quantization
         self.buffers.append((shape, dtype) if quantization is not None else new(shape, dtype))
 
-    def _adapt(self) -> None:
-        """LoRA's matrices, in the weights' type first and then, as ``autocast_adapter_dtype`` has it, in fp32.
-
-        Beside weights of integers they are fp32 from the start (``_move_adapter_to_device_of_base_layer``); in 4 bits
-        PEFT asks for the layer's compute type.
-        """
-        adapters = self.options.adapters
-        assert adapters is not None
-        wrapped = self._wrapped(adapters.wraps)
-        copies = [] if self.copies_last else self._copied_heads(adapters.whole)
-        if adapters.tokens:
-            from kb.memory.engine.token_rows import add_token_rows  # few runs train any
-
-            self.token_rows = add_token_rows(self, adapters.tokens)
-            self.token_rows.widen()
-            self.adapters.append(self.token_rows.rows)
-        held: Any = None  # the loop's name for a layer's old parameter, which a table's casts do not take
-        for linear in world.recording.turns((each.path, each) for each in wrapped):
-            for side in ("a", "b", "magnitude"):
-                old = getattr(linear, side)
-                if old is None:
-                    continue
-                if isinstance(linear, Linear):
-                    held = old
-                setattr(linear, side, ops.cast(old, F32))
-                old = None
-                self.adapters.append(getattr(linear, side))
-        del held
-        self.adapters += self._copied_heads(adapters.whole) if self.copies_last else copies
-        places = self._places()
-        self.adapters.sort(key=lambda tensor: places[id(tensor)])  # as their modules lie
-        for tensor in self.adapters:
-            tensor.needs = True
-        quantization = self.options.quantization
-        if quantization is not None and quantization.prepare and quantization.half_tables:
-            quantized.narrow_tables(self)
-        if adapters.dtype is not None:
-            self._cast_trained(adapters.dtype)
-        names = self.names()
-        for tensor in self.adapters:
-            mark(tensor, "adapters", names[id(tensor)])
-
-    def _wrapped(self, wraps: Callable[[str], bool]) -> list["Linear | TableAdapter"]:
-        """Linear layers and embeddings with an adapter, in the order of the modules, and their matrices placed."""
-        listed = not wraps("x" * 99)  # a list or a pattern, which may name the output layer too, and embeddings
-        order: list[tuple[float, Any]] = [
-            (at, linear)
-            for at, linear in enumerate(self.linears)
-            if wraps("" if self.spared(linear) and not listed else linear.path)
-        ]
-        order += [
-            (before - 0.5, (path, table))
-            for path, table, before in self.lookups
-            if listed and wraps(path) and path.rpartition(".")[2] in self.adapted_tables
-        ]
-        found: list[Linear | TableAdapter] = []
-        ordered = [each for _, each in sorted(order, key=lambda pair: pair[0])]
-        named = [(each.path if isinstance(each, Linear) else each[0], each) for each in ordered]
-        for each in world.recording.turns(named):
-            if isinstance(each, Linear):
-                self._wrap(each)
-                found.append(each)
-            else:
-                self.table_adapters[each[0]] = TableAdapter(self, *each)
-                found.append(self.table_adapters[each[0]])
-        return found
-
     @property
     def words_of(self) -> tuple[str, Tensor, int]:
         """The words' table, as it is among the lookups: the first."""
         return self.lookups[0]
 
-    def _places(self) -> dict[int, float]:
-        """Where what trains beside a frozen model lies: so many linear layers are placed before it."""
-        found: dict[int, float] = {}
-        for path, table, before in self.lookups:
-            stack, adapter = path.rpartition(".")[0], self.table_adapters.get(path)
-            own = [self.stack_words.get(stack, table), *((adapter.a, adapter.b) if adapter else ())]
-            found |= {id(tensor): before - 0.5 for tensor in own}
-        if self.token_rows is not None:
-            found[id(self.token_rows.rows)] = self.words_of[2] - 0.5
-        found |= {id(tensor): -0.5 for tensor in self.stack_words.values() if id(tensor) not in found}
-        for at, linear in enumerate(self.linears):
-            for tensor in (linear.weight, linear.bias, linear.a, linear.b, linear.magnitude):
-                if tensor is not None:
-                    found.setdefault(id(tensor), at)
-        return found
-
-    def _wrap(self, linear: Linear) -> None:
-        """LoRA's matrices of a linear layer, and DoRA's vector."""
-        adapters = self.options.adapters
-        assert adapters is not None
-        rows, columns = linear.sides()
-        dtype = linear.weight.dtype if linear.state is None else self.options.dtype
-        if isinstance(linear.state, Tensor):
-            dtype = F32
-        linear.a, linear.b = new((adapters.rank, columns), dtype), new((rows, adapters.rank), dtype)
-        if adapters.dora:
-            from kb.memory.engine.dora import magnitude_of
-
-            linear.magnitude = magnitude_of(linear)
-
     def spared(self, linear: Linear) -> bool:
         """Whether ``all-linear`` leaves a layer out: the output layer."""
         return linear.head
-
-    def _cast_trained(self, dtype: str) -> None:
-        """``param.data = param.data.to(dtype)``, one after the other, as trainers do after PEFT."""
-        names = self.names()
-        for tensor in world.recording.turns((names[id(tensor)], tensor) for tensor in self.adapters):
-            if tensor.dtype != dtype:
-                tensor.dtype, tensor.storage = dtype, Storage(prod(tensor.shape) * WIDTH[dtype])
-
-    def _copied_heads(self, whole: Callable[[str], bool]) -> list[Tensor]:
-        """``ModulesToSaveWrapper``: a copy is trained. Of a table the copy takes the name, as its users know it."""
-        made: list[Tensor] = []
-        for path, table, _ in self.lookups:
-            if not whole(path):
-                continue
-            stack, _, name = path.rpartition(".")
-            if self.encodes and name == "embed_tokens" and stack in self.stack_paths:  # tied to the words' until then
-                self.stack_words[stack] = like(table)
-                self.wide.add(id(self.stack_words[stack]))
-                made.append(self.stack_words[stack])
-                continue
-            self.tables_before.append(like(table))
-            mark(self.tables_before[-1], "parameters", path + ".weight")
-            made.append(table)
-            self.buffers += self.beside_table(path)
-            for linear in self.linears:
-                if linear.weight is table:  # it is tied to the table as it was, which nothing trains
-                    linear.weight = self.tables_before[-1]
-        for linear in self.linears:
-            if whole(linear.path) or (not self.generates and linear.path.split(".")[0].endswith(self.kept_heads)):
-                copies = like(linear.weight), None if linear.bias is None else like(linear.bias)
-                linear.replaced, (linear.weight, linear.bias) = (linear.weight, linear.bias), copies
-                made += [copy for copy in copies if copy is not None]
-                self.plain.add(id(copies[1]))
-        return made
 
     def beside_table(self, path: str) -> list[Tensor]:
         """What a table's module holds beside the table, copied with it."""
@@ -464,7 +333,7 @@ class Model:
         """:meth:`forward`, as what wraps the model has it."""
         if self.units is None:
             return self.forward(*batch, smoothed=smoothed)
-        with self.units.running():
+        with self.units.running(batch) as batch:
             outputs = self.forward(*batch, smoothed=smoothed)
         return self.units.given(outputs)
 
@@ -475,6 +344,10 @@ class Model:
     def every_layer(self) -> list[Any]:
         """The layers, in the order in which they are placed."""
         raise NotImplementedError
+
+    def beside_layers(self) -> list[Any]:
+        """What holds modules outside of layers: of a model that sees, its tower and what lies behind it."""
+        return []
 
     def layer_paths(self) -> list[str]:
         """The paths of layers that FSDP1 wraps."""

@@ -136,7 +136,7 @@ class Zero3:
                 self.leaves[id(linear.a)], self.leaves[id(linear.b)] = Module((linear.a,)), Module((linear.b,))
                 self.dropouts[id(linear.weight)] = Module()
         self.named: dict[str, Module | None] = {}
-        if model.shards:
+        if model.architecture.family == "decoder":
             self.named = {
                 "embed": Module((model.embed,)),
                 "norm": Module(own(model.norm)),
@@ -144,9 +144,10 @@ class Zero3:
                 "turn": Module() if model.rotary_width else None,
             }
             self._base, model.base = model.base, self._through_base
-        for layer in model.every_layer():
-            self.named[layer.path] = Module()
-            self._wrap(layer)
+        layers = model.every_layer()
+        self.named |= {layer.path: Module() for layer in layers}
+        for holder in (*model.beside_layers(), *layers):
+            self._wrap(holder)
         self._give_the_rest_to_the_root()
 
     def _give_the_rest_to_the_root(self) -> None:
@@ -173,7 +174,7 @@ class Zero3:
                 setattr(holder, name, self._hooked(value))
 
     def _hooked(self, value: Any) -> Any:
-        if not (callable(value) and hasattr(value, "path")):
+        if not (callable(value) and hasattr(value, "path")) or value.path in self.named:
             return value
         if isinstance(value, Linear) and value.state is not None:
             return Hooked(self.within, self.leaves[id(value.weight)], value)
@@ -226,12 +227,12 @@ class Zero3:
     # What a model asks of what shards it.
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """The root's forward."""
+    def running(self, batch: Sequence[Any] = ()) -> Iterator[Sequence[Any]]:
+        """The root's forward; its inputs stay as they are."""
         self.coordinator.begin()
         for root in self.roots:
             self.coordinator.fetch(root, forward=True)
-        yield
+        yield batch
 
     def through(self, name: str, call: Callable[..., Any], *args: Any) -> Any:
         """Run a module under its name in the model."""

@@ -129,8 +129,10 @@ class Tracer(TorchDispatchMode):
         self.allocator.free(address)
 
     def usual_answer(self, tensor: "torch.Tensor") -> Scalar:
-        """Masks are "all ones" where the batch is not padded; any number is 1."""
-        return not self.padded if tensor.dtype == torch.bool else 1
+        """Masks are "all ones" where the batch is not padded, no sample is several in one; any number is 1."""
+        if tensor.dtype != torch.bool:
+            return 1
+        return not self.padded and not _asks_of_packing()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -283,3 +285,13 @@ def _dense(tensor: "torch.Tensor") -> bool:
                 return False
             expected *= size
     return True
+
+
+def _asks_of_packing() -> bool:
+    """Whether flash attention of one sample asks if it is several (``_is_packed_sequence``)."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "_flash_attention_forward":
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False

@@ -189,6 +189,13 @@ def repeat_kv(x: Tensor, groups: int) -> Tensor:
     return ops.reshape(x, (batch, heads * groups, length, width))
 
 
+def for_flash(q: Tensor, k: Tensor, v: Tensor, dtype: str) -> tuple[Tensor, Tensor, Tensor]:
+    """``fa_peft_integration_check`` (modeling_flash_attention_utils.py): what norms made fp32, in the weights' type."""
+    if q.dtype != F32 or dtype == F32:
+        return q, k, v
+    return ops.cast(q, dtype), ops.cast(k, dtype), ops.cast(v, dtype)
+
+
 def sdpa_forward(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool = False, dropout: float = 0.0
 ) -> Tensor:

@@ -9,6 +9,7 @@ from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
+from kb.memory.engine.adapters import looked_up
 from kb.memory.engine.families.attention import heads_of
 from kb.memory.engine.families.encoder import BertLayer, Encoder
 from kb.memory.engine.families.encoder_heads import DROPPED, activation_of, head_of
@@ -17,7 +18,6 @@ from kb.memory.engine.families.windows import lengthened
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm, Linear
 from kb.memory.engine.ops import blocks, gathers
-from kb.memory.engine.table_adapters import looked_up
 from kb.memory.engine.tensor import F32, I64, Tensor, new, seen_as
 from kb.memory.engine.world import world
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from kb.core.model import Vision
 from kb.memory.engine import ops
-from kb.memory.engine.families.attention import eager_forward, heads_of, sdpa_forward
+from kb.memory.engine.families.attention import eager_forward, for_flash, heads_of, sdpa_forward
 from kb.memory.engine.families.decoder_parts import ACTIVATIONS
 from kb.memory.engine.modules import LayerNorm, Linear, Model
 from kb.memory.engine.tensor import I64, Tensor
@@ -16,15 +16,40 @@ from kb.memory.engine.world import world
 TOWER_ACTIVATIONS = {**ACTIVATIONS, "quick_gelu": ops.quick_gelu}
 
 
-class ClipEmbeddings:
-    """``CLIPVisionEmbeddings``: a convolution whose strides are its kernel, the class before the patches, positions."""
+class Patches:
+    """A convolution whose strides are its kernel."""
 
-    def __init__(self, model: Model, path: str, vision: Vision) -> None:
+    def __init__(self, model: Model, path: str, vision: Vision, *, bias: bool = True) -> None:
         kernel = (vision.width, vision.channels, vision.patch, vision.patch)
         self.model, self.path = model, path
-        self.weight = model.parameter(f"{path}.patch_embedding.weight", kernel)
+        self.weight = model.parameter(f"{path}.weight", kernel)
+        self.bias = model.parameter(f"{path}.bias", (vision.width,)) if bias else None
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        world.inside["Patches"] = self.path
+        return ops.patches(pixels, self.weight, self.bias)
+
+
+class Positions:
+    """A table of positions."""
+
+    def __init__(self, model: Model, path: str, rows: int, width: int) -> None:
+        self.path = path
+        self.weight = model.table(path, rows, width)
+
+    def __call__(self, places: Tensor) -> Tensor:
+        world.inside["Positions"] = self.path
+        return ops.embedding(places, self.weight)
+
+
+class ClipEmbeddings:
+    """``CLIPVisionEmbeddings``: patches, the class before them, positions."""
+
+    def __init__(self, model: Model, path: str, vision: Vision) -> None:
+        self.model, self.path = model, path
+        self.patches = Patches(model, f"{path}.patch_embedding", vision, bias=False)
         self.count = (vision.image // vision.patch) ** 2 + 1
-        self.positions = model.table(f"{path}.position_embedding", self.count, vision.width)
+        self.positions = Positions(model, f"{path}.position_embedding", self.count, vision.width)
         self.first = model.parameter(f"{path}.class_embedding", (vision.width,))
         model.parameters.insert(-3, model.parameters.pop())  # placed behind its module's children, named before them
         model.buffer((1, self.count), I64)
@@ -32,35 +57,35 @@ class ClipEmbeddings:
 
     def __call__(self, pixels: Tensor) -> Tensor:
         world.inside["ClipEmbeddings"] = self.path
-        pictures, width = pixels.shape[0], self.weight.shape[0]
-        patch_embeds = ops.patches(ops.cast(pixels, self.weight.dtype), self.weight)
+        weight = self.patches.weight
+        pictures, width = pixels.shape[0], weight.shape[0]
+        patch_embeds = self.patches(ops.cast(pixels, weight.dtype))
         self.model.require_input_grads(patch_embeds)
         patch_embeds = ops.transpose(ops.view(patch_embeds, (pictures, width, self.count - 1)), 1, 2)
         class_embeds = ops.expand(self.first, (pictures, 1, width))
         embeddings = ops.cat((class_embeds, patch_embeds), 1)
-        return ops.add(embeddings, ops.embedding(self.places, self.positions))
+        return ops.add(embeddings, self.positions(self.places))
 
 
 class SiglipEmbeddings:
-    """``SiglipVisionEmbeddings``: a convolution with a bias, and positions."""
+    """``SiglipVisionEmbeddings``: patches and positions."""
 
     def __init__(self, model: Model, path: str, vision: Vision) -> None:
-        kernel = (vision.width, vision.channels, vision.patch, vision.patch)
         self.model, self.path = model, path
-        self.weight = model.parameter(f"{path}.patch_embedding.weight", kernel)
-        self.bias = model.parameter(f"{path}.patch_embedding.bias", (vision.width,))
+        self.patches = Patches(model, f"{path}.patch_embedding", vision)
         self.count = (vision.image // vision.patch) ** 2
-        self.positions = model.table(f"{path}.position_embedding", self.count, vision.width)
+        self.positions = Positions(model, f"{path}.position_embedding", self.count, vision.width)
         model.buffer((1, self.count), I64)
         self.places = Tensor((1, self.count), I64, (self.count, 1), None)  # the buffer, which is there all along
 
     def __call__(self, pixels: Tensor) -> Tensor:
         world.inside["SiglipEmbeddings"] = self.path
-        patch_embeds = ops.patches(ops.cast(pixels, self.weight.dtype), self.weight, self.bias)
+        weight = self.patches.weight
+        patch_embeds = self.patches(ops.cast(pixels, weight.dtype))
         self.model.require_input_grads(patch_embeds)
-        shape = (pixels.shape[0], self.weight.shape[0], self.count)
+        shape = (pixels.shape[0], weight.shape[0], self.count)
         embeddings = ops.transpose(ops.view(patch_embeds, shape), 1, 2)
-        return ops.add(embeddings, ops.embedding(self.places, self.positions))
+        return ops.add(embeddings, self.positions(self.places))
 
 
 class ClipAttention:
@@ -89,6 +114,8 @@ class ClipAttention:
         weights = None
         if self.model.options.eager:
             out, weights = eager_forward(q, k, v, None, wide=True)
+        elif self.model.options.flash:
+            out = sdpa_forward(*for_flash(q, k, v, self.model.options.dtype), None)
         else:
             out = sdpa_forward(q, k, v, None)
         out = ops.contiguous(ops.reshape(out, x.shape))

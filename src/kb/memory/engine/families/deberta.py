@@ -9,6 +9,7 @@ from typing import Any
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
+from kb.memory.engine.adapters import looked_up
 from kb.memory.engine.families.distances import clamped, distances_of, from_keys
 from kb.memory.engine.families.encoder import BertLayer, Encoder
 from kb.memory.engine.families.encoder_heads import DROPPED, Head, activation_of, head_of
@@ -16,7 +17,6 @@ from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm, Linear
 from kb.memory.engine.ops.gathers import filled, filled_back, gather, repeated
 from kb.memory.engine.ops.pointwise import seen_again
-from kb.memory.engine.table_adapters import looked_up
 from kb.memory.engine.tape import record
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, new, seen_as
 from kb.memory.engine.world import world

@@ -8,6 +8,7 @@ from typing import Any
 
 from kb.core.setup import CausalLoss
 from kb.memory.engine import ops
+from kb.memory.engine.adapters import adapted
 from kb.memory.engine.families.attention import Cache
 from kb.memory.engine.families.decoder_gemma import number_of_words, scaled_words
 from kb.memory.engine.families.decoder_inputs import ONE, of_layer
@@ -20,7 +21,6 @@ from kb.memory.engine.fsdp import Group
 from kb.memory.engine.modules import LayerNorm, Linear, Model
 from kb.memory.engine.ops.liger_head import fused_cross_entropy
 from kb.memory.engine.ops.log_probs import without_last
-from kb.memory.engine.table_adapters import adapted
 from kb.memory.engine.tensor import F32, I64, Tensor, new
 from kb.memory.engine.world import world
 
@@ -218,7 +218,7 @@ class Decoder(Model):
         embed, norm = f"{stem}.{traits.embed}.", f"{stem}.{traits.final}."
         found = "." not in stem and (self.options.adapters is None or stem != "model")
         tail = ((norm, "norm"),) if found else ()
-        blocks = [Group("layer", (layer.path + ".",), (layer.path,)) for layer in self.layers] if layers else []
+        blocks = [Group("layer", (layer.path + ".",), (layer.path,)) for layer in self.every_layer()] if layers else []
         if self.architecture.tied:
             paths, names = zip(*tail, (self.head.path + ".", "head"), strict=True)
             return [Group("tail", paths, (*names, "embed")), *blocks]
@@ -229,6 +229,32 @@ class Decoder(Model):
         """What ``generate`` keeps of this model's layers."""
         window = self.architecture.window
         return SlidingCache(self.slides, window) if window and any(self.slides) else Cache()
+
+    # What ``generate`` asks of a model that sees, whose processor says of each token of which kind it is.
+
+    def kinds_of(self, batch: list[Any]) -> Any:
+        """Of each token of the prompt, where ``generate`` is told."""
+        return None
+
+    def numbered(self, places: Any, ids: Tensor, mask: Any, kinds: Any) -> Any:
+        """``_prepare_position_ids_for_generation``, from places of text on."""
+        return places
+
+    def counted(self, places: Any) -> Any:
+        """``prepare_inputs_for_generation``: a step's places as the model counts them."""
+        return places
+
+    def kinds_longer(self, rows: int, length: int) -> Any:
+        """``_update_model_kwargs_for_generation``: kinds of tokens with that of the next, before places and mask."""
+        return None
+
+    def named_longer(self, kinds: Any, rows: int, length: int) -> Any:
+        """The same, behind places and mask."""
+        return kinds
+
+    def answered(self, ids: Tensor, padding: Any, positions: Any, kinds: Any, cache: Cache) -> Tensor:
+        """A step of ``generate``."""
+        return self.step(ids, padding, positions, cache)
 
     def step(self, ids: Tensor, padding: Any, positions: Tensor, cache: Cache) -> Tensor:
         """One step of decoding: the logits of the last token (``logits_to_keep=1``), or of all of them."""

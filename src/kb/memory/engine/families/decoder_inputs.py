@@ -4,6 +4,7 @@ Each function gets the words' embeddings and returns a block's input, the mask, 
 (cosines and sines, or whatever the type has in their place), the positions, and what is only held.
 """
 
+from functools import partial
 from typing import Any
 
 from kb.memory.engine import ops
@@ -204,22 +205,41 @@ def _dropped(model: Any, x: Tensor) -> Tensor:
     return ops.dropout(x, DROPPED if model.architecture.embedding_dropout else 0.0)
 
 
-def masked(model: Any, embeds: Tensor, padding: Any, cache: Any, *, looks: bool = True, skips: bool = True) -> Any:
+def masked(
+    model: Any,
+    embeds: Tensor,
+    padding: Any,
+    cache: Any,
+    *,
+    looks: bool = True,
+    skips: bool = True,
+    blocks: bool = False,
+) -> Any:
     """``create_causal_mask`` as the model's attention takes it, or what its kinds of layers take.
 
     ``looks``: it gets the positions, and looks at them. ``skips``: it is left out where attention is told to be causal.
+    ``blocks``: some tokens see all of their block.
     """
+    given = partial(_masked, model, embeds, padding, cache, looks=looks, skips=skips, blocks=blocks)
     window, kinds = model.architecture.window, model.traits.kinds
     if model.options.flash:  # whose kernels keep to a window by themselves
         window, kinds = None, ONE
     if kinds == ONE or (kinds == NAMED and window is None):
-        return _masked(model, embeds, padding, cache, window, looks=looks, skips=skips)
-    full = _masked(model, embeds, padding, cache, None, looks=looks, skips=skips)
-    return ByKind((full, _masked(model, embeds, padding, cache, window or 0, looks=looks, skips=skips)))
+        return given(window)
+    full = given(None)
+    return ByKind((full, given(window or 0)))
 
 
 def _masked(
-    model: Any, embeds: Tensor, padding: Any, cache: Any, window: int | None, *, looks: bool, skips: bool
+    model: Any,
+    embeds: Tensor,
+    padding: Any,
+    cache: Any,
+    window: int | None,
+    *,
+    looks: bool,
+    skips: bool,
+    blocks: bool,
 ) -> Tensor | None:
     batch, length, _ = embeds.shape
     past = cache.length() if cache is not None else 0
@@ -236,4 +256,5 @@ def _masked(
         positions=looks and cache is None,
         window=window,
         skips=skips,
+        blocks=blocks,
     )

@@ -6,7 +6,7 @@ It reads as ``modeling_llama.py``: names that live on there live on here.
 from typing import Any
 
 from kb.memory.engine import ops
-from kb.memory.engine.families.attention import Cache, eager_forward, heads_of, sdpa_forward
+from kb.memory.engine.families.attention import Cache, eager_forward, for_flash, heads_of, sdpa_forward
 from kb.memory.engine.families.decoder_inputs import DROPPED
 from kb.memory.engine.families.decoder_projections import as_it_is
 from kb.memory.engine.tensor import Tensor
@@ -66,6 +66,8 @@ class Attention:
         if self.model.eager:
             wide, caps = self.traits.wide_shares, self.model.caps
             return eager_forward(q, k, v, mask, dropout=self.dropout, wide=wide, narrow=not wide, caps=caps)
+        if self.model.options.flash:
+            q, k, v = for_flash(q, k, v, self.model.options.dtype)
         return sdpa_forward(q, k, v, mask, causal=True, dropout=self.dropout), None
 
     def head(self, x: Tensor, kv: bool = False) -> Tensor:

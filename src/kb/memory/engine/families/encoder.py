@@ -11,12 +11,12 @@ from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
+from kb.memory.engine.adapters import adapted
 from kb.memory.engine.families.attention import eager_forward, heads_of, sdpa_forward
 from kb.memory.engine.families.encoder_heads import DROPPED, activation_of, head_of
 from kb.memory.engine.families.masks import counted_places, padding_mask
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm, Linear, Model
-from kb.memory.engine.table_adapters import adapted
 from kb.memory.engine.tensor import I64, Tensor, new, seen_as
 from kb.memory.engine.world import world
 

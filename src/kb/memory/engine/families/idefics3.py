@@ -8,8 +8,9 @@ from typing import Any
 from kb.core.model import Architecture, Vision
 from kb.core.setup import Images, TrainingSetup
 from kb.memory.engine import ops
-from kb.memory.engine.families.clip_tower import ClipAttention, ClipLayer, ClipMlp, ClipTower
+from kb.memory.engine.families.clip_tower import ClipAttention, ClipLayer, ClipMlp, ClipTower, Patches, Positions
 from kb.memory.engine.families.llava import Llava, placeholders
+from kb.memory.engine.families.picture_places import beside_beams
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm, Linear, Model
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, new
@@ -21,19 +22,18 @@ class Embeddings:
     """``Idefics3VisionEmbeddings``: patches, and a position for each by where in its picture it lies."""
 
     def __init__(self, model: Model, path: str, vision: Vision) -> None:
-        kernel = (vision.width, vision.channels, vision.patch, vision.patch)
         self.model, self.path, self.side = model, path, vision.image // vision.patch
-        self.weight = model.parameter(f"{path}.patch_embedding.weight", kernel)
-        self.bias = model.parameter(f"{path}.patch_embedding.bias", (vision.width,))
-        self.positions = model.table(f"{path}.position_embedding", self.side**2, vision.width)
+        self.patches = Patches(model, f"{path}.patch_embedding", vision)
+        self.positions = Positions(model, f"{path}.position_embedding", self.side**2, vision.width)
 
     def __call__(self, pixels: Tensor) -> Tensor:
         world.inside["Embeddings"] = self.path
-        patch_embeds = ops.patches(ops.cast(pixels, self.weight.dtype), self.weight, self.bias)
-        shape = (pixels.shape[0], self.weight.shape[0], self.side**2)
+        weight = self.patches.weight
+        patch_embeds = self.patches(ops.cast(pixels, weight.dtype))
+        shape = (pixels.shape[0], weight.shape[0], self.side**2)
         embeddings = ops.transpose(ops.view(patch_embeds, shape), 1, 2)
         places, held = self.placed(pixels.shape[0])
-        found = ops.add(embeddings, ops.embedding(places, self.positions))
+        found = ops.add(embeddings, self.positions(places))
         del held, patch_embeds
         self.model.require_input_grads(found)
         return found
@@ -149,7 +149,7 @@ class Idefics3(Llava):
     @property
     def first_type(self) -> str:
         """``self.dtype``: that of the first parameter, which is the patches'."""
-        return self.tower.embeddings.weight.dtype
+        return self.tower.embeddings.patches.weight.dtype
 
     def batch(self, rows: int, source: int, target: int = 0) -> list[Tensor]:
         images, vision = self.options.images, self.vision
@@ -166,7 +166,7 @@ class Idefics3(Llava):
     ) -> tuple[Tensor, Any]:
         """``Idefics3Model``."""
         world.recording.term = "activations_decoder"
-        embeds = self.looked_up(ids)
+        embeds = self.part("embed", self.looked_up, ids)
         features: Any = None
         held: Any = self.seen
         if pictures:
@@ -184,6 +184,11 @@ class Idefics3(Llava):
     def given(self, features: Any, held: Any) -> Any:
         """What the outputs hold of what is seen."""
         return features
+
+    def look_with_beams(self, ids: Tensor, beams: int) -> Any:
+        last, *parts = self.seen
+        self.seen = last, *beside_beams(ids, parts, beams)
+        return self.seen
 
     def features_of(self, pixels: Tensor, seen: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         """``get_image_features``: pictures of nothing but padding are left out, of which there are none."""

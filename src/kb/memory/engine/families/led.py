@@ -9,13 +9,13 @@ from typing import Any
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
+from kb.memory.engine.adapters import looked_up
 from kb.memory.engine.families.attention import PairedCache
 from kb.memory.engine.families.bart import DROPPED, Bart, BartAttention, BartLayer, BartStack
 from kb.memory.engine.families.masks import causal_mask, padding_mask
 from kb.memory.engine.families.windows import WindowAttention, lengthened, masks_of, spread_over
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Linear
-from kb.memory.engine.table_adapters import looked_up
 from kb.memory.engine.tensor import BOOL, I64, Tensor, new
 from kb.memory.engine.world import world
 

@@ -11,6 +11,7 @@ from kb.memory.engine import ops
 from kb.memory.engine.families.clip_tower import TOWER_ACTIVATIONS, ClipTower
 from kb.memory.engine.families.decoder import Decoder
 from kb.memory.engine.families.decoder_parts import activation_of
+from kb.memory.engine.families.picture_places import beside_beams
 from kb.memory.engine.families.qwen_vl import Held, check_seeing
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Linear, Model
@@ -35,19 +36,12 @@ class Projector:
         return self.second(x)
 
 
-def _most_beams(setup: TrainingSetup) -> int:
-    """Of the run's answers."""
-    evaluated = setup.generation_num_beams if setup.do_eval and setup.predict_with_generate else 1
-    return max(evaluated, setup.inference_num_beams if setup.do_predict else 1)
-
-
 class Llava(Decoder):
     """``LlavaForConditionalGeneration``."""
 
     flattens = shards = False
     inputs = 3  # ids, mask and labels; pictures come behind
     projector_class: Any = Projector
-    answers = True  # whether generation about pictures is followed
     seen: Any = None  # what ``generate`` has seen of a prompt's pictures before it reads the prompt
     beside: Any = None  # what the last step's outputs hold beside logits
     caches = True  # the language model keeps a cache in training too, as its own config has it
@@ -56,11 +50,9 @@ class Llava(Decoder):
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
         vision = architecture.vision
         assert vision is not None
-        check_seeing(architecture, setup, TOWER_ACTIVATIONS, answers=cls.answers)
+        check_seeing(architecture, setup, TOWER_ACTIVATIONS)
         if setup.images is None:
             raise NotFollowedError("images of unknown size")
-        if setup.images.number and _most_beams(setup) > 1:
-            raise NotFollowedError("beams of answers about images")  # what is seen is put beside each
         tokens = cls.tokens_of(setup.images, vision) * setup.images.number
         if tokens and tokens + setup.images.number >= setup.max_source_length:
             raise NotFollowedError(f"{tokens} image tokens in {setup.max_source_length}")
@@ -70,6 +62,12 @@ class Llava(Decoder):
         """Tokens of one picture: a patch's each and the class's, without the first where it is left out
         (``LlavaProcessor``)."""
         return (vision.image // vision.patch) ** 2 + vision.classed - vision.drops_first
+
+    def every_layer(self) -> list[Any]:
+        return [*self.tower.layers, *self.layers]
+
+    def beside_layers(self) -> list[Any]:
+        return [self.tower, self.projector]
 
     def build(self) -> None:
         assert self.architecture.vision is not None
@@ -109,7 +107,7 @@ class Llava(Decoder):
     ) -> tuple[Tensor, Any]:
         """``LlavaModel``: pictures in the place of their tokens, then the language model; what is seen is given too."""
         world.recording.term = "activations_decoder"
-        embeds = self.looked_up(ids)
+        embeds = self.part("embed", self.looked_up, ids)
         features: Any = None
         held: Any = self.seen
         if pictures:
@@ -146,7 +144,7 @@ class Llava(Decoder):
         for layer in self.layers:
             x = self.layer(layer, x, mask, cos, sin, cache, positions)
         del held
-        return self.norm(x)  # type: ignore[no-any-return]
+        return self.part("norm", self.norm, x)  # type: ignore[no-any-return]
 
     def base(self, ids: Tensor, padding: Any, positions: Any = None, cache: Any = None, states: Any = None) -> Any:
         """A step of ``generate``: pictures come with the prompt alone (``prepare_inputs_for_generation``)."""
@@ -158,6 +156,11 @@ class Llava(Decoder):
         """``_prepare_multimodal_encoder_kwargs_for_generation`` (generation/utils.py): pictures are seen before the
         prompt is read, and what is seen of them lives as long as the answer."""
         self.seen = self.features_of(*pictures)
+        return self.seen
+
+    def look_with_beams(self, ids: Tensor, beams: int) -> Any:
+        """``_expand_multimodal_outputs``: what is seen, once for each beam."""
+        self.seen = *self.seen[:-1], beside_beams(ids, self.seen[-1], beams)
         return self.seen
 
 

@@ -9,12 +9,12 @@ from typing import Any
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
+from kb.memory.engine.adapters import adapted
 from kb.memory.engine.families.masks import causal_mask, padding_mask
 from kb.memory.engine.families.t5 import DROPPED, T5, T5Block, T5FeedForward, T5Norm, T5Stack, bucket_of
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Linear
 from kb.memory.engine.ops import blocks
-from kb.memory.engine.table_adapters import adapted
 from kb.memory.engine.tensor import BOOL, F16, F32, I32, I64, Tensor, like, new, seen_as
 from kb.memory.engine.world import world
 

@@ -8,13 +8,13 @@ from typing import Any
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
+from kb.memory.engine.adapters import looked_up
 from kb.memory.engine.families.attention import eager_forward, rotary_tables, rotate_half, sdpa_forward
 from kb.memory.engine.families.encoder import Encoder
 from kb.memory.engine.families.encoder_heads import DROPPED, Head, activation_of, answered, classified
 from kb.memory.engine.families.masks import padding_mask
 from kb.memory.engine.modules import KEPT_HEADS, LayerNorm, Linear
 from kb.memory.engine.ops.losses import averaged_rows
-from kb.memory.engine.table_adapters import looked_up
 from kb.memory.engine.tensor import F32, I64, Tensor, new
 from kb.memory.engine.world import world
 

@@ -9,13 +9,13 @@ from typing import Any
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
+from kb.memory.engine.adapters import looked_up
 from kb.memory.engine.families.attention import heads_of
 from kb.memory.engine.families.encoder import Encoder
 from kb.memory.engine.families.encoder_heads import DROPPED, activation_of, head_of
 from kb.memory.engine.families.masks import counted_places, padding_mask
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm, Linear
-from kb.memory.engine.table_adapters import looked_up
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, new
 from kb.memory.engine.world import world
 

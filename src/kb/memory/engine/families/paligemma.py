@@ -8,11 +8,13 @@ from typing import Any
 
 from kb.core.model import Vision
 from kb.memory.engine import ops
-from kb.memory.engine.families.decoder_inputs import ByKind, of_layer
+from kb.memory.engine.families.attention import Cache
+from kb.memory.engine.families.decoder_inputs import BOTH, NAMED, masked, of_layer
 from kb.memory.engine.families.llava import Llava, placeholders
-from kb.memory.engine.families.masks import causal_mask
+from kb.memory.engine.families.picture_places import counted_by_sample
 from kb.memory.engine.families.qwen_vl import Held
 from kb.memory.engine.modules import Linear, Model
+from kb.memory.engine.runs.decoding import masked_longer
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, new
 from kb.memory.engine.world import world
 
@@ -46,7 +48,12 @@ class PaliGemma(Llava):
     """``PaliGemmaForConditionalGeneration``. Its processor says of each token whether it is of the prompt."""
 
     projector_class = Projector
-    answers = False  # its prompt's mask is made by a way of its own
+    kinds: Any = None  # of the tokens of a prompt that ``generate`` reads
+
+    def build(self) -> None:
+        super().build()
+        if self.traits.kinds == BOTH:  # the model makes the masks, and none of a window where there is none
+            self.traits = self.traits._replace(kinds=NAMED)
 
     def batch(self, rows: int, source: int, target: int = 0) -> list[Tensor]:
         images, vision = self.options.images, self.vision
@@ -64,54 +71,73 @@ class PaliGemma(Llava):
     ) -> tuple[Tensor, Any]:
         """``PaliGemmaModel``: pictures in the place of their tokens, then masks, then the language model."""
         world.recording.term = "activations_decoder"
-        embeds = self.looked_up(ids)
+        embeds = self.part("embed", self.looked_up, ids)
         positions = places_from_one(embeds.shape[1]) if positions is None else positions
         features: Any = None
-        held: Any = None
-        kinds: Any = None
+        held, kinds = self.seen, self.kinds
         if pictures:
             pixels, kinds = pictures
-            held = self.seen_in(pixels)
+            held = self.features_of(pixels)
+        if held is not None:
             features = ops.cast(held[-1], embeds.dtype)
             world.recording.term = "activations_decoder"
             mask = placeholders(ids)
             embeds = ops.put_where(embeds, mask, features)
         blocks = prompt_as_block(kinds)
-        masks = self.masks(embeds, padding, blocks)
+        known = None if isinstance(cache, Held) else cache  # in training the language model makes its own
+        # flash attention has no blocks: transformers leaves them out
+        masks = masked(self, embeds, padding, known, blocks=blocks is not None and not self.options.flash)
         x = self.behind_masks(embeds, masks, cache, positions)
         del held, blocks
         return x, features
 
-    def seen_in(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+    def features_of(self, pixels: Tensor, *_: Tensor) -> tuple[Any, ...]:
         """``get_image_features``: the tower's last states, which live as long as what is projected of them."""
-        last, _, _ = self.tower(pixels)
+        last: Tensor = self.tower(pixels)[0]
         return last, self.projector(last)
 
-    def masks(self, embeds: Tensor, padding: Any, blocks: Any) -> Any:
-        """``create_causal_mask`` and, of Gemma 2, the window's."""
-        rows, length, _ = embeds.shape
-        made = [
-            causal_mask(
-                rows,
-                length,
-                length,
-                padding,
-                eager=embeds.dtype if self.eager else None,
-                padded=self.options.padded,
-                window=window,
-                blocks=blocks is not None,
-            )
-            for window in (None, self.architecture.window)[: 1 + bool(self.architecture.window)]
-        ]
-        return ByKind(made) if len(made) > 1 else made[0]
+    # What ``generate`` does of its own.
+
+    def look_with_beams(self, ids: Tensor, beams: int) -> Any:
+        """Features that are one tensor are repeated sample by sample, and put together again."""
+        last, features = self.seen
+        self.seen, shape, dtype = None, features.shape, features.dtype
+        with counted_by_sample(ids, shape[0]) as number:
+            repeated: Any = [new((number * beams, *shape[1:]), dtype) for _ in range(ids.shape[0])]
+            features = None
+            self.seen = last, new((shape[0] * beams, *shape[1:]), dtype)
+            del repeated
+        return self.seen
+
+    def kinds_of(self, batch: list[Any]) -> Any:
+        return batch[-1] if len(batch) > self.inputs else None
+
+    def counted(self, places: Any) -> Any:
+        """Places from one on."""
+        return new(places.shape, I64)
+
+    def kinds_longer(self, rows: int, length: int) -> Tensor:
+        """The last kind once more, which :meth:`named_longer` replaces."""
+        return new((rows, length), I64)
+
+    def named_longer(self, kinds: Any, rows: int, length: int) -> Any:
+        return kinds and masked_longer(rows, length)
+
+    def answered(self, ids: Tensor, padding: Any, positions: Any, kinds: Any, cache: Cache) -> Tensor:
+        """Only a prompt is a block."""
+        self.kinds = None if cache.length() else kinds
+        out = self.step(ids, padding, positions, cache)
+        self.kinds = None
+        return out
 
     def behind_masks(self, embeds: Tensor, masks: Any, cache: Any, positions: Tensor) -> Tensor:
         """``GemmaModel`` from embeddings and a mask on."""
-        cos, sin = self.traits.tables(1, embeds.shape[1], self.rotary_width, embeds.dtype)
+        tables, shape = self.traits.tables, (positions.shape[0], embeds.shape[1])
+        cos, sin = self.part("turn", tables, *shape, self.rotary_width, embeds.dtype)
         x = embeds
         for layer in self.layers:
             x = self.layer(layer, x, of_layer(masks, slides=layer.slides), cos, sin, cache, positions)
-        return self.norm(x)  # type: ignore[no-any-return]
+        return self.part("norm", self.norm, x)  # type: ignore[no-any-return]
 
 
 def prompt_as_block(kinds: Any) -> Any:

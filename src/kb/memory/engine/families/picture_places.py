@@ -3,6 +3,8 @@
 Sources: transformers/vision_utils.py, ``get_rope_index`` (models/qwen2_5_vl/modeling_qwen2_5_vl.py).
 """
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from kb.core.model import Vision
@@ -102,6 +104,30 @@ def _twice(freqs: Tensor) -> Tensor:
     out = new((count, 4 * quarter), F32)
     del both
     return out
+
+
+@contextmanager
+def counted_by_sample(ids: Tensor, count: int) -> Iterator[int]:
+    """How many of ``count`` pictures a sample has, as ``_expand_multimodal_outputs`` finds it (generation/utils.py):
+    each sum of pictures' tokens is held against those of text. What it counted lives as long as it works."""
+    rows, number = ids.shape[0], count // ids.shape[0]
+    mask = new(ids.shape, BOOL)
+    counted = new((rows,), I64)
+    del mask
+    sums = [new((), I64) for _ in range(rows - 1)]
+    for at in range(1, count + 1):
+        for _ in range(rows if at % number else at // number):
+            same = new((), BOOL)
+            del same
+    yield number
+    del counted, sums
+
+
+def beside_beams(ids: Tensor, pieces: Sequence[Tensor], beams: int) -> list[Tensor]:
+    """Of each sample what is seen of its pictures, once for each beam."""
+    with counted_by_sample(ids, len(pieces)) as number:
+        groups = [list(pieces[at : at + number]) * beams for at in range(0, len(pieces), number)]
+        return [piece for group in groups for piece in group]
 
 
 def told_places(ids: Tensor, padding: Any, images: Images, vision: Vision) -> tuple[Tensor, Tensor]:

@@ -7,14 +7,15 @@ from collections.abc import Collection
 from typing import Any
 
 from kb.core.model import Architecture, Vision
-from kb.core.setup import Images, TrainingSetup
+from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.families.decoder import Decoder
+from kb.memory.engine.families.decoder_inputs import masked
 from kb.memory.engine.families.decoder_parts import ACTIVATIONS
-from kb.memory.engine.families.masks import causal_mask
-from kb.memory.engine.families.picture_places import AXES, Sizes, told_places
+from kb.memory.engine.families.picture_places import AXES, Sizes, beside_beams, told_places
 from kb.memory.engine.families.vision_tower import Tower
 from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.runs.decoding import masked_longer
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, new
 from kb.memory.engine.world import world
 
@@ -33,11 +34,8 @@ def placeholders(ids: Tensor) -> tuple[Tensor, Tensor]:
     return pictures, films
 
 
-def check_seeing(
-    architecture: Architecture, setup: TrainingSetup, activations: Collection[str], *, answers: bool = False
-) -> None:
+def check_seeing(architecture: Architecture, setup: TrainingSetup, activations: Collection[str]) -> None:
     """Refuse, by name, what is followed of no model that sees; ``activations`` are those that its tower may have.
-    ``answers``: whether its answers about pictures are followed.
 
     Raises:
         NotFollowedError: something of the run, or the tower's activation.
@@ -45,10 +43,7 @@ def check_seeing(
     vision = architecture.vision
     assert vision is not None
     refused = {
-        "flash_attention_2": setup.attn_implementation == "flash",
-        "generation": not answers and (setup.do_predict or (setup.do_eval and setup.predict_with_generate)),
         "label_smoothing_factor": setup.label_smoothing_factor > 0,
-        "ZeRO-3": setup.zero_stage == 3,
         "packing": setup.lengths is not None,
         **({str(setup.post.kind): setup.post.kind != "sft"} if setup.post is not None else {}),
         f"activation {vision.activation}": vision.activation not in activations,
@@ -81,8 +76,9 @@ class Held:
 class QwenVl(Decoder):
     """``Qwen2VLForConditionalGeneration`` and ``Qwen2_5_VLForConditionalGeneration``."""
 
-    flattens = shards = False
     inputs = 3  # ids, mask and labels; pictures come behind
+    seen: Any = None  # what ``generate`` has seen of a prompt's pictures before it reads the prompt
+    deltas: Any = None  # by how much places are moved behind a sample's pictures
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
@@ -94,6 +90,12 @@ class QwenVl(Decoder):
         tokens = images.patches // vision.merge**2 + images.number
         if images.rows % vision.merge or images.columns % vision.merge or tokens >= setup.max_source_length:
             raise NotFollowedError(f"{tokens - images.number} image tokens in {setup.max_source_length}")
+
+    def every_layer(self) -> list[Any]:
+        return [*self.visual.blocks, *self.layers]
+
+    def beside_layers(self) -> list[Any]:
+        return [self.visual]
 
     def build(self) -> None:
         assert self.architecture.vision is not None
@@ -121,22 +123,29 @@ class QwenVl(Decoder):
             return loss, logits
         return loss, logits, None, cache.tensors.clear
 
-    def pictured(self, ids: Tensor, padding: Any, cache: Any, *pictures: Tensor) -> Tensor:
+    def pictured(self, ids: Tensor, padding: Any, cache: Any, *pictures: Tensor, positions: Any = None) -> Tensor:
         """``Qwen2_5_VLModel``: pictures in the place of their tokens, then the language model."""
         images = self.options.images
-        embeds = self.looked_up(ids)
-        held: Any = None
-        positions = None
-        if images is not None and images.number:
-            embeds, held = self.seen(ids, embeds, images, pictures[-1])
+        embeds = self.part("embed", self.looked_up, ids)
+        held: Any = self.seen
+        if pictures:
+            held = self.features_of(*pictures)
+        image_embeds = masks = None
+        if held is not None:
+            image_embeds = ops.cast(ops.cat(held[-1], 0), embeds.dtype)
+            masks = placeholders(ids)
+            embeds = ops.put_where(embeds, masks[0], image_embeds)
+        if images is not None and pictures:
             positions, self.deltas = told_places(ids, padding, images, self.vision)
         x = self.decoded(embeds, padding, positions, cache)
-        del held
+        del held, image_embeds, masks
         return x
 
-    def seen(self, ids: Tensor, embeds: Tensor, images: Images, pixels: Tensor) -> tuple[Tensor, Any]:
-        """Words with what the tower made of pictures, and what lives as long."""
-        sizes = Sizes(images, self.vision, ids.shape[0])
+    def features_of(self, *pictures: Tensor) -> tuple[Any, ...]:
+        """``get_image_features``: each picture's tokens, last, and what lives as long as they do."""
+        images, pixels = self.options.images, pictures[-1]
+        assert images is not None
+        sizes = Sizes(images, self.vision, pixels.shape[0] // images.patches)
         dtype = self.visual.patch_embed.weight.dtype
         pixels = ops.cast(pixels, dtype)
         states, merged = self.visual(pixels, sizes)
@@ -145,9 +154,7 @@ class QwenVl(Decoder):
         areas = new((sizes.count,), I64)
         shares_of = new((sizes.count,), I64)
         del areas, shares_of, pixels
-        image_embeds = ops.cast(ops.cat(merged_pieces, 0), embeds.dtype)
-        masks = placeholders(ids)
-        return ops.put_where(embeds, masks[0], image_embeds), (states, merged, merged_pieces, image_embeds, masks)
+        return states, merged, merged_pieces
 
     def decoded(self, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> Tensor:
         """``Qwen2_5_VLTextModel``."""
@@ -157,13 +164,12 @@ class QwenVl(Decoder):
             first = new((length,), I64)
             positions = new((length,), I64)
             del first
-        eager = embeds.dtype if self.eager else None
-        mask = causal_mask(batch, length, length, padding, eager=eager, padded=self.options.padded, positions=False)
+        mask = masked(self, embeds, padding, cache, looks=False)
         cos, sin = self.tables(batch, length, embeds.dtype)
         x = embeds
         for layer in self.layers:
             x = self.layer(layer, x, mask, cos, sin, cache, None)
-        return self.norm(x)  # type: ignore[no-any-return]
+        return self.part("norm", self.norm, x)  # type: ignore[no-any-return]
 
     def tables(self, batch: int, length: int, dtype: str) -> tuple[Tensor, Tensor]:
         """``Qwen2_5_VLRotaryEmbedding``: angles of three places, of each of which a share is taken."""
@@ -179,8 +185,43 @@ class QwenVl(Decoder):
         del freqs, cos, sin
         return ops.unsqueeze(out[0], 1), ops.unsqueeze(out[1], 1)
 
-    def base(self, *_: Any, **__: Any) -> Tensor:
-        raise NotFollowedError(f"generation of {self.architecture.model_type}")
+    # What ``generate`` does.
+
+    def base(self, ids: Tensor, padding: Any, positions: Any = None, cache: Any = None, states: Any = None) -> Any:
+        """A step: pictures come with the prompt alone (``prepare_inputs_for_generation``)."""
+        x = self.pictured(ids, padding, cache, positions=positions)
+        self.seen = None
+        return x
+
+    def look(self, *pictures: Tensor) -> Any:
+        """``_prepare_multimodal_encoder_kwargs_for_generation``: as of :class:`~llava.Llava`."""
+        self.seen = self.features_of(*pictures)
+        return self.seen
+
+    def look_with_beams(self, ids: Tensor, beams: int) -> Any:
+        """``_expand_multimodal_outputs``: as of :class:`~llava.Llava`."""
+        self.seen = *self.seen[:-1], beside_beams(ids, self.seen[-1], beams)
+        return self.seen
+
+    def kinds_of(self, batch: list[Any]) -> Any:
+        return batch[3] if len(batch) > self.inputs else None
+
+    def numbered(self, places: Any, ids: Tensor, mask: Any, kinds: Any) -> Any:
+        """Places of text, and behind them those in time, height and width."""
+        rows, length = ids.shape
+        images = self.options.images
+        if kinds is None or images is None:
+            seen, self.deltas = places, new((rows, 1), I64)
+        else:
+            asked = new((), BOOL)  # are there pictures?
+            del asked
+            seen, self.deltas = told_places(ids, mask, images, self.vision)
+        found = new((1 + AXES, rows, length), I64)
+        del seen
+        return found
+
+    def kinds_longer(self, rows: int, length: int) -> Tensor:
+        return masked_longer(rows, length)
 
 
 def shares(freqs: Tensor) -> Tensor:

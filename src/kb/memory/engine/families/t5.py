@@ -3,10 +3,10 @@
 from typing import Any
 
 from kb.memory.engine import ops
+from kb.memory.engine.adapters import adapted
 from kb.memory.engine.families.attention import PairedCache, heads_of
 from kb.memory.engine.families.masks import causal_mask, padding_mask
 from kb.memory.engine.modules import Linear, Model
-from kb.memory.engine.table_adapters import adapted
 from kb.memory.engine.tensor import BOOL, F16, F32, I64, Tensor, like, new
 from kb.memory.engine.world import world
 

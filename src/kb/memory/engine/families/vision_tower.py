@@ -10,7 +10,7 @@ from typing import Any
 from kb.core.model import Vision
 from kb.memory.engine import ops
 from kb.memory.engine.allocator import SMALL_REQUEST
-from kb.memory.engine.families.attention import eager_forward, rotary, sdpa_forward
+from kb.memory.engine.families.attention import eager_forward, for_flash, rotary, sdpa_forward
 from kb.memory.engine.families.decoder_parts import ACTIVATIONS
 from kb.memory.engine.families.picture_places import Sizes, angles
 from kb.memory.engine.modules import LayerNorm, Linear, Model, RmsNorm
@@ -63,12 +63,15 @@ class VisionAttention:
         self.qkv = Linear(model, f"{path}.qkv", vision.width, 3 * vision.width, bias=True)
         self.proj = Linear(model, f"{path}.proj", vision.width, vision.width, bias=True)
 
-    def __call__(self, x: Tensor, stretches: tuple[int, ...], cos: Tensor, sin: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, stretches: tuple[int, ...], cos: Tensor, sin: Tensor, bounds: Any) -> Tensor:
         world.inside["VisionAttention"] = self.path
         count, width = x.shape
         shape = (count, 3, self.heads, width // self.heads)
         q, k, v = ops.unbind(ops.permute(ops.reshape(self.qkv(x), shape), (1, 0, 2, 3)), 0)
         q, k = turned_wide(q, k, cos, sin)
+        if self.model.options.flash:  # one call for all stretches
+            out = ops.flash_packed(*for_flash(q, k, v, self.model.options.dtype), bounds)
+            return self.proj(ops.reshape(out, (count, width)))
         q, k, v = (ops.unsqueeze(ops.transpose(each, 0, 1), 0) for each in (q, k, v))
         lengths = new((len(stretches),), I32)
         # eager attention keeps the scores of one stretch after another
@@ -99,7 +102,8 @@ def turned_wide(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor,
     """``apply_rotary_pos_emb_vision``: in fp32, and cast back."""
     dtype = q.dtype
     q, k = ops.cast(q, F32), ops.cast(k, F32)
-    q_embed, k_embed = rotary(q, k, ops.unsqueeze(cos, 1), ops.unsqueeze(sin, 1))
+    cos, sin = ops.cast(ops.unsqueeze(cos, 1), F32), ops.cast(ops.unsqueeze(sin, 1), F32)
+    q_embed, k_embed = rotary(q, k, cos, sin)
     q_embed = ops.cast(q_embed, dtype)
     k_embed = ops.cast(k_embed, dtype)
     return q_embed, k_embed
@@ -110,6 +114,7 @@ class VisionMlp:
 
     def __init__(self, model: Model, path: str, vision: Vision) -> None:
         names = ("gate_proj", "up_proj", "down_proj") if vision.window else ("fc1", "fc2")
+        self.path = path
         self.first = [Linear(model, f"{path}.{name}", vision.width, vision.ff, bias=True) for name in names[:-1]]
         self.down = Linear(model, f"{path}.{names[-1]}", vision.ff, vision.width, bias=True)
         self.act = ops.quick_gelu if vision.activation == "quick_gelu" else ACTIVATIONS[vision.activation]
@@ -135,7 +140,7 @@ class VisionBlock:
     def __call__(self, x: Tensor, stretches: tuple[int, ...], cos: Tensor, sin: Tensor, held: Any) -> Tensor:
         """``held``: the stretches' bounds, which a checkpointed block keeps."""
         world.inside["VisionBlock"] = self.path
-        x = ops.add(x, self.attn(self.norm1(x), stretches, cos, sin))
+        x = ops.add(x, self.attn(self.norm1(x), stretches, cos, sin, held))
         return ops.add(x, self.mlp(self.norm2(x)))
 
 
@@ -174,9 +179,14 @@ class Tower:
         world.inside["Tower"] = self.path
         world.recording.term = "activations_encoder"
         vision, count = self.vision, pixels.shape[0]
+        flash = self.model.options.flash
         places = sizes.places()
         whole = sizes.bounds()
+        if flash:
+            longest(whole)
         windows = sizes.window_bounds() if vision.window else None
+        if windows is not None and flash:
+            longest(windows)
         x = self.patch_embed(pixels)
         if vision.window:
             x = self.reordered(x)
@@ -199,6 +209,13 @@ class Tower:
         tokens = count // self.vision.merge**2
         x = ops.view(x, (tokens, width * self.vision.merge**2))
         return ops.view(ops.looked_up(x, on_host(tokens)), (count, width))
+
+
+def longest(bounds: Tensor) -> None:
+    """``get_max_seqlen`` (transformers/utils/generic.py): the host asks how long the longest stretch is."""
+    lengths = new((bounds.shape[0] - 1,), I32)
+    found = new((), I32)
+    del lengths, found
 
 
 def on_host(count: int) -> Tensor:

@@ -9,12 +9,12 @@ from typing import Any
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
+from kb.memory.engine.adapters import looked_up
 from kb.memory.engine.families.encoder import Encoder
 from kb.memory.engine.families.encoder_heads import DROPPED, TokenHead, activation_of, classified
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm, Linear
 from kb.memory.engine.ops import streams
-from kb.memory.engine.table_adapters import looked_up
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, new, seen_as
 from kb.memory.engine.world import world
 

@@ -1,6 +1,6 @@
 """Operators as PyTorch's: one function each, with its source in ATen where something is not seen from its shape."""
 
-from kb.memory.engine.ops.attention import sdpa
+from kb.memory.engine.ops.attention import flash_packed, sdpa
 from kb.memory.engine.ops.losses import cross_entropy, smoothed_loss
 from kb.memory.engine.ops.pointwise import (
     add,
@@ -85,6 +85,7 @@ __all__ = [
     "dropout",
     "embedding",
     "expand",
+    "flash_packed",
     "folded",
     "gelu",
     "gelu_by_function",

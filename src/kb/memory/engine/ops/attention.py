@@ -237,5 +237,33 @@ def _flash_back(node: Node, grad: Tensor) -> Gradients:
     return outs
 
 
+def flash_packed(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor) -> Tensor:
+    """``_flash_attention_forward`` of stretches one behind the other, between ``bounds``: (tokens, heads, width).
+
+    Sources: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp (``mha_varlen_fwd``, ``mha_varlen_bwd``).
+    """
+    if q.shape[-1] % 8:
+        raise NotFollowedError("flash attention: padded heads")
+    node = record(_flash_packed_back, (q, k, v), (bounds, k, q, v), bounds.shape[0] - 1)
+    tokens, heads, _ = q.shape
+    out = like(q, None, node)
+    sums = new((heads, tokens), F32)
+    seed, offset = new((2,), I64), new((), I64)
+    save(node, (sums, bare(out), seed, offset))
+    del sums, seed, offset
+    return out
+
+
+def _flash_packed_back(node: Node, grad: Tensor) -> Gradients:
+    """As :func:`_flash_back`, with a tile more for each stretch."""
+    bounds, k, q, v, *kept = saved(node)
+    outs = [_like_query(tensor, grad.dtype) for tensor in (q, k, v)]
+    tokens, heads, head = q.shape
+    rows = tokens + 128 * node.extra
+    scratch(heads * rows * FLOAT, heads * rows * -(-head // 32) * 32 * FLOAT)
+    del bounds, k, q, v, kept
+    return outs
+
+
 def _like_query(tensor: Tensor, dtype: str) -> Tensor:
     return like(tensor, dtype)

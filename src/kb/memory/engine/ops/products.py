@@ -114,11 +114,12 @@ def _addmm_back(node: Node, grad: Tensor) -> Gradients:
 
 
 def linear_by_function(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``LinearFunctionForZeroStage3`` (deepspeed/runtime/zero/linear.py 0.19.8): the weight itself is kept, no view."""
+    """``LinearFunctionForZeroStage3`` (deepspeed/runtime/zero/linear.py 0.19.8): the weight itself is kept, no view.
+    Of two dimensions product and bias are one (``addmm``)."""
     trained = (x, weight) if bias is None else (x, weight, bias)
     node = record(_function_back, trained, (x, weight))
     out = new((*x.shape[:-1], weight.shape[0]), x.dtype, None, node)
-    world.multiplied()
+    world.multiplied(biased=bias is not None and len(x.shape) == 2)
     return out
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kb.memory.engine.families.attention import PairedCache
-from kb.memory.engine.runs.decoding import both_longer
+from kb.memory.engine.runs.decoding import all_longer
 from kb.memory.engine.tensor import BOOL, F32, I32, I64, Tensor, mark, new
 from kb.memory.engine.world import world
 
@@ -38,9 +38,11 @@ class Answer:
 class Continuation:
     """The steps of a decoder alone, which reads the prompt once for each beam; its mask and positions grow."""
 
-    def __init__(self, model: Any, ids: Tensor, mask: Any, position: Any, call: Call, wrapped: str | None) -> None:
+    def __init__(self, model: Any, prompt: tuple[Any, ...], call: Call, wrapped: str | None) -> None:
         self.model, self.call, self.wrapped = model, call, wrapped
-        self.mask, self.position, self.cache = mask, position, model.cache()
+        ids, self.mask, self.position, self.kinds = prompt
+        self.given = prompt  # the caller's arguments keep it
+        self.cache = model.cache()
         self.prompt = ids.shape[1]
         self.held: Any = None
 
@@ -48,17 +50,20 @@ class Continuation:
         """As of :class:`Answer`."""
         first = self.held is None
         inputs = new((rows, self.prompt if first else 1), I64)
-        place = self.position if first or self.position is None else new((rows, 1), I64)
-        self.held = held = inputs, self.mask, place
-        del inputs, place
-        outputs = self.call(self.model, lambda: self.model.step(*held, self.cache), self.wrapped)
+        place = self.position if first or self.position is None else new((*self.position.shape[:-1], 1), I64)
+        told = self.kinds if first or self.kinds is None else new((rows, 1), I64)
+        place = self.model.counted(place)
+        self.held = held = inputs, self.mask, place, told
+        del inputs, place, told
+        outputs = self.call(self.model, lambda: self.model.answered(*held, self.cache), self.wrapped)
         if first:  # of _prefill
             self.held = ()
         return outputs
 
     def decoded(self, rows: int, tokens: int) -> None:
         """As of :class:`Answer`."""
-        self.position, self.mask = both_longer(self.position, self.mask, rows, self.prompt + tokens)
+        given = self.position, self.mask, self.kinds
+        self.position, self.mask, self.kinds = all_longer(self.model, given, rows, self.prompt + tokens)
 
 
 def search(model: Any, rows: int, decoding: Any, steps: Any, start: Tensor, middle: Callable[[int, int], int]) -> None:

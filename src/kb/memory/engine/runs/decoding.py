@@ -16,25 +16,28 @@ def numbered(rows: int, length: int) -> Tensor:
     return found
 
 
-def both_longer(position: Any, mask: Any, rows: int, length: int) -> tuple[Any, Any]:
-    """Positions and mask for the next token; the old positions live until both are there
+def all_longer(model: Any, given: tuple[Any, Any, Any], rows: int, length: int) -> tuple[Any, Any, Any]:
+    """Positions, mask and kinds of tokens for the next token; the old ones live until all are there
     (``_update_model_kwargs_for_generation``)."""
-    return position and _longer(rows, length), mask and _masked_longer(rows, length)
+    position, mask, kinds = given
+    longer = model.kinds_longer(rows, length) if kinds is not None else None
+    position, mask = position and _longer(position.shape[:-1], length), mask and masked_longer(rows, length)
+    return position, mask, model.named_longer(longer, rows, length)
 
 
-def _longer(rows: int, length: int) -> Tensor:
-    """Positions with the next one behind them."""
+def _longer(rows: tuple[int, ...], length: int) -> Tensor:
+    """Positions with the next one behind them; of a model that sees, some for each token."""
     first = new((1,), I64)
-    last = new((rows, 1), I64)
+    last = new((*rows, 1), I64)
     del first
-    more = new((rows, 1), I64)
+    more = new((*rows, 1), I64)
     del last
-    found = new((rows, length), I64)
+    found = new((*rows, length), I64)
     del more
     return found
 
 
-def _masked_longer(rows: int, length: int) -> Tensor:
+def masked_longer(rows: int, length: int) -> Tensor:
     """The mask with ones for the next token."""
     ones = new((rows, 1), I64)
     found = new((rows, length), I64)
@@ -67,6 +70,11 @@ def still_unfinished(rows: int) -> Tensor:
     del either
     found = new((rows,), I64)
     del rest
-    most, over = new((), I64), new((), BOOL)
-    del most, over
     return found
+
+
+def stop_check() -> None:
+    """Does any answer go on? (``StopCheck``)"""
+    most = new((), I64)
+    over = new((), BOOL)
+    del most, over

@@ -11,7 +11,7 @@ from kb.memory.engine.autocast import autocast
 from kb.memory.engine.families.attention import PairedCache
 from kb.memory.engine.modules import Model
 from kb.memory.engine.runs.beams import Answer, Continuation, search, suppressed
-from kb.memory.engine.runs.decoding import both_longer, numbered, or_padding, still_unfinished
+from kb.memory.engine.runs.decoding import all_longer, numbered, or_padding, still_unfinished, stop_check
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, mark, new
 from kb.memory.engine.world import world
 
@@ -55,7 +55,10 @@ def model_call(model: Any, call: Any, kind: str | None, encoded: Any = None) -> 
         encoded, model.beside = model.beside, None  # of what is seen, which the outputs hold
     if not kind:
         return logits, encoded
-    return ops.cast(logits, F32), None if encoded is None else ops.cast(encoded, F32)
+    logits = ops.cast(logits, F32)
+    if isinstance(encoded, tuple):
+        return logits, tuple(ops.cast(each, F32) for each in encoded)
+    return logits, None if encoded is None else ops.cast(encoded, F32)
 
 
 def middle(decoded: int, tokens: int) -> int:
@@ -74,48 +77,61 @@ def prompted(model: Any, batch: list[Any], decoding: Decoding) -> None:
     if rows > 1:
         asked((rows,))  # does any prompt end in padding?
     position: Any = None
+    kinds = model.kinds_of(batch)
     if model.numbers:
-        position = numbered(rows, length)
+        position = model.numbered(numbered(rows, length), ids, mask, kinds)
     asked((rows, length))
     if not model.options.padded:
         mask = None  # a mask of ones alone is dropped
     seen = model.look(*batch[model.inputs :]) if model.inputs and len(batch) > model.inputs else None
     if decoding.beams > 1:
-        ids, mask, position = _for_beams(ids, mask, position, rows * decoding.beams)
-    asked(ids.shape)  # is a token's number below zero?
+        if seen is not None:
+            seen = None
+            seen = model.look_with_beams(ids, decoding.beams)
+        ids, mask, kinds, position = _for_beams(ids, mask, kinds, position, decoding.beams)
+    asked((rows, length))  # is a token's number below zero?
+    prompt = ids, mask, position, kinds
+    del mask, position, kinds
     if decoding.beams > 1:
-        search(
-            model, rows, decoding, Continuation(model, ids, mask, position, model_call, decoding.wrapped), ids, middle
-        )
+        search(model, rows, decoding, Continuation(model, prompt, model_call, decoding.wrapped), ids, middle)
     else:
-        greedy(model, ids, mask, position, decoding)
+        greedy(model, prompt, decoding)
     del ends, seen
 
 
-def _for_beams(ids: Tensor, mask: Any, position: Any, rows: int) -> tuple[Tensor, Any, Any]:
+def _for_beams(ids: Tensor, mask: Any, kinds: Any, position: Any, beams: int) -> tuple[Tensor, Any, Any, Any]:
     """``_expand_inputs_for_generation``: a copy of each prompt for each beam; the old ones live until all are there."""
-    shape = (rows, ids.shape[1])
-    return new(shape, I64), mask and new(shape, I64), position and new(shape, I64)
-
-
-def greedy(model: Any, ids: Tensor, mask: Any, position: Any, decoding: Decoding) -> None:
-    """``_sample`` of a decoder: prefill, then a token at a time."""
     rows, length = ids.shape
-    given = position  # to ``_sample``: its caller's arguments keep it
+    shape = (rows * beams, length)
+    ids, mask, kinds = new(shape, I64), mask and new(shape, I64), kinds and new(shape, I64)
+    return ids, mask, kinds, position and new((*position.shape[:-2], *shape), I64)
+
+
+def greedy(model: Any, prompt: tuple[Any, ...], decoding: Decoding) -> None:
+    """``_sample`` of a decoder: prefill, then a token at a time.
+
+    Args:
+        prompt: ids, mask, positions and, of a model that sees, what kinds of tokens there are.
+    """
+    ids, mask, position, kinds = prompt  # the caller's arguments keep them
+    rows, length = ids.shape
     unfinished, cache = new((rows,), I64), model.cache()
     logits: Any
     chosen: Any
     held: Any
     inputs: Any
     place: Any
+    told: Any
     logits = chosen = held = shares = None
     step = 0
     while step < decoding.tokens:
         inputs = new((rows, length), I64) if step == 0 else new((rows, 1), I64)
-        place = position if step == 0 or position is None else new((rows, 1), I64)
-        held = inputs, mask, place
-        out, beside = model_call(model, lambda held=held: model.step(*held, cache), decoding.wrapped)
-        inputs = place = None
+        place = position if step == 0 or position is None else new((*position.shape[:-1], 1), I64)
+        told = kinds if step == 0 or kinds is None else new((rows, 1), I64)
+        place = model.counted(place)
+        held = inputs, mask, place, told
+        out, beside = model_call(model, lambda held=held: model.answered(*held, cache), decoding.wrapped)
+        inputs = place = told = None
         if step == 0:
             held = None
             model.decodes = True  # beam search does without
@@ -124,7 +140,7 @@ def greedy(model: Any, ids: Tensor, mask: Any, position: Any, decoding: Decoding
         if grown:
             cache.grow(grown)
             step += grown
-        position, mask = both_longer(position, mask, rows, length + step)
+        position, mask, kinds = all_longer(model, (position, mask, kinds), rows, length + step)
         logits = new((rows, out.shape[-1]), F32)
         mark(logits, "logits")
         if decoding.sampled:
@@ -134,9 +150,10 @@ def greedy(model: Any, ids: Tensor, mask: Any, position: Any, decoding: Decoding
         chosen = or_padding(rows)
         ids = new((rows, length + step), I64)
         unfinished = still_unfinished(rows)
+        stop_check()
         del out, beside
     model.decodes = False
-    del unfinished, logits, chosen, held, shares, given
+    del unfinished, logits, chosen, held, shares, prompt
 
 
 def _draw(shares: Tensor) -> None:
