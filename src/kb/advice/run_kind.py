@@ -10,8 +10,8 @@ from kb.core.document import Unit
 from kb.core.expression import is_unknown
 from kb.core.facts import VersionOf
 from kb.core.model import Model
-from kb.core.setup import Assumption, Attention, WeightType
-from kb.memory.releases import SDPA_SINCE, boundaries_of, causal_loss_of, has_sdpa, last_logits_since
+from kb.core.setup import Assumption, Attention, EarlierRelease, WeightType
+from kb.memory.releases import SDPA_SINCE, boundaries_of, earlier_release, has_sdpa
 
 KERNELS: Mapping[str, Attention] = {
     "eager": "eager",
@@ -87,16 +87,11 @@ def attention_of(read: SettingsReader, model: Model | None, versions: VersionOf)
     return read.or_assume(name, named, "sdpa", "library_default")  # type: ignore[no-any-return]
 
 
-def logits_of(model: Model | None, versions: VersionOf) -> dict[str, Any]:
-    """What a causal model does with its logits under the release at hand; under the newest where it is unknown."""
-    if model is None:
-        return {}
-    model_type = model.architecture.model_type
-    release = versions("transformers", *boundaries_of(model_type))
-    if release is None:
-        return {}
-    whole = release < last_logits_since(model_type)
-    return {"causal_loss": causal_loss_of(model_type, release), "whole_logits": whole}
+def earlier_of(model: Model | None, versions: VersionOf) -> EarlierRelease:
+    """What a causal model does otherwise under the release at hand; nothing where it is unknown: the newest counts."""
+    model_type = model.architecture.model_type if model is not None else ""
+    release = versions("transformers", *boundaries_of(model_type)) if model_type else None
+    return EarlierRelease() if release is None else earlier_release(model_type, release)
 
 
 def _usual(read: SettingsReader, transformers: tuple[int, ...] | None) -> tuple[str, str]:

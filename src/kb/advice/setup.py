@@ -10,7 +10,7 @@ from kb.advice.project_lengths import FULL, LENGTHS, answer_length, lengths_of_s
 from kb.advice.run_kind import (
     OWN_TYPE_SINCE,
     attention_of,
-    logits_of,
+    earlier_of,
     optimizer_of,
     packs_experts,
     says_training,
@@ -101,7 +101,7 @@ def setup_of(
         bf16=bf16,
         weights=weights_of(read, model, given, transformers),
         attn_implementation=attention_of(read, model, versions),
-        **logits_of(model, versions),
+        earlier=earlier_of(model, versions),
         per_device_train_batch_size=_batch(read, "training.per_device_train_batch_size", trained),
         per_device_eval_batch_size=_batch(read, "training.per_device_eval_batch_size", training and evaluates),
         gradient_accumulation_steps=_accumulation(read),

@@ -146,6 +146,15 @@ class Images(NamedTuple):
 TrainedType = Literal["peft", "fp32", "bf16"]
 
 
+class EarlierRelease(NamedTuple):
+    """What a causal model does otherwise under the release at hand than under the newest (``kb.memory.releases``)."""
+
+    causal_loss: CausalLoss = "labels"
+    caches: bool = False  # evaluation keeps each layer's keys and values, too (`use_cache`)
+    uncapped: bool = False  # attention whose scores are capped is computed by sdpa all the same, which caps none
+    whole_logits: bool = False  # generation makes logits of all of the prompt, not of its last token
+
+
 class TrainingSetup(NamedTuple):
     """One run's settings. Lengths in tokens, batches in samples, per device.
 
@@ -162,8 +171,7 @@ class TrainingSetup(NamedTuple):
     bf16: bool = False
     weights: WeightType = "fp32"
     attn_implementation: Attention = "sdpa"
-    causal_loss: CausalLoss = "labels"
-    whole_logits: bool = False  # generation makes logits of all of the prompt, not of its last token
+    earlier: EarlierRelease = EarlierRelease()
     padded: bool = True
 
     per_device_train_batch_size: int = 8

@@ -1,16 +1,17 @@
 """What a run needs otherwise under earlier releases of transformers than the newest, which the engine follows.
 
-``bench/releases.py`` compares the engine with the simulation under five releases.
+Found in the modelling files of each minor release from 4.36 to 5.23. ``bench/releases.py`` compares the engine with the
+simulation under five of them.
 """
 
 from collections.abc import Mapping
 
-from kb.core.setup import CausalLoss
+from kb.core.setup import CausalLoss, EarlierRelease
 
 Release = tuple[int, ...]
 
 # From which release on a type has PyTorch's scaled_dot_product_attention; before, attention is computed eagerly unless
-# another is named. Source: `_supports_sdpa` of models/*/modeling_*.py in each minor release from 4.36 to 5.23.
+# another is named. Source: `_supports_sdpa` in models/*/modeling_*.py.
 SDPA_SINCE: Mapping[str, Release] = {
     **dict.fromkeys(("mistral", "mixtral"), (4, 37)),
     **dict.fromkeys(("phi", "stablelm"), (4, 39)),
@@ -24,7 +25,7 @@ SDPA_SINCE: Mapping[str, Release] = {
     **dict.fromkeys(("t5", "mt5", "umt5"), (5, 15)),
 }
 # From which release on generation makes logits of the last token alone; before, of the whole prompt, for each beam.
-# Source: `logits_to_keep` (`num_logits_to_keep` before 4.50) in models/*/modeling_*.py; 4.45 for what is not named.
+# Source: `logits_to_keep` (`num_logits_to_keep` before 4.50) in models/*/modeling_*.py.
 LAST_LOGITS: Mapping[str, Release] = {
     "falcon": (4, 47),
     "granite": (4, 48),
@@ -32,16 +33,22 @@ LAST_LOGITS: Mapping[str, Release] = {
     "gpt2": (4, 53),
     **dict.fromkeys(("bloom", "codegen", "gpt_bigcode", "gpt_neo", "gptj", "opt"), (5, 0)),
 }
-# Causal models that had a loss of their own, on logits in the type in which they were made (models/*/modeling_*.py).
-OWN_LOSS = ("bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj", "opt")
-SHARED_LOSS = (4, 48)  # since then these too have ForCausalLMLoss; GPT-NeoX from 4.49, as its logits are copied no more
-LABELS_SHIFTED = (4, 49)  # since then the labels are shifted, and the logits not copied (loss/loss_utils.py)
-LOGITS_AS_MADE = (4, 46)  # since then a model returns its logits as they were made; before, in fp32 (`logits.float()`)
-WIDE_UNTIL = {
-    "granite": (4, 48),
-    "mistral": (4, 48),
-    "starcoder2": (4, 47),
-}  # these did so for longer, where they train
+LAST_LOGITS_OF_OTHERS = (4, 45)
+# Since then a model returns its logits as they were made; before, it made them fp32 (`logits.float()`).
+LOGITS_AS_MADE: Mapping[str, Release] = {"granite": (4, 48), "mistral": (4, 48), "starcoder2": (4, 47)}
+LOGITS_AS_MADE_OF_OTHERS = (4, 46)
+# Causal models that had a loss of their own, on logits in the type in which they were made, and since when they have
+# ForCausalLMLoss (loss/loss_utils.py).
+OWN_LOSS: Mapping[str, Release] = {
+    **dict.fromkeys(("bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gptj", "opt"), (4, 48)),
+    "gpt_neox": (4, 49),
+}
+LABELS_SHIFTED = (4, 49)  # since then ForCausalLMLoss shifts the labels; before, it copied the logits but for the last
+# Since then the Trainer turns `use_cache` off where it trains (trainer.py); before, evaluation kept keys and values.
+NOT_CACHED = (5, 0)
+# Gemma 2 caps the scores of attention, which sdpa cannot do: from the first of these releases on sdpa was used without
+# the cap, and from the second on attention is eager again (models/gemma2/modeling_gemma2.py).
+UNCAPPED = ((4, 48), (5, 21))
 
 
 def has_sdpa(model_type: str, release: Release) -> bool:
@@ -49,21 +56,31 @@ def has_sdpa(model_type: str, release: Release) -> bool:
     return release >= SDPA_SINCE.get(model_type, ())
 
 
-def causal_loss_of(model_type: str, release: Release) -> CausalLoss:
-    """How a causal model of the type computes its loss under a release of transformers."""
+def boundaries_of(model_type: str) -> tuple[Release, ...]:
+    """The releases with which :func:`earlier_release` changes for a type."""
+    found = {
+        LAST_LOGITS.get(model_type, LAST_LOGITS_OF_OTHERS),
+        LOGITS_AS_MADE.get(model_type, LOGITS_AS_MADE_OF_OTHERS),
+        OWN_LOSS.get(model_type, LABELS_SHIFTED),
+        LABELS_SHIFTED,
+        NOT_CACHED,
+    }
+    return tuple(sorted(found.union(UNCAPPED if model_type == "gemma2" else ())))
+
+
+def earlier_release(model_type: str, release: Release) -> EarlierRelease:
+    """What a causal model of the type does under a release of transformers."""
+    return EarlierRelease(
+        causal_loss=_loss(model_type, release),
+        caches=release < NOT_CACHED,
+        uncapped=model_type == "gemma2" and UNCAPPED[0] <= release < UNCAPPED[1],
+        whole_logits=release < LAST_LOGITS.get(model_type, LAST_LOGITS_OF_OTHERS),
+    )
+
+
+def _loss(model_type: str, release: Release) -> CausalLoss:
     if release >= LABELS_SHIFTED:
         return "labels"
-    if model_type in OWN_LOSS and (release < SHARED_LOSS or model_type == "gpt_neox"):
+    if release < OWN_LOSS.get(model_type, ()):
         return "narrow"
-    return "copied" if release >= WIDE_UNTIL.get(model_type, LOGITS_AS_MADE) else "wide"
-
-
-def last_logits_since(model_type: str) -> Release:
-    """From which release on generation makes logits of the last token alone."""
-    return LAST_LOGITS.get(model_type, (4, 45))
-
-
-def boundaries_of(model_type: str) -> tuple[Release, ...]:
-    """The releases with which anything here changes for a causal model of the type."""
-    own = {WIDE_UNTIL.get(model_type, LOGITS_AS_MADE), last_logits_since(model_type), SHARED_LOSS, LABELS_SHIFTED}
-    return tuple(sorted(own))
+    return "copied" if release >= LOGITS_AS_MADE.get(model_type, LOGITS_AS_MADE_OF_OTHERS) else "wide"

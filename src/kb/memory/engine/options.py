@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 from kb.core.record import NamedTuple
-from kb.core.setup import NEWEST_LIGER, CausalLoss, Images, PackedOn, TrainingSetup
+from kb.core.setup import NEWEST_LIGER, EarlierRelease, Images, PackedOn, TrainingSetup
 from kb.memory.engine.faults import refuse
 from kb.memory.engine.tensor import BF16, F16, F32, I8
 
@@ -69,8 +69,7 @@ class Options(NamedTuple):
     checkpoints_trained: bool = False  # as LLaMA-Factory: of layers, those that have something to train
     frozen_dtype: str | None = None  # of that, where it is not ``dtype``
     fused: Fused | None = None
-    causal_loss: CausalLoss = "labels"
-    whole_logits: bool = False
+    earlier: EarlierRelease = EarlierRelease()
 
 
 def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Options:
@@ -130,8 +129,7 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
         checkpoints_trained=setup.checkpoints_trained,
         frozen_dtype=None if setup.fsdp or by_deepspeed else TYPES.get(setup.frozen_weights or ""),
         fused=_fused(setup),
-        causal_loss=setup.causal_loss,
-        whole_logits=setup.whole_logits,
+        earlier=setup.earlier,
     )
 
 

@@ -97,14 +97,18 @@ class Decoder(Model):
     @property
     def eager(self) -> bool:
         """Whether attention is computed eagerly: where the setup asks for it, or the type has nothing else."""
-        return self.options.eager or (self.traits.eager_only and not self.options.flash)
+        by_sdpa = self.options.earlier.uncapped and bool(
+            self.architecture.logit_cap
+        )  # of Gemma 2, which caps scores too
+        return self.options.eager or (self.traits.eager_only and not self.options.flash and not by_sdpa)
 
     def batch(self, rows: int, source: int, target: int = 0) -> list[Tensor]:
         return [new((rows, source), I64) for _ in range(3)]
 
     def forward(self, *batch: Any, smoothed: bool = False) -> tuple[Any, ...]:
         ids, padding, labels = batch
-        x = self.base(ids, padding)
+        cache = self.cache() if self.options.earlier.caches and not world.training else None  # of the outputs
+        x = self.base(ids, padding, cache=cache)
         world.recording.term = "activations_head"
         return self.loss_and_logits(x, labels, smoothed=smoothed)
 
@@ -114,7 +118,7 @@ class Decoder(Model):
         if self.fuses and not smoothed:
             return self.fused_loss(x, labels), None
         logits = self.scores(x)
-        shift = self.options.causal_loss
+        shift = self.options.earlier.causal_loss
         if shift == "wide":
             logits = ops.cast(logits, F32)
         return None if smoothed else causal_loss(logits, labels, shift), logits
@@ -259,7 +263,7 @@ class Decoder(Model):
     def step(self, ids: Tensor, padding: Any, positions: Tensor, cache: Cache) -> Tensor:
         """One step of decoding: the logits of the last token (``logits_to_keep=1``), or of all of them."""
         hidden = self.base(ids, padding, positions, cache)
-        if self.options.whole_logits:
+        if self.options.earlier.whole_logits:
             return self.scores(hidden)
         last = Tensor((hidden.shape[0], 1, hidden.shape[2]), hidden.dtype, hidden.strides, hidden.storage)
         del hidden
