@@ -33,7 +33,7 @@ unexport PYTHONPATH
 export PYTHONNOUSERSITE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-exhaustive quick lint format rules site serve bench bench-accuracy bench-grid bench-gpu bench-host bench-site dist dist-rules sbom constraints hashes clean
+.PHONY: help demo test test-exhaustive quick lint format rules site serve bench bench-accuracy bench-grid bench-gpu bench-host bench-releases bench-site dist dist-rules sbom constraints hashes clean
 
 help:
 	@echo 'make demo         install into $(VENV)/ and check the configs in examples/'
@@ -49,6 +49,7 @@ help:
 	@echo 'make bench-grid   trace the grid that predictions are tested against; hours, can be stopped and started'
 	@echo 'make bench-gpu    measure GPU memory on this machine'"'"'s GPU; hours, can be stopped and started (ARGS="--hours 2")'
 	@echo 'make bench-host   measure host memory with real data loaders; half an hour'
+	@echo 'make bench-releases  the memory engine beside the simulation under five releases of transformers; a quarter of an hour'
 	@echo 'make bench-site   time the build of the site and the playground in Chromium; results in bench/results/'
 	@echo 'make dist sbom    build wheel and sdist, the same bytes each time, and list what an installation consists of'
 	@echo 'make dist-rules   build a release of the rules alone, for kb rules update'
@@ -153,6 +154,9 @@ bench-gpu: $(BENCH_TORCH)/.installed
 
 bench-host: $(BENCH_TORCH)/.installed
 	$(BENCH_TORCH)/$(BIN)/python bench/host.py $(ARGS)
+
+bench-releases: $(DEV)
+	$(RUN) bench/releases.py $(ARGS)
 
 bench-site: $(DEV)
 	$(RUN) bench/site.py $(ARGS)

@@ -223,17 +223,17 @@ def _traced(lines: Sequence[Mapping[str, Any]]) -> int:
     return sum(line["rows"] for line in lines if line["quantity"] == "allocated")
 
 
-@lru_cache(maxsize=1)
-def bench_results() -> Any:
-    """What ``make bench-accuracy`` last wrote.
+@lru_cache(maxsize=2)
+def bench_results(name: str = "accuracy") -> Any:
+    """What ``make bench-accuracy`` last wrote, or another bench.
 
     Raises:
         ValueError: it is not there, or no JSON.
     """
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    path = os.path.join(root, "bench", "results", "accuracy.json")
+    path = os.path.join(root, "bench", "results", f"{name}.json")
     try:
         with open(path, encoding="utf-8") as stream:
             return json.load(stream)
     except (OSError, ValueError) as error:
-        raise ValueError(f"bench/results/accuracy.json: {error}; make it with `make bench-accuracy`") from None
+        raise ValueError(f"bench/results/{name}.json: {error}; make it with `make bench-{name}`") from None

@@ -40,6 +40,7 @@ from kb.guide.markup import badge
 from kb.guide.noted_facts import guide_said, noted_facts
 from kb.guide.playground import playground
 from kb.guide.proof import accuracy_summary, proof_chart, proof_line
+from kb.guide.release_scores import release_scores
 from kb.guide.runbooks import checklist, commands_table, questions, targets
 from kb.guide.serving_tables import serving_defaults, serving_messages, serving_table
 from kb.guide.source_tables import source_tables
@@ -105,6 +106,7 @@ SHOWN: dict[str, Callable[..., str]] = {
     "proof_line": proof_line,
     "questions": questions,
     "recommended": recommended,
+    "release_scores": release_scores,
     "remedy_table": remedy_table,
     "requests_held": requests_held,
     "rule_table": rule_table,

@@ -8,8 +8,6 @@ import re
 from contextlib import AbstractContextManager
 from typing import Any
 
-FIRST = (4, 46)  # with the newest torch, older ones build no model
-
 
 def release() -> tuple[int, int]:
     """Of the transformers that is installed, the first two numbers."""

@@ -10,10 +10,11 @@ from kb.torch_runs.simulation.job import (
     CrashedError,
     KilledError,
     MemoryLimitError,
+    OldReleaseError,
     SimulationError,
     TimedOutError,
 )
-from kb.torch_runs.simulation.runner import Limits, ask
+from kb.torch_runs.simulation.runner import Limits, ask, worker_command
 
 MIB = 1 << 20
 LIMITS = Limits(seconds=30, memory_bytes=512 * MIB)
@@ -83,3 +84,11 @@ def test_every_way_to_end_is_a_simulation_error() -> None:
     for kind in (BadModelError, CrashedError, KilledError, MemoryLimitError, TimedOutError):
         assert issubclass(kind, SimulationError)
         assert issubclass(kind, ValueError)
+
+
+def test_a_transformers_that_is_too_old_is_named_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "4.45.2")
+    with pytest.raises(OldReleaseError) as raised:
+        worker_command()
+    assert raised.value.values == {"package": "transformers", "found": "4.45.2", "first": "4.46"}

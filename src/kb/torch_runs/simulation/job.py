@@ -107,6 +107,12 @@ class MissingPackageError(SimulationError):
     fault = "missing_package"
 
 
+class OldReleaseError(SimulationError):
+    """A library is older than the simulation can run: ``package``, ``found``, ``first``."""
+
+    fault = "old_release"
+
+
 class NoCompilerError(SimulationError):
     """A CPU build of torch needs a small shim compiled, and it could not be: ``reason``."""
 
@@ -165,6 +171,7 @@ BY_NAME: dict[str, type[SimulationError]] = {
     kind.fault: kind
     for kind in (
         MissingPackageError,
+        OldReleaseError,
         NoCompilerError,
         TimedOutError,
         MemoryLimitError,

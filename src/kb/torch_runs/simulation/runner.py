@@ -14,12 +14,14 @@ from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from kb.core.record import NamedTuple
+from kb.core.release import parse_version
 from kb.torch_runs.simulation.job import (
     BY_NAME,
     CrashedError,
     KilledError,
     MemoryLimitError,
     MissingPackageError,
+    OldReleaseError,
     TimedOutError,
 )
 
@@ -30,6 +32,7 @@ GIB = 1 << 30
 POLL_SECONDS = 0.05
 REASON_CHARACTERS = 400
 PACKAGES = ("torch", "transformers")
+FIRST_TRANSFORMERS = (4, 46)  # bench/releases.py runs with it
 # Nothing is fetched while a simulation runs: it needs no weights, and an answer must not depend on the network.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 # Nor is anything compiled: without this, importing bitsandbytes (which PEFT does) loads torch's compilers for seconds.
@@ -57,12 +60,17 @@ def worker_command() -> list[str]:
 
     Raises:
         MissingPackageError: a library that it runs is not installed.
+        OldReleaseError: it is, in a release that is too old.
     """
     import importlib.util
+    from importlib import metadata
 
     for package in PACKAGES:
         if importlib.util.find_spec(package) is None:
             raise MissingPackageError(package=package)
+    found = metadata.version("transformers")
+    if parse_version(found) < FIRST_TRANSFORMERS:
+        raise OldReleaseError(package="transformers", found=found, first=".".join(map(str, FIRST_TRANSFORMERS)))
     return [sys.executable, "-m", "kb.torch_runs.simulation.worker"]
 
 

@@ -1,0 +1,43 @@
+"""How close the memory engine is under a project's own release of transformers, by ``bench/releases.py``."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from kb.guide.accuracy import bench_results
+from kb.guide.library import Library
+from kb.guide.markup import badge, told, wide_table
+from kb.guide.site_words import say
+
+_COLUMNS = ("release", "phases", "allocated", "reserved", "refused")
+
+
+def release_scores(library: Library) -> str:
+    """A row for each release that ``make bench-releases`` last simulated.
+
+    Raises:
+        ValueError: the bench's results are not there.
+    """
+    language, found = library.language, bench_results("releases")
+    phases = sum(each["score"]["phases"] for each in found.values())
+    about = say(language, "release_scores.about", phases=f"{phases:,}", releases=len(found))
+    head = [escape(say(language, f"release_scores.{name}")) for name in _COLUMNS]
+    rows = [_row(each) for each in found.values()]
+    table = wide_table(say(language, "release_scores.table"), head, [("", rows)], told(library, "computed"))
+    return f"{about} {badge(library, 'computed')}\n\n{table}"
+
+
+def _row(found: Mapping[str, Any]) -> Sequence[str]:
+    score = found["score"]
+    return (
+        escape(found["transformers"]),
+        f"{score['phases']:,}",
+        _mean_and_worst(score["allocated"]),
+        _mean_and_worst(score["reserved"]),
+        escape(", ".join(score["refused"]) or "–"),
+    )
+
+
+def _mean_and_worst(errors: Sequence[float]) -> str:
+    mean, worst = errors
+    return f"{100 * mean:.2g}&nbsp;%<br><small>{100 * worst:+.2g}&nbsp;%</small>"

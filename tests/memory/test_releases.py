@@ -1,0 +1,110 @@
+"""Earlier releases of transformers: what a project's own release changes, and how near the engine is to its code."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from catalog_sample import load_catalog
+from effort import EXHAUSTIVE
+from kb.advice.check import Checker
+from kb.config.reader import read_units
+from kb.core.hardware import Machine
+from kb.core.setup import EarlierRelease, TrainingSetup
+from kb.memory.releases import boundaries_of, earlier_release, has_sdpa
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+from releases import RESULTS, WAYS, cases, mean_and_worst, score
+
+CATALOG = load_catalog()
+RECORDED = json.loads(RESULTS.read_text("utf-8"))
+NEWEST = (5, 23)
+
+
+def setup_of(model: str, release: tuple[int, ...] | None) -> TrainingSetup:
+    text = f"model_name_or_path: {model}\nper_device_train_batch_size: 1\noutput_dir: out\nlearning_rate: 0.001\n"
+    (unit,) = read_units(text, "train.yaml", CATALOG.dialects, CATALOG.facts)
+    versions = {"transformers": release} if release else {}
+    setup = Checker(CATALOG, Machine(), versions=lambda library, *_: versions.get(library)).prepare(unit).setup
+    assert setup is not None
+    return setup
+
+
+@pytest.mark.parametrize(
+    ("model", "release", "attention", "reason"),
+    [
+        ("t5-base", (4, 57, 6), "eager", "attention_of_release"),
+        ("t5-base", (5, 14), "eager", "attention_of_release"),
+        ("t5-base", (5, 15), "sdpa", "library_default"),
+        ("t5-base", None, "sdpa", "library_default"),
+        ("gogamza/kobart-base-v2", (4, 40), "sdpa", "library_default"),
+        ("klue/roberta-base", (4, 44, 2), "eager", "attention_of_release"),
+        ("Qwen/Qwen2.5-7B", (4, 45), "sdpa", "library_default"),
+    ],
+)
+def test_a_release_without_sdpa_for_a_type_computes_attention_eagerly(model, release, attention, reason) -> None:
+    setup = setup_of(model, release)
+    assert setup.attn_implementation == attention
+    assert [each.reason for each in setup.assumed if each.name == "model.attn_implementation"] == [reason]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "release", "expected"),
+    [
+        ("llama", (4, 44), EarlierRelease("wide", caches=True, whole_logits=True)),
+        ("llama", (4, 46, 3), EarlierRelease("copied", caches=True)),
+        ("llama", (4, 49), EarlierRelease(caches=True)),
+        ("llama", (5, 0), EarlierRelease()),
+        ("mistral", (4, 47, 1), EarlierRelease("wide", caches=True)),
+        ("gpt2", (4, 46, 3), EarlierRelease("narrow", caches=True, whole_logits=True)),
+        ("gpt2", (4, 48), EarlierRelease("copied", caches=True, whole_logits=True)),
+        ("gpt_neox", (4, 48), EarlierRelease("narrow", caches=True, whole_logits=True)),
+        ("gemma2", (4, 57), EarlierRelease(caches=True, uncapped=True)),
+        ("gemma2", (5, 20), EarlierRelease(uncapped=True)),
+        ("gemma2", (5, 21), EarlierRelease()),
+    ],
+)
+def test_what_a_causal_model_does_otherwise(model_type, release, expected) -> None:
+    assert earlier_release(model_type, release) == expected
+    assert earlier_release(model_type, NEWEST) == EarlierRelease()
+    at = boundaries_of(model_type)
+    assert at == tuple(sorted(at))
+    for before, after in zip(((0,), *at), (*at, NEWEST), strict=True):  # between two nothing changes
+        middle = (after[0], after[1] - 1) if len(after) > 1 and after[1] else before
+        if before <= middle < after:
+            assert earlier_release(model_type, middle) == earlier_release(model_type, before)
+
+
+def test_a_setup_is_told_what_its_projects_release_does() -> None:
+    assert setup_of("Qwen/Qwen2.5-7B", (4, 46, 3)).earlier == EarlierRelease("copied", caches=True)
+    assert setup_of("Qwen/Qwen2.5-7B", None).earlier == EarlierRelease()
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_engine_is_near_what_the_release_does(name: str) -> None:
+    """The rows are simulations of that release's own code: small models, 11 types by 7 ways."""
+    chosen = set(WAYS) if EXHAUSTIVE else {"bf16", "LoRA", "generate"}
+    measured = RECORDED[name]
+    rows = {case: row for case, row in measured["rows"].items() if case.partition(", ")[2] in chosen}
+    found = score({**measured, "rows": rows})
+    assert len(found.allocated) > 40
+    if name == "newest":
+        assert set(found.allocated.values()) == set(found.reserved.values()) == {0.0}
+    mean, worst = mean_and_worst(found.allocated)
+    assert mean < 0.015 and abs(worst) < 0.22, (mean, worst)
+    mean, worst = mean_and_worst(found.reserved)
+    assert mean < 0.035 and abs(worst) < 0.21, (mean, worst)
+
+
+def test_every_case_is_recorded_for_every_release() -> None:
+    names = {name for name, _, _ in cases()}
+    for release in RECORDED.values():
+        assert set(release["rows"]) == names
+        assert all(isinstance(row, dict) or name.startswith("gemma2") for name, row in release["rows"].items())
+
+
+def test_types_are_named_as_transformers_names_them() -> None:
+    known = {model.architecture.model_type for model in CATALOG.models.values()}
+    assert {"t5", "mt5", "bert", "gpt2", "xlm-roberta"} <= known
+    assert all(has_sdpa(model_type, NEWEST) for model_type in known)
