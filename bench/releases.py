@@ -1,6 +1,7 @@
 """The memory engine beside the simulation (level 1) under several releases of transformers.
 
     make bench-releases                             # all of bench/releases/, and the one of constraints.txt
+    make bench-releases ARGS=--again                # score what is recorded, after a change of the engine
     make bench-releases ARGS="--only 4.46 --held"   # fails where what is measured is not what is recorded
 
 A release's packages lie in a folder of their own, bench/.venv-releases/, ahead of those of .venv on the path: torch is
@@ -209,6 +210,7 @@ def table(scores: list[Score]) -> str:
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--only", metavar="RELEASE", help="one of bench/releases/, or newest")
+    arguments.add_argument("--again", action="store_true", help="simulate nothing; score what is recorded again")
     arguments.add_argument("--held", action="store_true", help="write nothing; fail where a figure is not as recorded")
     arguments.add_argument("--simulate", action="store_true", help=argparse.SUPPRESS)
     asked = arguments.parse_args()
@@ -218,7 +220,7 @@ def main() -> int:
     names = [path.stem for path in sorted(PINS.glob("*.txt"))] + ["newest"]
     recorded = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
     found = dict(recorded)
-    for name in names if asked.only is None else [asked.only]:
+    for name in () if asked.again else names if asked.only is None else [asked.only]:
         found[name] = measure(installed(PINS / f"{name}.txt") if name != "newest" else None)
         print(table([score(found[name])]).splitlines()[-1], flush=True)
     if asked.held:

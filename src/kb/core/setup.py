@@ -147,12 +147,13 @@ TrainedType = Literal["peft", "fp32", "bf16"]
 
 
 class EarlierRelease(NamedTuple):
-    """What a causal model does otherwise under the release at hand than under the newest (``kb.memory.releases``)."""
+    """What a model does otherwise under the release at hand than under the newest (``kb.memory.releases``)."""
 
     causal_loss: CausalLoss = "labels"
     caches: bool = False  # evaluation keeps each layer's keys and values, too (`use_cache`)
     uncapped: bool = False  # attention whose scores are capped is computed by sdpa all the same, which caps none
     whole_logits: bool = False  # generation makes logits of all of the prompt, not of its last token
+    biases_masked: bool = False  # T5 adds the mask to its position biases, once for all layers
 
 
 class TrainingSetup(NamedTuple):

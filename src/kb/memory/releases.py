@@ -51,6 +51,9 @@ NOT_CACHED = (5, 0)
 UNCAPPED = ((4, 48), (5, 21))
 
 
+T5_TYPES = ("t5", "mt5", "umt5")  # whose position biases are masked in each layer since they have sdpa, and once before
+
+
 def has_sdpa(model_type: str, release: Release) -> bool:
     """Whether the type can use ``scaled_dot_product_attention`` under a release of transformers."""
     return release >= SDPA_SINCE.get(model_type, ())
@@ -65,11 +68,15 @@ def boundaries_of(model_type: str) -> tuple[Release, ...]:
         LABELS_SHIFTED,
         NOT_CACHED,
     }
+    if model_type in T5_TYPES:
+        return (SDPA_SINCE[model_type],)
     return tuple(sorted(found.union(UNCAPPED if model_type == "gemma2" else ())))
 
 
 def earlier_release(model_type: str, release: Release) -> EarlierRelease:
-    """What a causal model of the type does under a release of transformers."""
+    """What a model of the type does under a release of transformers."""
+    if model_type in T5_TYPES:
+        return EarlierRelease(biases_masked=not has_sdpa(model_type, release))
     return EarlierRelease(
         causal_loss=_loss(model_type, release),
         caches=release < NOT_CACHED,

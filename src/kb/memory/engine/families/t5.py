@@ -67,9 +67,12 @@ class T5Attention:
             copies = [ops.copied(k), ops.copied(v)]
             k, v = copies
             model.cache.append(copies)
-        if bias is None:
-            bias = self.bias(q, length, k.shape[2])
-        out, weights = (self.eager if model.eager else self.sdpa)(q, k, v, mask, bias, causal)
+        if model.options.earlier.biases_masked:
+            out, bias, weights = self.eager_once_masked(q, k, v, mask, bias)
+        else:
+            if bias is None:
+                bias = self.bias(q, length, k.shape[2])
+            out, weights = (self.eager if model.eager else self.sdpa)(q, k, v, mask, bias, causal)
         out = ops.reshape(out, (batch, length, a.num_heads * a.d_kv))
         out = self.o(out)
         return out, bias, weights
@@ -111,6 +114,20 @@ class T5Attention:
         out = ops.matmul(weights, v)
         out = ops.contiguous(ops.transpose(out, 1, 2))
         return out, weights
+
+    def eager_once_masked(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, bias: Any) -> tuple[Tensor, Any, Any]:
+        """As ``T5Attention.forward`` was before transformers 5.15: the biases that all layers share have the mask."""
+        scores = ops.matmul(q, ops.transpose(k, 2, 3))
+        if bias is None:
+            bias = self.bias(q, q.shape[2], k.shape[2])
+            if mask is not None:
+                bias = ops.add(bias, mask)
+        scores = ops.add_here(scores, bias)
+        weights = ops.cast(ops.softmax(ops.cast(scores, F32)), scores.dtype)
+        weights = ops.dropout(weights, DROPPED)
+        out = ops.matmul(weights, v)
+        out = ops.contiguous(ops.transpose(out, 1, 2))
+        return out, bias, weights
 
 
 def _position_bias_mask(bias: Tensor, mask: Any, queries: int, keys: int, causal: bool) -> Tensor:
