@@ -5,7 +5,7 @@ from typing import Any
 
 from kb.core.memory_report import HostLedger, MemoryReport, Phase, TakenByLengths, Verdict
 from kb.core.model import Architecture
-from kb.core.setup import Assumption, TrainingSetup
+from kb.core.setup import Assumption, EarlierRelease, TrainingSetup
 from kb.memory.answers import kept
 from kb.memory.architecture import BART_TYPES, T5_TYPES
 from kb.memory.config_fields import UnsupportedArchitectureError
@@ -110,7 +110,8 @@ def _of_fused_loss(setup: TrainingSetup, architecture: Architecture) -> tuple[As
 
 def _bands(setup: TrainingSetup, constants: Mapping[str, float]) -> tuple[float, float]:
     """The error of allocated memory, and by how much reserved memory may be found too low."""
-    band = constants["band_train" if _is_read(setup) or setup.uncompared else "band_simulated"]
+    name = "band_simulated" if setup.earlier == EarlierRelease() else "band_earlier_release"
+    band = constants["band_train" if _is_read(setup) or setup.uncompared else name]
     return band, constants["band_simulated_quantized"] if packs(setup) else band
 
 
