@@ -23,6 +23,10 @@ FACTORY = (
     MODEL + "stage: sft\nfinetuning_type: lora\nquantization_bit: 4\nlora_rank: 16\nlora_target: all\ndataset: a\n"
     "template: llama3\ncutoff_len: 1024\nbf16: true\nper_device_train_batch_size: 4\ndo_train: true\noutput_dir: out\n"
 )
+LORA = (
+    MODEL + "torch_dtype: bfloat16\nuse_peft: true\nlora_r: 16\nlora_target_modules: all-linear\nbf16: true\n"
+    "per_device_train_batch_size: 1\nlearning_rate: 2.0e-4\noutput_dir: out\n"
+)
 
 
 def checked(folder: Path, config: str, pins: str = "") -> dict[str, Any]:
@@ -48,6 +52,10 @@ def checked(folder: Path, config: str, pins: str = "") -> dict[str, Any]:
         (AXOLOTL, "", False, False, "peft"),
         (FACTORY, "", False, False, "fp32"),
         (FACTORY + "pure_bf16: true\n", "", False, False, "peft"),
+        (LORA, "peft==0.11.1\n", False, False, "bf16"),
+        (LORA, "peft==0.12.0\n", False, False, "peft"),
+        (LORA, "peft>=0.8\n", False, False, "peft"),
+        (LORA.replace("bfloat16", "float32"), "peft==0.11.1\n", False, False, "peft"),
     ],
 )
 def test_the_format_and_the_release_say_what_a_trainer_does(

@@ -23,6 +23,9 @@ NEVER = ("orpo", "cpo", "simpo")  # these still prepare it in the newest release
 # The release from which a trainer prepares a model too that the program gave its adapters itself; others do not.
 PREPARES_ADAPTED = {"sft": (0, 20), "reward": (0, 22), "grpo": (0, 22), "rloo": (0, 22)}
 OWN_ADAPTERS = ("get_peft_model", "PeftModel", "AutoPeftModel")  # what a program calls for them
+# The release of PEFT from which adapters on weights in 16 bits are fp32 (``autocast_adapter_dtype``, tuners_utils.py);
+# before, they have the type of the weights (``LoraLayer.update_layer``).
+ADAPTERS_IN_FP32 = (0, 12)
 STORAGE = "quantization.bnb_4bit_quant_storage"
 OPEN = "quantization.prepared"  # what is assumed where neither trainer nor script says it
 
@@ -63,6 +66,10 @@ def with_preparation(
         prepared = preparation_of(
             read, unit, trainer, quantized=quantized, bf16=setup.bf16, sharded=sharded, versions=versions
         )
+        if prepared.trained_type == "peft" and not quantized and setup.weights == "bf16":
+            release = versions("peft", ADAPTERS_IN_FP32)
+            if release is not None and release < ADAPTERS_IN_FP32:
+                prepared = prepared._replace(trained_type="bf16")
     return setup._replace(
         prepare_for_kbit=prepared.prepare_for_kbit,
         half_tables=prepared.half_tables,
