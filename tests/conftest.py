@@ -97,9 +97,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         dear = next((number for number, name in enumerate(MARKERS) if item.get_closest_marker(name)), len(MARKERS))
         first[item.path] = min(dear, first.get(item.path, dear))
-    # One worker of pytest builds the site; meanwhile the others have more to do than to wait for it.
+    # One worker of pytest builds the site, for minutes; meanwhile the others have more to do than to wait for it.
     site = [path for path, dear in first.items() if MARKERS[dear : dear + 1] == ("site",)]
-    order = {path: dear + 1.5 if path in site[1:] else dear for path, dear in first.items()}
+    built = MARKERS.index("process") + 0.5
+    order = {path: built if path in site[1:] else dear for path, dear in first.items()}
     items.sort(key=lambda item: order[item.path])
     left = MARKERS if config.getoption("--quick") else ()
     if not config.getoption("--exhaustive"):
