@@ -9,6 +9,7 @@ from kb.guide.library import Library
 from kb.guide.markup import badge, told, wide_table
 from kb.guide.site_words import say
 
+_NOTHING = 1e-5  # some 512 bytes: less than a table says
 _COLUMNS = ("release", "phases", "allocated", "reserved", "refused")
 
 
@@ -39,5 +40,5 @@ def _row(found: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _mean_and_worst(errors: Sequence[float]) -> str:
-    mean, worst = errors
+    mean, worst = (0.0 if abs(error) < _NOTHING else error for error in errors)
     return f"{100 * mean:.2g}&nbsp;%<br><small>{100 * worst:+.2g}&nbsp;%</small>"
