@@ -41,6 +41,7 @@ LOGITS_AS_MADE_OF_OTHERS = (4, 46)
 # ForCausalLMLoss (loss/loss_utils.py).
 OWN_LOSS: Mapping[str, Release] = {
     **dict.fromkeys(("bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gptj", "opt"), (4, 48)),
+    "stablelm": (4, 48),
     "gpt_neox": (4, 49),
 }
 LABELS_SHIFTED = (4, 49)  # since then ForCausalLMLoss shifts the labels; before, it copied the logits but for the last
