@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from kb.advice.facts import SERVERS, Known, UnitFacts
-from kb.advice.grounds import of_gpu, rows_that_turn, turned_by
+from kb.advice.grounds import of_gpu, turned_by
 from kb.advice.left_to_program import left_to_program
 from kb.advice.memory_facts import PredictedFacts
 from kb.advice.models import ModelIndex, with_head
@@ -177,7 +177,7 @@ class Checker:
         def holds(setup: TrainingSetup) -> bool:
             return prepared.supposing(setup).predicted.status in alike
 
-        return turned_by(prepared.setup, of_gpu(report.assumed), holds) + rows_that_turn(prepared.setup, status, holds)
+        return turned_by(prepared.setup, of_gpu(report.assumed), holds)
 
     def hear(self, events: Iterable[Event]) -> list[Finding]:
         """The findings of events that no unit holds: a file that cannot be read, a suppression comment."""

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from kb.advice.project_lengths import LONGEST_ROW
 from kb.core.document import Unit
 from kb.core.facts import CERTAINTIES, NOT_SAID, Certainty, FactType, Ground, MovedDefault, Origin, certainty_of
 from kb.core.finding import Because, Severity
@@ -25,7 +24,6 @@ CHANGES_NO_RESULT = ("fit.workers_advised",)  # a wrong guess makes a run slower
 PROCESSES = "launch.num_processes"
 OUT_OF_MEMORY = "oom"  # a verdict that even the low end of the prediction gives
 SHORT_INPUT, SHORT_TARGET = 64, 16  # tokens: as short as the rows of a real data set are
-USUAL_INPUT = 1024  # tokens; maxima above it are often set far beyond what the rows have
 MOST_NAMED = 3  # settings in one condition
 MANY = 8  # GPUs of the usual larger machine
 
@@ -43,17 +41,6 @@ def _short(setup: TrainingSetup) -> TrainingSetup:
         max_source_length=min(setup.max_source_length, SHORT_INPUT),
         max_target_length=min(setup.max_target_length, SHORT_TARGET),
         generation_max_length=min(setup.generation_max_length, SHORT_TARGET),
-    )
-
-
-def with_ordinary_rows(setup: TrainingSetup) -> TrainingSetup:
-    """The run on rows half as long as the maximum that is written, and no longer than usual: a maximum bounds the rows
-    and does not say that one is so long, but one is hardly ever chosen more than twice as long as the longest row.
-    """
-    source, target = setup.max_source_length, setup.max_target_length
-    return setup._replace(
-        max_source_length=max(min(source // 2, USUAL_INPUT), min(source, SHORT_INPUT)),
-        max_target_length=max(target // 2, min(target, SHORT_TARGET)),
     )
 
 
@@ -156,14 +143,6 @@ def own_defaults(unit: Unit, names: Iterable[str]) -> tuple[Assumption, ...]:
 def matter(assumed: tuple[Assumption, ...]) -> tuple[Assumption, ...]:
     """The assumptions that a prediction could be wrong by."""
     return tuple(each for each in assumed if each.name not in HARMLESS and each.reason not in SETTLED)
-
-
-def rows_that_turn(setup: TrainingSetup, status: str, holds: Callable[[TrainingSetup], bool]) -> tuple[Assumption, ...]:
-    """That a row reaches the maximum which the config writes, where memory runs out only so; nothing where batches are
-    filled whatever the data, or where the project says how long its data is.
-    """
-    reached = tuple(each for each in setup.assumed if each.reason == LONGEST_ROW)
-    return () if not reached or status != OUT_OF_MEMORY or holds(with_ordinary_rows(setup)) else reached
 
 
 class Grounds:

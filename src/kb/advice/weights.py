@@ -9,7 +9,6 @@ from kb.advice.grounds import (
     as_severe,
     concerning,
     own_defaults,
-    rows_that_turn,
     turned_by,
 )
 from kb.advice.tables import BETWEEN
@@ -109,19 +108,8 @@ class Weights:
         told = self._notes or finding.severity != "info"
         if told and any(each.origin == "assumed" for each in finding.because):
             finding = self._with_assumptions(finding, rule, prepared)
-        finding = self._if_rows_reach(finding, rule, prepared)
         finding = _as_judged(_as_started(finding, prepared.unit))
         return finding._replace(severity=self._severity(finding))
-
-    def _if_rows_reach(self, finding: Finding, rule: Rule, prepared: UnitFacts) -> Finding:
-        """The finding as assumed, where it is out of memory only if a row is as long as the maximum that is written."""
-        runs_out = any(_is_out_of_memory(each) for each in finding.because)
-        if not runs_out or finding.severity != "error":
-            return finding
-        reached = rows_that_turn(
-            prepared.setup, OUT_OF_MEMORY, lambda setup: self._holds(finding, rule, prepared, setup)
-        )
-        return lowered(finding._replace(if_so=(*finding.if_so, *reached)), "assumed") if reached else finding
 
     def _holds(self, finding: Finding, rule: Rule, prepared: UnitFacts, setup: TrainingSetup) -> bool:
         """Whether the finding holds of another setup, and is as sure there that memory runs out."""
