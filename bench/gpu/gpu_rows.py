@@ -7,13 +7,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
-from gpu_trials import MODELS, Trial
-
-from kb.torch_runs.probe.rows import campaign_yaml
+from kb.torch_runs.probe.rows import architecture_of, campaign_yaml
 
 Entry = dict[str, Any]
-DEFAULTS: Entry = {"attention": "sdpa", "optimizer": "adamw_torch_fused", "use_reentrant": False, "double_quant": True,
-                   "lora_rank": 16, "lora_dropout": 0.1}  # fmt: skip
 ABOUT = {
     "ko": "임의 가중치의 모델을 Trainer로 학습하고 평가하고 빔 탐색을 하며, 단계마다 torch의 할당·예약 메모리 최댓값과 "
     "NVML의 프로세스 메모리를 쟀습니다. 실행 하나가 프로세스 하나입니다.",
@@ -48,7 +44,7 @@ def as_yaml(identity: str, entries: list[Entry]) -> str:
     Raises:
         ValueError: there is no recordable row, or rows of several machines or stacks are mixed.
     """
-    kept = [entry for entry in entries if entry["recordable"] and entry["result"].get("outcome") in (None, "oom")]
+    kept = [entry for entry in entries if entry["recordable"] and not spoilt(entry["result"])]
     if not kept:
         raise ValueError("nothing to record: rows come from runs on a GPU that did not fail")
     for part in ("machine", "stack"):
@@ -65,14 +61,23 @@ def as_yaml(identity: str, entries: list[Entry]) -> str:
         command="python bench/gpu/campaign.py",
         machine=first["machine"],
         stack=first["stack"],
-        models={entry["trial"]["model"]: MODELS[entry["trial"]["model"]] for entry in kept},
+        models={entry["trial"]["model"]: architecture_of(entry["trial"]["config"]) for entry in kept},
         source="kb-gpu-bench",
         writer="bench/gpu/campaign.py",
-        settings=DEFAULTS,
     )
 
 
+def spoilt(result: Entry) -> bool:
+    """Whether a trial failed, or met a full GPU, after which torch gives memory back that it would have kept."""
+    return "outcome" in result or result.get("retries", 0) > 0
+
+
 def row_of(entry: Entry) -> Entry:
-    trial = Trial(**entry["trial"])
-    row = {name: value for name, value in trial._asdict().items() if not (name == "beams" and value == 1)}
-    return {**row, **entry["result"]}
+    """A trial's row: the settings of a TrainingSetup that are not its defaults, and what was measured."""
+    trial, result = entry["trial"], entry["result"]
+    row: Entry = {"model": trial["model"], "setup": trial["setup"]}
+    if trial["lengths"]:
+        row["lengths"] = trial["lengths"]
+    if trial["expandable"]:
+        row["expandable_segments"] = True
+    return row | {name: result[name] for name in ("outcome", "trainable", "step_seconds", "phases") if name in result}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kb.core.setup import TrainingSetup
-from kb.torch_runs.models import labels_of
+from kb.torch_runs.models import as_long, hears, labels_of
 from kb.torch_runs.simulation.job import BadJobError
 from kb.torch_runs.simulation.optimizers import optimizer_of, paged_on_host
 
@@ -54,7 +54,7 @@ def train(
     with paged_on_host():
         for at in range(0, len(lengths), passes):
             for length in lengths[at : at + passes]:
-                _pass(model, _as_long(setup, length), tracer, inputs)
+                _pass(model, as_long(setup, length), tracer, inputs)
             tracer.phase = "train:optimizer"
             for parameter in parameters:
                 if parameter.grad is not None:
@@ -66,12 +66,6 @@ def train(
             for parameter in parameters:
                 parameter.grad = None
     return optimizer
-
-
-def _as_long(setup: TrainingSetup, length: int) -> TrainingSetup:
-    """The setup with inputs of ``length`` tokens, and targets as much shorter as they are."""
-    target = max(1, setup.max_target_length * length // setup.max_source_length)
-    return setup._replace(max_source_length=length, max_target_length=target)
 
 
 def _pass(model: Any, setup: TrainingSetup, tracer: "Tracer", inputs: dict[str, Any] | None) -> None:
@@ -139,11 +133,6 @@ def batch_of(model: Any, setup: TrainingSetup, rows: int, known: Any = None) -> 
         if known is not None:
             known.forget(batch["attention_mask"])
     return batch | {name: numbers(*labels.shape) for name in labels.names}
-
-
-def hears(model: Any) -> bool:
-    """Whether a model's input is sound, as features of a fixed length (Whisper)."""
-    return getattr(model, "main_input_name", "") == "input_features"
 
 
 def _features(model: Any, setup: TrainingSetup, rows: int) -> Any:
