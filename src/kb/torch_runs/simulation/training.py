@@ -77,7 +77,7 @@ def _pass(model: Any, setup: TrainingSetup, tracer: "Tracer", inputs: dict[str, 
     for tensor in batch.values():
         tracer.mark(tensor, "inputs")
     tracer.phase = "train:forward"
-    loss = _loss(model, setup, batch)
+    loss = loss_of(model, setup, batch)[0]
     if setup.gradient_accumulation_steps > 1:
         loss = loss / setup.gradient_accumulation_steps
     tracer.phase = "train:backward"
@@ -89,10 +89,11 @@ def _pass(model: Any, setup: TrainingSetup, tracer: "Tracer", inputs: dict[str, 
         raise
 
 
-def _loss(model: Any, setup: TrainingSetup, batch: dict[str, Any]) -> Any:
-    """The Trainer's ``compute_loss``: the model's own loss, or the label smoother's."""
+def loss_of(model: Any, setup: TrainingSetup, batch: dict[str, Any]) -> tuple[Any, Any]:
+    """The Trainer's ``compute_loss``: the model's own loss, or the label smoother's; and the model's outputs."""
     if not setup.label_smoothing_factor or "labels" not in batch:
-        return model(**batch)["loss"]
+        outputs = model(**batch)
+        return outputs["loss"], outputs
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     from transformers.trainer_pt_utils import LabelSmoother
 
@@ -103,7 +104,7 @@ def _loss(model: Any, setup: TrainingSetup, batch: dict[str, Any]) -> Any:
     if model.config.is_encoder_decoder:  # the collator has made the decoder's inputs
         rest["decoder_input_ids"] = torch.zeros_like(labels)
     outputs = model(**rest)
-    return LabelSmoother(epsilon=setup.label_smoothing_factor)(outputs, labels, shift_labels=shifts)
+    return LabelSmoother(epsilon=setup.label_smoothing_factor)(outputs, labels, shift_labels=shifts), outputs
 
 
 def _mark_states(optimizer: "torch.optim.Optimizer", tracer: "Tracer") -> None:
