@@ -31,6 +31,9 @@ from kb.core.catalog import Catalog
 from kb.core.memory_report import MemoryReport
 from kb.knowledge import load_catalog, load_guide
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, predict
+from kb.memory.engine.expandable import ExpandableAllocator
+from kb.memory.engine.predict import record_training
+from kb.memory.process import context_of
 
 RESULTS = ROOT / "bench" / "results"
 KB, ROUGHLY, LEVEL_1 = "kb", "kb, roughly", "kb, level 1"
@@ -63,7 +66,7 @@ def main() -> int:
         for name, answer in level_1(rows, catalog.constants).items():
             predictions[name][LEVEL_1] = answer
     python = None if options.no_rivals else rivals.install()
-    others = rivals.ask([*traces, *rows], load_guide()["formulas"]["guide-gpu-memory"], python)
+    others = rivals.ask([*traces, *(row for row in rows if not row.lengths)], load_guide()["formulas"]["guide-gpu-memory"], python)
     for name, answers in others.answers.items():
         predictions[name].update(answers)
     results = {
@@ -156,6 +159,9 @@ def _predicted(
     for row in rows:
         predictions[row.id] = {}
         try:
+            if row.lengths:
+                predictions[row.id][KB] = _of_lengths(row, catalog)
+                continue
             answer, roughly = (_report(row, catalog, rough=rough) for rough in (False, True))
         except UnsupportedArchitectureError as error:
             left.append(Left(row.campaign, row.id, str(error)[:80]))
@@ -171,6 +177,16 @@ def _predicted(
                     "process": phase.process_used_bytes,
                 }
     return predictions, reports
+
+
+def _of_lengths(row: Row, catalog: Catalog) -> dict[str, int]:
+    """The engine's own figures of a run whose batches' lengths are known one by one."""
+    assert row.gpu is not None
+    architecture = architecture_from_config(row.config)
+    recording = record_training(row.setup, architecture, row.gpu.compute_capability, row.lengths)
+    peak = recording.peaks(ExpandableAllocator())["train"] if row.expandable else recording.phases["train"]
+    context = context_of(catalog.constants, row.gpu.compute_capability, row.gpu).expected
+    return {"allocated": peak.allocated, "reserved": peak.reserved, "process": peak.reserved + context}
 
 
 def _report(row: Row, catalog: Catalog, *, rough: bool) -> MemoryReport:

@@ -7,14 +7,18 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
-from kb.torch_runs.probe.rows import architecture_of, campaign_yaml
+from kb.knowledge import load_catalog
+from kb.machine.arguments import match_gpu
+from kb.torch_runs.probe.rows import campaign_yaml
 
 Entry = dict[str, Any]
 ABOUT = {
-    "ko": "임의 가중치의 모델을 Trainer로 학습하고 평가하고 빔 탐색을 하며, 단계마다 torch의 할당·예약 메모리 최댓값과 "
-    "NVML의 프로세스 메모리를 쟀습니다. 실행 하나가 프로세스 하나입니다.",
-    "en": "Models of random weights trained and evaluated by the Trainer and decoded with beams; torch's peaks of "
-    "allocated and reserved memory by phase, and the process's memory by NVML. One process to a run.",
+    "ko": "임의 가중치의 모델을 Trainer로 학습하고 평가하고 생성까지 하며, 단계마다 torch의 할당·예약 메모리 최댓값과 "
+    "NVML의 프로세스 메모리를 쟀습니다. 실행 하나가 프로세스 하나입니다. 모델은 공개 모델의 크기 그대로이거나, 그 크기에서 층만 줄인 것입니다. "
+    "한 GPU에서 여러 실행을 함께 돌렸으므로 걸린 시간은 견줄 수 없습니다.",
+    "en": "Models of random weights trained, evaluated and made to generate by the Trainer; torch's peaks of allocated and "
+    "reserved memory by phase, and the process's memory by NVML. One process to a run. Models have the dimensions of "
+    "published ones, some with fewer layers. Runs went side by side on one GPU, so that times say nothing.",
 }
 
 
@@ -52,6 +56,9 @@ def as_yaml(identity: str, entries: list[Entry]) -> str:
             raise ValueError(f"the journal mixes several of {part}: give each its own --journal")
     first = kept[0]
     gpu = first["machine"]["gpu_name"]
+    memory = first["result"]["gpu_memory_bytes"]
+    known = match_gpu(gpu, memory, load_catalog().gpus)
+    machine = {"gpu": known.id} if known else {}
     return campaign_yaml(
         identity,
         [row_of(entry) for entry in kept],
@@ -59,9 +66,9 @@ def as_yaml(identity: str, entries: list[Entry]) -> str:
         about=ABOUT,
         date=max(entry["date"] for entry in kept),
         command="python bench/gpu/campaign.py",
-        machine=first["machine"],
+        machine=machine | {"gpu_memory_bytes": memory} | first["machine"],
         stack=first["stack"],
-        models={entry["trial"]["model"]: architecture_of(entry["trial"]["config"]) for entry in kept},
+        models={entry["trial"]["model"]: entry["trial"]["config"] for entry in kept},
         source="kb-gpu-bench",
         writer="bench/gpu/campaign.py",
     )
@@ -80,4 +87,13 @@ def row_of(entry: Entry) -> Entry:
         row["lengths"] = trial["lengths"]
     if trial["expandable"]:
         row["expandable_segments"] = True
-    return row | {name: result[name] for name in ("outcome", "trainable", "step_seconds", "phases") if name in result}
+    return row | {
+        "trainable": result["trainable"],
+        "phases": {name: _ordered(each) for name, each in result["phases"].items()},
+    }
+
+
+def _ordered(sizes: dict[str, int]) -> dict[str, int]:
+    """Without the process's size where a phase had given memory back before it was read."""
+    whole = sizes.get("process_bytes", 0) >= sizes["reserved_bytes"]
+    return sizes if whole else {name: size for name, size in sizes.items() if name != "process_bytes"}

@@ -28,9 +28,10 @@ class Run(NamedTuple):
 
 
 def measured_runs(campaign: Mapping[str, Any], catalog: Catalog) -> Iterator[Run]:
-    """The runs of one file that trained on a GPU; none where it measured something else."""
+    """The runs of one file that trained on a GPU; none where it measured something else, and of a campaign of whole
+    setups (bench/gpu), whose hundreds of rows ``bench/accuracy.py`` scores instead."""
     gpu = catalog.gpus.get(campaign["machine"].get("gpu", ""))
-    if campaign["kind"] != "gpu" or gpu is None:
+    if campaign["kind"] != "gpu" or gpu is None or "setup" in campaign["rows"][0]:
         return
     by_script = SCRIPT in campaign["command"]
     for row in campaign["rows"]:

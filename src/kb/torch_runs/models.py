@@ -233,4 +233,5 @@ def _untie(model: Any) -> None:
 
     head = model.get_output_embeddings()
     if head is not None:
-        head.weight = torch.nn.Parameter(head.weight.detach().clone())
+        # other numbers too: from_pretrained ties two weights of a checkpoint that are equal
+        head.weight = torch.nn.Parameter(head.weight.detach().clone().neg_())

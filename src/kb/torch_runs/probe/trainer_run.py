@@ -25,6 +25,7 @@ from kb.torch_runs.probe.meter import Meter
 
 EVALUATION_STEPS = 3
 PARTS = ("forward", "backward", "step")
+WRAPPED = "_original_forward"  # accelerate's mark on a model whose forward pass it has wrapped
 FIRST_ID = 3  # below it are special tokens
 
 
@@ -168,7 +169,18 @@ def trainer_of(
         train_dataset=training,
         eval_dataset=torch.utils.data.Subset(_Repeated(evaluated, evaluations), range(evaluations)),
         callbacks=[Phases()],
+        compute_metrics=None if _keeps_loss_alone(setup) else _no_metrics,
     )
+
+
+def _keeps_loss_alone(setup: TrainingSetup) -> bool:
+    """Whether evaluation keeps no logits."""
+    return setup.predict_with_generate or setup.prediction_loss_only
+
+
+def _no_metrics(_: Any) -> dict[str, float]:
+    """Without a function of metrics the Trainer keeps no logits, whatever its arguments say."""
+    return {}
 
 
 class _Repeated(torch.utils.data.Dataset[Any]):
@@ -204,7 +216,7 @@ def _arguments(setup: TrainingSetup, folder: str, steps: int, *, cuda: bool) -> 
         gradient_checkpointing_kwargs={"use_reentrant": setup.use_reentrant},
         optim=setup.optim,
         label_smoothing_factor=setup.label_smoothing_factor,
-        prediction_loss_only=setup.predict_with_generate or setup.prediction_loss_only,
+        prediction_loss_only=_keeps_loss_alone(setup),
         eval_accumulation_steps=setup.eval_accumulation_steps,
         dataloader_pin_memory=setup.dataloader_pin_memory and cuda,
         report_to=[],
@@ -230,8 +242,9 @@ def evaluate(trainer: Any, meter: Meter) -> None:
     meter.end("evaluate")
 
 
-def generate(model: Any, setup: TrainingSetup, meter: Meter) -> None:
-    """As Seq2SeqTrainer generates: under autocast, to the full length."""
+def generate(trainer: Any, model: Any, setup: TrainingSetup, meter: Meter) -> None:
+    """To the full length; in evaluation as Seq2SeqTrainer does, whose accelerate has wrapped each forward pass in
+    autocast, else as a program of its own, without."""
     device = next(model.parameters()).device
     inference = setup.do_predict and not (setup.do_eval and setup.predict_with_generate)
     batch = setup.inference_batch_size if inference else None
@@ -242,12 +255,12 @@ def generate(model: Any, setup: TrainingSetup, meter: Meter) -> None:
     inputs = {name: torch.stack([row[name] for row in rows]).to(device) for name in names}
     if setup.padded and "attention_mask" in inputs and not model.config.is_encoder_decoder:
         inputs["attention_mask"] = inputs["attention_mask"].flip(1)  # a decoder is padded on the left
-    half = torch.float16 if setup.fp16 and meter.cuda else torch.bfloat16
+    if not inference and setup.autocast and not hasattr(model, WRAPPED):
+        model = trainer.accelerator.prepare_model(model, evaluation_mode=True)
     model.eval()
     meter.start()
-    with torch.inference_mode(), torch.autocast(device.type, dtype=half, enabled=setup.autocast):
-        model.generate(**inputs, num_beams=beams, max_new_tokens=length, min_new_tokens=length, do_sample=False,
-                       use_cache=True)  # fmt: skip
+    model.generate(**inputs, num_beams=beams, max_new_tokens=length, min_new_tokens=length, do_sample=False,
+                   use_cache=True)  # fmt: skip
     meter.end("generate")
 
 
@@ -256,5 +269,5 @@ def phase_runs(trainer: Any, model: Any, setup: TrainingSetup, meter: Meter) -> 
     return {
         "train": functools.partial(train, trainer, meter),
         "evaluate": functools.partial(evaluate, trainer, meter),
-        "generate": functools.partial(generate, model, setup, meter),
+        "generate": functools.partial(generate, trainer, model, setup, meter),
     }

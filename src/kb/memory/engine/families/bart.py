@@ -313,7 +313,7 @@ class Bart(Model):
 
     def forward(self, *batch: Any, smoothed: bool = False) -> tuple[Any, ...]:
         ids, padding, labels = batch
-        decoder_ids = new(labels.shape, I64) if smoothed else shifted_right(labels)
+        decoder_ids = self.collate(labels) if smoothed else shifted_right(labels)
         decoded, encoded = self.model(ids, padding, decoder_ids)
         world.recording.term = "activations_head"
         logits = self.head(decoded)

@@ -195,7 +195,9 @@ def loss_of(model: Model, batch: list[Any], *, smoothed: bool = False, outputs: 
 def shifted_loss(model: Model, logits: Tensor, labels: Tensor) -> Tensor:
     """The smoother's loss; a causal model's tokens are compared with those behind them (``shift_labels``)."""
     if model.encodes or not model.generates:
-        return ops.smoothed_loss(logits, labels)
+        loss = ops.smoothed_loss(logits, labels)
+        model.collated = None
+        return loss
     from kb.memory.engine.ops.log_probs import without_last  # of decoders
 
     logits = ops.contiguous(without_last(logits))
