@@ -91,10 +91,10 @@ def stored_traces() -> list[Row]:
 
 
 def measured(catalog: Catalog) -> Iterator[Row]:
-    """The GPU campaigns of rules/measurements."""
+    """The GPU campaigns of rules/measurements, but for those of commands (``accuracy_commands``)."""
     for path in sorted((ROOT / "rules" / "measurements").glob("*.yaml")):
         document = yaml.safe_load(path.read_text("utf-8"))
-        if document.get("kind") != "gpu":
+        if document.get("kind") != "gpu" or "config" in document["rows"][0]:
             continue
         if "setup" in document["rows"][0]:
             yield from _whole_runs(document, catalog)
@@ -128,7 +128,9 @@ def _whole_runs(document: Mapping[str, Any], catalog: Catalog) -> Iterator[Row]:
     when it is over."""
     gpu = catalog.gpus[document["machine"]["gpu"]]
     for number, row in enumerate(document["rows"]):
-        setup = TrainingSetup(**{name: tuple(each) if isinstance(each, list) else each for name, each in row["setup"].items()})
+        setup = TrainingSetup(
+            **{name: tuple(each) if isinstance(each, list) else each for name, each in row["setup"].items()}
+        )
         lengths, expandable = tuple(row.get("lengths", ())), row.get("expandable_segments", False)
         for phase in ("train", "evaluate", "generate"):
             found = row["phases"].get(phase, {})

@@ -2,11 +2,13 @@
 
     python bench/gpu/trl_runs.py FOLDER              # writes models, data and configs, runs each, prints what it took
     python bench/gpu/trl_runs.py FOLDER --prepare    # the configs alone, for `kb estimate FOLDER/…/config.yaml`
+    python bench/gpu/trl_runs.py FOLDER --write      # the journal's rows as rules/measurements/trl-<name>-<date>.yaml
 
 A word is a token, and every sample is as long as the config lets it be. Needs torch, transformers, trl and datasets.
 """
 
 import argparse
+import datetime
 import json
 import os
 import random
@@ -19,7 +21,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+import trl_rows
 import yaml
+from campaign import machine_of
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS, SAMPLES = 3, 96
@@ -69,7 +75,7 @@ METHODS = {"full": FULL, "half": HALF, "lora": LORA, "qlora": QLORA}
 
 def runs() -> Iterator[TrlRun]:
     """Every kind with every method, the rest spread over them."""
-    small, middle, large = "smollm2-135m", "qwen2.5-0.5b", "llama-3.2-1b"
+    small, middle, large = "smollm2-135m", "smollm2-360m", "llama-3.2-1b"
     plain, open_ = {"gradient_checkpointing": True}, {"gradient_checkpointing": False}
     for kind in ("sft", "dpo", "kto", "reward"):
         for method, model, length, batch, more in (
@@ -107,22 +113,21 @@ def prepare(folder: Path) -> list[tuple[TrlRun, Path]]:
     for number, run in enumerate(runs()):
         place = (folder / f"{number:02}-{run.kind}-{run.model}-{run.method}").resolve()
         place.mkdir(parents=True, exist_ok=True)
-        own: dict[str, Any] = {"model_name_or_path": f"../models/{run.model}", "dataset_name": "data", "bf16": True,
+        own: dict[str, Any] = {"model_name_or_path": f"models/{run.model}", "dataset_name": "data", "bf16": True,
                                "output_dir": "out", **BRIEF, **METHODS[run.method], **run.settings}  # fmt: skip
         if run.kind == "reward" and run.method in ("lora", "qlora"):
             own["lora_task_type"] = "SEQ_CLS"
         if run.kind in ("grpo", "rloo"):
             own |= {"max_completion_length": run.answer, "reward_funcs": ["rewarding.by_length"],
                     "generation_kwargs": {"min_new_tokens": run.answer}}  # fmt: skip
-            facts = {"data.prompt_length": run.length - run.answer}
             (place / "rewarding.py").write_text(
                 "def by_length(completions, **_):\n    return [float(len(c)) for c in completions]\n"
             )
         else:
             own["max_length"] = run.length
-            facts = {}
         (place / "config.yaml").write_text(yaml.safe_dump(own, sort_keys=False), "utf-8")
-        (place / "facts.json").write_text(json.dumps(facts), "utf-8")
+        (place / "models").unlink(missing_ok=True)
+        (place / "models").symlink_to("../models")
         data = place / "data"
         data.mkdir(exist_ok=True)
         (data / "train.jsonl").write_text("\n".join(map(json.dumps, samples(run))) + "\n", "utf-8")
@@ -202,6 +207,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--prepare", action="store_true", help="write the configs and stop")
+    parser.add_argument("--write", action="store_true", help="write the journal's rows to rules/measurements")
     parser.add_argument("--only", default="", help="what a run's name must hold")
     parser.add_argument("--limit", type=int, help="runs at most")
     parser.add_argument("--workers", type=int, default=1, help="runs side by side")
@@ -214,19 +220,26 @@ def main() -> int:
     wanted.sort(key=lambda each: each[0].model == LARGE)  # the others do not wait for its files
     if options.prepare:
         return 0
+    if options.write:
+        print(trl_rows.write(options.folder, options.journal))
+        return 0
     for name in sorted({run.model for run, _ in wanted} - {LARGE}):
         write_model(options.folder / "models" / name, options.device)
     written = threading.Thread(target=write_model, args=(options.folder / "models" / LARGE, options.device))
     if any(run.model == LARGE for run, _ in wanted):
         written.start()
 
+    machine = machine_of(options.device)
+
     def work(given: tuple[TrlRun, Path]) -> None:
         run, place = given
         if run.model == LARGE:
             written.join()
         result = take(run, place, options.timeout)
+        about = {"date": datetime.date.today().isoformat(), "machine": machine, "stack": trl_rows.stack()}
+        entry = {"run": run._asdict(), "place": place.name, "result": result, **about}
         with options.journal.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps({"run": run._asdict(), "place": place.name, "result": result}) + "\n")
+            stream.write(json.dumps(entry) + "\n")
         print(place.name, json.dumps(result)[-400:], flush=True)
 
     with ThreadPoolExecutor(options.workers) as pool:

@@ -26,7 +26,7 @@ OWN_ADAPTERS = ("get_peft_model", "PeftModel", "AutoPeftModel")  # what a progra
 # The release of PEFT from which adapters on weights in 16 bits are fp32 (``autocast_adapter_dtype``, tuners_utils.py);
 # before, they have the type of the weights (``LoraLayer.update_layer``).
 ADAPTERS_IN_FP32 = (0, 12)
-# Trainers whose ``disable_dropout`` is on by default (trl/trainer/*_config.py, llamafactory/train/{dpo,kto}/trainer.py).
+# Trainers whose ``disable_dropout`` is on by default (TRL, LLaMA-Factory).
 UNDROPPED = ("dpo", "kto", "orpo", "cpo", "reward")
 REWARD_UNDROPPED = (0, 14)
 STORAGE = "quantization.bnb_4bit_quant_storage"
@@ -34,7 +34,7 @@ OPEN = "quantization.prepared"  # what is assumed where neither trainer nor scri
 
 
 def rank_of(read: SettingsReader, unit: Unit, constants: Mapping[str, float]) -> int:
-    """The adapters' rank. TRL's commands have defaults of their own (``use_peft`` of ModelConfig); else it is PEFT's."""
+    """The adapters' rank. That of TRL's ModelConfig, where its ``use_peft`` makes them; else PEFT's."""
     rank = read.number("lora.r")
     if rank is None and _by_command(read, unit):
         return int(constants["trl_lora_r"])
@@ -59,7 +59,6 @@ def dropout_of(
 
 def _by_command(read: SettingsReader, unit: Unit) -> bool:
     return unit.dialect == "trl" and bool(read.value("lora.enabled"))
-
 
 
 # The release of transformers before which 4-bit weights go to the host, each as soon as it is packed, while FSDP is on

@@ -23,7 +23,11 @@ else:
 
 Scalar = bool | int | float
 # What autograd calls in place on zeros that it has made; of fake tensors it makes another (FunctionsManual.cpp).
-PUT_INTO_ZEROS = (torch.ops.aten.index_put.default, torch.ops.aten.index_add.default, torch.ops.aten.scatter_add.default)
+PUT_INTO_ZEROS = (
+    torch.ops.aten.index_put.default,
+    torch.ops.aten.index_add.default,
+    torch.ops.aten.scatter_add.default,
+)
 
 
 class Span(NamedTuple):
