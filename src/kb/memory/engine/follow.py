@@ -15,6 +15,7 @@ from kb.memory.engine.deepened import recorded_deep
 from kb.memory.engine.ops.attention import FLASH_GRADIENT_HEAD
 from kb.memory.engine.options import packs
 from kb.memory.engine.predict import record_runs
+from kb.memory.engine.reductions import FEWEST_SHARED
 from kb.memory.engine.world import AMPERE, WIDE_WORKSPACE_MAJORS, Peak, Recording
 from kb.memory.process import Context
 
@@ -133,15 +134,23 @@ def counted(setup: TrainingSetup) -> TrainingSetup:
 def alike(capability: tuple[int, int], setup: TrainingSetup, architecture: Architecture) -> tuple[int, int]:
     """A compute capability whose GPUs take the same kernels in this run: GPUs that are alike share one answer.
 
-    What reads it: attention's kernels, cuBLAS's workspace, and which kernel multiplies packed weights.
+    What reads it: attention's kernels, cuBLAS's workspace, which kernel multiplies packed weights, and how many blocks
+    share a sum over a batch's tokens.
     """
-    if packs(setup) or capability < (7, 0):
+    if packs(setup) or capability < (7, 0) or _sums_tokens(setup):
         return capability
     if capability < AMPERE:
         return (7, 0)
     if architecture.d_kv > FLASH_GRADIENT_HEAD:
         return capability
     return (9, 0) if capability[0] in WIDE_WORKSPACE_MAJORS else AMPERE
+
+
+def _sums_tokens(setup: TrainingSetup) -> bool:
+    """Whether gradients are sums over so many tokens that blocks share one: of biases, norms and DoRA's lengths."""
+    summed = setup.method == "full" or setup.use_dora or bool(setup.modules_to_save)
+    tokens = setup.per_device_train_batch_size * max(setup.max_source_length, setup.max_target_length)
+    return setup.do_train and summed and tokens >= FEWEST_SHARED
 
 
 class Run(NamedTuple):

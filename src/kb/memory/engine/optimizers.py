@@ -190,6 +190,8 @@ def _squared(grad: Tensor) -> Tensor:
 
 def _hold_mean(tensor: Tensor, dimension: int) -> None:
     """What the mean over a dimension holds meanwhile."""
+    if not world.recording.books_sums:
+        return
     kept = [True] * len(tensor.shape)
     kept[dimension] = False
     scratch(*summed_buffers(tensor.shape, tensor.strides, tuple(kept), world.capability))

@@ -11,6 +11,7 @@ from kb.memory.engine.tensor import SHAPES, Shape
 
 MOST_THREADS, WARP, VECTOR, ACCUMULATED = 512, 32, 4, 4  # ACCUMULATED: bytes of fp32, in which any type is added up
 LEAST_VALUES, MOST_VALUES = 16, 256  # of a thread, before blocks share a column
+FEWEST_SHARED = 1024  # inputs of a sum that blocks share: MOST_VALUES for each of a block's four rows of threads
 # Threads of a multiprocessor by compute capability.
 NARROW, MIDDLE, WIDE = 1024, 1536, 2048
 THREADS = {(7, 5): NARROW, (8, 6): MIDDLE, (8, 9): MIDDLE, (12, 0): MIDDLE}

@@ -52,6 +52,13 @@ class Line(NamedTuple):
         return Line(one[1] - each * one[0], each, moment)
 
 
+class Unsummed(PlacedRecording):
+    """Without what sums hold: logs of two batches are paired, and what blocks share depends on how many tokens there
+    are."""
+
+    books_sums = False
+
+
 class Process:
     """One process of a run, recorded shallow and with one layer more of each kind.
 
@@ -294,7 +301,7 @@ def _processes(run: Run) -> tuple[list[Process], list[dict[Stack, int]]]:
 
 def _recorded(run: Run, layers: Mapping[Kind, int]) -> list[PlacedRecording]:
     shallow = _of(run.architecture, layers)
-    found = record_runs(run.setup, shallow, run.capability, kind=partial(PlacedRecording, shallow))
+    found = record_runs(run.setup, shallow, run.capability, kind=partial(Unsummed, shallow))
     return found  # type: ignore[return-value]
 
 

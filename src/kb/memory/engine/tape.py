@@ -304,6 +304,8 @@ def _waits(root: Node) -> dict[Any, int]:
 
 def hold_sum(tensor: Tensor, shape: tuple[int, ...]) -> None:
     """What summing a tensor up to ``shape`` holds meanwhile."""
+    if not world.recording.books_sums:
+        return
     fewer = len(tensor.shape) - len(shape)
     kept = (False,) * fewer + tuple(a == b for a, b in zip(tensor.shape[fewer:], shape, strict=True))
     if buffers := summed_buffers(tensor.shape, tensor.strides, kept, world.capability):

@@ -61,6 +61,7 @@ class Recording:
     gpu: "Recording | None" = None  # of what lies on the host: the GPU beside it
     watches = False  # whether :meth:`watch` is told of each entry that asks
     knows_layers = False  # whether it is told which layer asks
+    books_sums = True  # whether it is asked for what sums hold while they run
     repeats = True  # whether what is known to come again is asked for again without being followed again
 
     def __init__(self) -> None:
