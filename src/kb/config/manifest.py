@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kb.config.compose import ENV_FILE, filled, is_compose, variables_in
+from kb.config.compose import ENV_FILE, Variables, filled, is_compose, variables_in
 from kb.config.joining import ReadNamed
 from kb.config.manifest_charts import Served, arguments_of, served_in
-from kb.config.manifest_env import inner, with_environment
+from kb.config.manifest_env import inner, plain_variables, with_environment
 from kb.config.shell.command import CommandReader, unit_of
 from kb.config.shell.expand import Argument, Environment
 from kb.config.shell.flag_values import setting_at
@@ -30,8 +30,7 @@ _SEVERAL = re.compile(r"[$,]")  # an id that may stand for several
 # Ray starts the ranks, in other containers too.
 _SPREAD = re.compile(r"\bray[ \t]+start\b|ray_cluster|multi-node-serving|executor[-_]backend[\"', =]+ray\b")
 MAX_DEPTH = 20
-Variables = Mapping[str, str] | None
-"""Those of Compose, which fills them in; None of other manifests, which leave them to the container."""
+_NONE = Variables(of_pod=True)
 
 
 def servers_in(
@@ -56,7 +55,8 @@ def servers_in(
             continue
         variables = _variables(path, read) if is_compose(document) else None
         for name, container in _containers(document, "", 0):
-            started = _started(container, text, variables)
+            own_variables = variables or Variables(plain_variables(container), of_pod=True)
+            started = _started(container, text, own_variables)
             if started is None:
                 continue
             launch = server_launch(started, text)
@@ -74,7 +74,8 @@ def servers_in(
 
 def _unit_served(served: Served, text: str, path: str, reader: CommandReader, parsed: Parsed) -> Unit:
     """The unit of a server that a chart or an operator starts."""
-    started = Started(VLLM, _arguments(arguments_of(served), text, None), served.word, served.image)
+    variables = Variables(plain_variables(served.node), of_pod=True)
+    started = Started(VLLM, _arguments(arguments_of(served), text, variables), served.word, served.image)
     launch = server_launch(started, text)
     launch = launch._replace(flags=(*served.flags, *launch.flags))
     places = parsed.source.places()
@@ -98,9 +99,9 @@ def _beside(name: str, value: Any, node: Node, places: Places) -> Setting:
     return setting_at(value, Flag(name, argument, (argument,), dashes=""), places)
 
 
-def _variables(path: str, read: ReadNamed) -> dict[str, str]:
+def _variables(path: str, read: ReadNamed) -> Variables:
     """Those of the ``.env`` in the file's own folder: one further up is another project's."""
-    return variables_in(read(path, os.path.join(os.path.dirname(os.path.abspath(path)), ENV_FILE)))
+    return Variables(variables_in(read(path, os.path.join(os.path.dirname(os.path.abspath(path)), ENV_FILE))))
 
 
 def _containers(node: Node, name: str, depth: int) -> Iterator[tuple[str, Node]]:
@@ -171,7 +172,7 @@ def _arguments(nodes: Sequence[Node], text: str, variables: Variables) -> list[A
     ]
 
 
-def _argument(node: Node, variables: Variables = None) -> Argument:
+def _argument(node: Node, variables: Variables = _NONE) -> Argument:
     assert node.end is not None
     value = str(node.value)
     from_variable = node.alias or "$" in value
@@ -188,10 +189,11 @@ def _words(node: Node, text: str, variables: Variables) -> list[Argument]:
     head = _HEAD.match(raw)
     if head is not None:
         raw = " " * head.end() + raw[head.end() :]
+    raw = variables.in_script(raw)
     if node.style != "|":
         raw = raw.replace("\\\n", "  ").replace("\n", " ")
     environment = Environment()
-    environment.know(variables or {})
+    environment.know(variables.known)
     runs = [
         [_placed(word, start) for word in run if word.text != "" or not word.from_variable]
         for command in split_commands(" " * start + raw)

@@ -220,6 +220,10 @@ class FileChecker:
             return []
         if kind == "command":
             return [unit for unit in (self._commands.reader.read(text, path),) if unit]
+        if kind == "image":
+            from kb.config.dockerfile import server_in_image  # few files are Dockerfiles
+
+            return server_in_image(text, path, self._commands.reader)
         units: list[Unit] = []
         if kind == "config":
             units = self._servers(text, path) or list(self.reader.read(text, path, dialect=self.dialect))

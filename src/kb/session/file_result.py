@@ -3,14 +3,14 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
-from kb.config.files import SHELL, ConfigError
+from kb.config.files import SHELL, ConfigError, is_dockerfile
 from kb.config.text.encoding import Decoded, decode
 from kb.core.finding import Finding, Severity
 from kb.core.record import NamedTuple
 from kb.core.result import UnitResult
 from kb.core.text import Text
 
-Kind = Literal["config", "shell", "command", "text", "python", "notebook"]
+Kind = Literal["config", "shell", "command", "text", "python", "notebook", "image"]
 CODE = ("python", "notebook")
 CHARTS = ("servingEngineSpec", "kubeai.org/")  # in a file that a chart or an operator starts servers from
 # Programs and images of servers, by a part of their names.
@@ -37,6 +37,8 @@ def kind_of(path: str) -> Kind:
         return "python"
     if path.endswith(".ipynb"):
         return "notebook"
+    if is_dockerfile(path):
+        return "image"
     return "text" if path.endswith((".md", ".txt", ".rst")) else "config"
 
 

@@ -141,7 +141,7 @@ class ReleaseReader:
         """What the project of a file or folder says, and the file's own text where it is given.
 
         Args:
-            kind: ``shell``, ``python`` and ``notebook`` texts can say releases themselves.
+            kind: ``shell``, ``python``, ``notebook`` and ``image`` texts can say releases themselves.
         """
         try:
             absolute = os.path.abspath(path)
@@ -149,7 +149,7 @@ class ReleaseReader:
             top = self.top(folder, relative=not os.path.isabs(path))
         except (OSError, ValueError):  # the working folder is gone, or the path is none
             return NOTHING
-        own = self._own(path, top, text, kind) if text and kind in ("shell", "python", "notebook") else None
+        own = self._own(path, top, text, kind) if text and kind in ("shell", "python", "notebook", "image") else None
         return self.of_folder(folder, top) if own is None else _settled([own, *self._chain(folder, top)])
 
     def of_folder(self, folder: str, top: str) -> Releases:
@@ -172,7 +172,7 @@ class ReleaseReader:
 
     def _own(self, path: str, top: str, text: str, kind: str) -> "Folder | None":
         """What a file says itself; None of most: a search of its text tells."""
-        if "install" not in text and "# /// script" not in text and " add " not in text:
+        if "install" not in text and "# /// script" not in text and " add " not in text and kind != "image":
             return None
         from kb.config.releases.code import read_own
 
