@@ -71,20 +71,20 @@ class Overrides(NamedTuple):
 
 
 def each_once(results: Sequence[UnitResult]) -> list[list[Finding]]:
-    """The findings of each unit, without those that an earlier unit has word for word: a section inherits settings
-    from the top, and several commands read one config. What is wrong with one of them is one fault, not one for each.
+    """The findings of each unit, without those that an earlier unit has word for word at the same place: a section
+    inherits settings from the top, a function of a program is called for several runs, and several commands read one
+    config. What is wrong there is one fault, not one for each.
     """
     seen: list[Finding] = []
     told: list[tuple[str, str, Text, Mapping[str, Any]]] = []
     shares: list[list[Finding]] = []
     for result in results:
         settings = result.unit.settings.values()
-        inherited = {setting.span for setting in settings if setting.inherited}
         joined = {setting.span: setting.joined for setting in settings if setting.joined}
         share: list[Finding] = []
         for finding in result.findings:
             said = (finding.rule, joined.get(finding.span, ""), finding.message, finding.facts)
-            if (finding.span in inherited and finding in seen) or (said[1] and said in told):
+            if finding in seen or (said[1] and said in told):
                 continue
             share.append(finding)
             told.append(said)
