@@ -20,6 +20,7 @@ _ASSIGNED = r"(?m)^(?:optim_wrapper|train_cfg)[ \t]*=[ \t]*dict\(|^\w+[ \t]*=[ \
 _SERVER = rb"(?<!\w)LLM[ \t]*\("  # of vLLM; other packages have a class of that name too
 _SERVED = rb"vllm|sglang|text-generation-|llama-server|llama\.cpp:"
 _STARTED = rb"(?mi)^[ \t]*(?:CMD|ENTRYPOINT)[ \t]"  # of a Dockerfile
+_TESTS, _TESTED = r"test_.*\.py|.*_tests?\.py|conftest\.py", rb"(?m)^[ \t]*(?:async )?def test_|@pytest\.fixture"
 _LAUNCH = rb"(?:accelerate launch|torchrun|deepspeed|python3?)[^\n]{0,400}--\w"
 
 
@@ -184,8 +185,9 @@ def _is_config(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_worth_reading(entry: os.DirEntry[str]) -> bool:
-    """Of Python files and notebooks those that name a call which describes a run, of TOML those that have a table of
-    one: most of a tree's do not; of Dockerfiles those that may start a server. Of JSON all but a tokenizer's and a checkpoint's own.
+    """Of Python files and notebooks those that name a call which describes a run and are no tests, of TOML those that
+    have a table of one: most of a tree's do not; of Dockerfiles those that may start a server. Of JSON all but a
+    tokenizer's and a checkpoint's own.
     """
     name = entry.name.lower()
     if name in OF_CHECKPOINTS:
@@ -204,4 +206,6 @@ def _is_worth_reading(entry: os.DirEntry[str]) -> bool:
         return re.search(_OF_A_RUN, raw) is not None
     if b"xtuner" in raw and is_assigned(raw.decode("utf-8", "replace")):
         return True
+    if re.fullmatch(_TESTS, name) is not None and re.search(_TESTED, raw) is not None:
+        return False  # what a test sets up is nobody's run
     return bears_marks(raw) or (name.endswith(".ipynb") and starts_runs(raw))

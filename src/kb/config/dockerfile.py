@@ -6,7 +6,7 @@ container (GPUs, shared memory) no Dockerfile says.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from kb.config.compose import Variables, filled
 from kb.config.shell.command import CommandReader, unit_of
@@ -41,7 +41,8 @@ class _Stage(NamedTuple):
     """What the instructions of a stage have said so far."""
 
     image: Argument | None = None
-    variables: dict[str, str] = {}
+    name: str = ""
+    variables: Mapping[str, str] = {}
     entrypoint: _Instruction | None = None
     command: _Instruction | None = None
 
@@ -66,6 +67,7 @@ def _last_stage(text: str) -> _Stage:
     stage = _Stage()
     for each in _instructions(text):
         if each.word == "FROM":
+            stages[stage.name] = stage
             stage = _begun(each, known, stages)
         elif each.word in ("ARG", "ENV") and stage.image is None:
             known |= _pairs(each.text)
@@ -78,17 +80,14 @@ def _last_stage(text: str) -> _Stage:
     return stage
 
 
-def _begun(instruction: _Instruction, known: dict[str, str], stages: dict[str, _Stage]) -> _Stage:
+def _begun(instruction: _Instruction, known: Mapping[str, str], stages: Mapping[str, _Stage]) -> _Stage:
     """The stage that a FROM begins: an image's, or an earlier stage's with all that it said."""
     match = _FROM.match(instruction.text)
     if match is None:
         return _Stage(image=Argument(None, instruction.start, instruction.start))
     at = instruction.start + match.start(1)
     image = Argument(filled(match[1], Variables(known)), at, at + len(match[1]))
-    stage = stages.get(match[1]) or _Stage(image=image)
-    if match[2]:
-        stages[match[2]] = stage
-    return stage
+    return (stages.get(match[1]) or _Stage(image=image))._replace(name=match[2] or "")
 
 
 def _instructions(text: str) -> Iterator[_Instruction]:
@@ -151,7 +150,9 @@ def _listed(instruction: _Instruction) -> list[Argument] | None:
     for match in _TEXT.finditer(instruction.text):
         text = json.loads(match[0])
         start = instruction.start + match.start() + 1
-        found.append(Argument(None if "$" in text else text, start, start + len(match[0]) - 2))
+        plain = None if "$" in text else text  # no shell goes through a list: Docker hands the sign on
+        begins = re.match(r"[^$=]*=|", text)
+        found.append(Argument(plain, start, start + len(match[0]) - 2, begins=begins[0] if begins else ""))
     return found
 
 
@@ -162,7 +163,7 @@ def _script(words: Sequence[Argument]) -> tuple[int, str] | None:
     return (words[2].start, words[2].text) if words[2].text is not None else None
 
 
-def _words(start: int, text: str, variables: dict[str, str]) -> list[Argument]:
+def _words(start: int, text: str, variables: Mapping[str, str]) -> list[Argument]:
     """The words of the command in a shell's text that starts a server, else of none."""
     environment = Environment()
     environment.know(variables)

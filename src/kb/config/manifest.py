@@ -176,7 +176,10 @@ def _argument(node: Node, variables: Variables = _NONE) -> Argument:
     assert node.end is not None
     value = str(node.value)
     from_variable = node.alias or "$" in value
-    return Argument(filled(value, variables), node.start.index, node.end.index, from_variable=from_variable)
+    text = filled(value, variables)
+    name, equals, _ = value.partition("=")
+    begins = name + equals if text is None and equals and "$" not in name else ""
+    return Argument(text, node.start.index, node.end.index, from_variable=from_variable, begins=begins)
 
 
 def _words(node: Node, text: str, variables: Variables) -> list[Argument]:

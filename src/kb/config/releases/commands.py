@@ -61,7 +61,9 @@ def read_dockerfile(folder: Folder, path: str) -> None:
     """``RUN pip install …``, and images that are named for the release they hold."""
     text = folder.text(path)
     if text is not None:
-        read_image(folder, path, text, IMAGE if os.path.basename(path) in ("Dockerfile", "Containerfile") else ELSEWHERE)
+        read_image(
+            folder, path, text, IMAGE if os.path.basename(path) in ("Dockerfile", "Containerfile") else ELSEWHERE
+        )
 
 
 def read_image(folder: Folder, path: str, text: str, level: int) -> None:
