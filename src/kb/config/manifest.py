@@ -23,12 +23,18 @@ from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
 from kb.config.text.parsing import Parsed
 from kb.config.text.source import Places
 from kb.core.document import Setting, Unit
+from kb.core.expression import Unknown
 
 _SHELLS = re.compile(r"(?:.*/)?(?:ba|da|z)?sh\Z")
 _HEAD = re.compile(r"[|>][-+0-9]*[ \t]*(?:#[^\n]*)?")
 _SEVERAL = re.compile(r"[$,]")  # an id that may stand for several
 # Ray starts the ranks, in other containers too.
 _SPREAD = re.compile(r"\bray[ \t]+start\b|ray_cluster|multi-node-serving|executor[-_]backend[\"', =]+ray\b")
+# Devices that a container asks for, and images, of which kb has no memory model: all but NVIDIA's GPUs.
+_OTHER_DEVICES = re.compile(
+    r"google\.com/tpu|aws\.amazon\.com/neuron|huawei\.com/|habana\.ai/|amd\.com/gpu|gpu\.intel\.com/"
+)
+_OTHER_IMAGES = re.compile(r"ascend|neuron|gaudi|(?:^|[-_/:.])(?:tpu|rocm|hpu|xpu|npu|cpu)(?:$|[-_/:.])")
 MAX_DEPTH = 20
 _NONE = Variables(of_pod=True)
 
@@ -57,7 +63,7 @@ def servers_in(
         for name, container in _containers(document, "", 0):
             own_variables = variables or Variables(plain_variables(container), of_pod=True)
             started = _started(container, text, own_variables)
-            if started is None:
+            if started is None or _on_other_devices(container, started, text):
                 continue
             launch = server_launch(started, text)
             if started.server is TGI:
@@ -210,12 +216,26 @@ def _placed(word: Argument, start: int) -> Argument:
     return word if word.start >= start else word._replace(start=start, end=start + 1)
 
 
+def _on_other_devices(container: Node, started: Started, text: str) -> bool:
+    """Whether what the container computes on is no GPU of NVIDIA's."""
+    image = started.image.text if started.image is not None else None
+    resources = _below(container, "resources")
+    asked = resources is not None and _OTHER_DEVICES.search(_raw(resources, text)) is not None
+    return asked or _OTHER_IMAGES.search((image or "").casefold()) is not None
+
+
 def _surroundings(container: Node, started: Started, places: Places, text: str) -> dict[str, Setting]:
     """GPUs and shared memory of the container, and that it is one."""
     found = {"serving.contained": setting_at(True, Flag("image", started.word, (), dashes=""), places, bare=True)}
-    gpus = None if _SPREAD.search(_raw(container, text)) else _gpus(container)
+    spread = _SPREAD.search(_raw(container, text)) is not None
+    gpus = None if spread else _gpus(container)
     if gpus is not None:
         found["serving.gpus_given"] = _beside("count", *gpus, places)
+    if spread:  # the ranks share no memory, nor can this container's be told from the others'
+        unknown = Unknown(frozenset(("serving.shared_memory",)), "Ray starts the ranks in other containers too")
+        found["serving.shared_memory"] = setting_at(
+            unknown, Flag("image", started.word, (), dashes=""), places, bare=True
+        )
     if (shared := _shared_memory(container)) is not None:
         found["serving.shared_memory"] = _beside("shm_size", str(shared.value), shared, places)
     return found

@@ -13,7 +13,7 @@ from kb.config.python.held import CommandLine, GivenConfig
 from kb.config.python.reader import PythonReader
 from kb.config.python.rewritten import rewritten
 from kb.config.python.syntax import Module
-from kb.config.shell.program_settings import BROUGHT, with_program
+from kb.config.shell.program_settings import BROUGHT, OWN_LOOP, with_program
 from kb.config.shell.speller import Speller
 from kb.config.text.nodes import MAPPING, Node
 from kb.config.text.parsing import parse
@@ -124,7 +124,15 @@ def as_its_program_takes(
         files: what it imports and loads.
         speller: the dialect of its flags.
     """
-    return _taken(unit, programs, catalog, files) or with_program(unit, programs, speller)
+    found = _taken(unit, programs, catalog, files) or with_program(unit, programs, speller)
+    if programs or found.typical or OWN_LOOP in found.settings or not found.program.endswith(".py"):
+        return found
+    start = Span(
+        found.span.line, found.span.column, found.span.line, found.span.column, found.span.start, found.span.start
+    )
+    unknown = Unknown(frozenset((OWN_LOOP,)), f"{found.program} was not found")
+    loop = Setting(unknown, start, start, (found.program,), alias=True)
+    return found._replace(settings={**found.settings, OWN_LOOP: loop})
 
 
 def _taken(unit: Unit, programs: Sequence[Program], catalog: Catalog, files: ProgramFiles) -> Unit | None:
