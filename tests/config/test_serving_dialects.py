@@ -484,3 +484,34 @@ def test_dockerfiles_of_servers_are_found_in_folders(tmp_path: Path) -> None:
     found = check(tmp_path, "--gpu", "rtx-4090")["files"]
     assert [Path(unit["path"]).name for unit in found] == ["Dockerfile"]
     assert ("serving-length-over-cache", 2) in [(row["rule"], row["line"]) for row in found[0]["findings"]]
+
+
+@pytest.mark.parametrize(
+    ("image", "limits"),
+    [
+        ("vllm/vllm-openai:v0.11.0", "google.com/tpu: 8"),
+        ("vllm/vllm-openai:v0.11.0", "amd.com/gpu: 1"),
+        ("quay.io/ascend/vllm-ascend:v0.11.0rc1", "cpu: 8"),
+        ("rocm/vllm:latest", "cpu: 8"),
+    ],
+)
+def test_servers_on_other_devices_are_left_alone(tmp_path: Path, image: str, limits: str) -> None:
+    path = tmp_path / "pod.yaml"
+    args = f"[vllm, serve, {LLAMA}, --tensor-parallel-size, '2']"
+    path.write_text(
+        f"kind: Pod\nspec:\n  containers:\n    - name: a\n      image: {image}\n      command: {args}\n"
+        f"      resources: {{limits: {{{limits}}}}}\n"
+    )
+    assert settings_of(path) == []
+    path.write_text(path.read_text().replace(limits, "nvidia.com/gpu: 2").replace(image, "vllm/vllm-openai:v0.11.0"))
+    assert len(settings_of(path)) == 1
+
+
+def test_ranks_that_ray_spreads_share_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    server = f"vllm serve {LLAMA} --tensor-parallel-size 2"
+    start = f"kind: RayJob\nspec:\n  rayClusterSpec: {{head: {{image: team/ray}}}}\n  entrypoint: {server}"
+    path.write_text(f"{start} --distributed-executor-backend ray\n")
+    assert "serving-shared-memory-default" not in [rule for rule, _ in findings(path)]
+    path.write_text(f"{start}\n")
+    assert "serving-shared-memory-default" in [rule for rule, _ in findings(path)]
