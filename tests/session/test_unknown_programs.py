@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from warm_runs import run_text
 
 COMMAND = (
@@ -42,6 +44,20 @@ def {name}():
     loaded = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.1-8B", quantization_config=CONFIG)
     adapted = get_peft_model(loaded, LoraConfig(r=8, target_modules=["q_proj"], task_type="CAUSAL_LM"))
     Trainer(model=adapted, args=TrainingArguments(output_dir="o", bf16=True, max_steps=500)).train()
+"""
+GRPO = """\
+import torch
+from peft import LoraConfig
+from trl import GRPOConfig, GRPOTrainer
+
+arguments = GRPOConfig(
+    output_dir="o", per_device_train_batch_size=4, max_completion_length=128,
+    model_init_kwargs={{"torch_dtype": torch.bfloat16}},
+)
+GRPOTrainer(
+    model="Qwen/Qwen2.5-0.5B-Instruct", reward_funcs={rewards}, args=arguments,
+    peft_config=LoraConfig(task_type="CAUSAL_LM"),
+).train()
 """
 
 
@@ -92,3 +108,18 @@ def test_a_module_that_only_loads_a_model_claims_no_method_and_no_batch(tmp_path
     text = run_text("kb.check", path, "--no-cache").stdout
     assert "full fine-tuning" not in text
     assert "effective batch" not in text
+
+
+@pytest.mark.parametrize("rewards", ['"org/reward-model"', '[length, "org/reward-model"]'])
+def test_a_reward_model_beside_the_trained_one_leaves_nothing_to_predict(tmp_path: Path, rewards: str) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(GRPO.format(rewards=rewards))
+    (unit,) = checked(path)
+    assert unit["prediction"] is None
+
+
+def test_how_a_trainer_loads_its_model_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(GRPO.format(rewards="length"))
+    (unit,) = checked(path)
+    assert "model.torch_dtype" not in {row["name"] for row in unit["prediction"]["assumed"]}
