@@ -125,7 +125,8 @@ def as_its_program_takes(
         speller: the dialect of its flags.
     """
     found = _taken(unit, programs, catalog, files) or with_program(unit, programs, speller)
-    if programs or found.typical or OWN_LOOP in found.settings or not found.program.endswith(".py"):
+    trains = any(name.startswith("training.") for name in found.settings)
+    if programs or not trains or found.typical or OWN_LOOP in found.settings or not found.program.endswith(".py"):
         return found
     start = Span(
         found.span.line, found.span.column, found.span.line, found.span.column, found.span.start, found.span.start
