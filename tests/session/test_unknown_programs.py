@@ -10,7 +10,8 @@ from warm_runs import run_text
 
 COMMAND = (
     "accelerate launch {program} --model_name_or_path gpt2 --do_train --do_eval --eval_steps 500 --learning_rate 1e-4 "
-    "--per_device_train_batch_size 4 --output_dir out --teacher gpt2-medium\n"
+    "--per_device_train_batch_size 4 --output_dir out --teacher gpt2-medium "
+    "--kl_weight 0.5 --freeze_encoder --wer_threshold 10 --temperature 2\n"
 )
 LOADS = """\
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig

@@ -125,15 +125,23 @@ def as_its_program_takes(
         speller: the dialect of its flags.
     """
     found = _taken(unit, programs, catalog, files) or with_program(unit, programs, speller)
-    trains = any(name.startswith("training.") for name in found.settings)
-    if programs or not trains or found.typical or OWN_LOOP in found.settings or not found.program.endswith(".py"):
-        return found
-    start = Span(
-        found.span.line, found.span.column, found.span.line, found.span.column, found.span.start, found.span.start
+    return found if programs else _of_unknown_loop(found)
+
+
+def _of_unknown_loop(unit: Unit) -> Unit:
+    """A command whose program is not here and has as many flags of its own as one in three: it may train by a loop of
+    its own, in which a setting of the Trainer's name means something else.
+    """
+    flags = unit.keys.keys()
+    own = flags - set(unit.known_keys)
+    trains = any(name.startswith("training.") for name in unit.settings)
+    if not trains or unit.typical or OWN_LOOP in unit.settings or 3 * len(own) < len(flags):
+        return unit
+    start = Span(unit.span.line, unit.span.column, unit.span.line, unit.span.column, unit.span.start, unit.span.start)
+    unknown = Unknown(frozenset((OWN_LOOP,)), f"{unit.program} was not found")
+    return unit._replace(
+        settings={**unit.settings, OWN_LOOP: Setting(unknown, start, start, (unit.program,), alias=True)}
     )
-    unknown = Unknown(frozenset((OWN_LOOP,)), f"{found.program} was not found")
-    loop = Setting(unknown, start, start, (found.program,), alias=True)
-    return found._replace(settings={**found.settings, OWN_LOOP: loop})
 
 
 def _taken(unit: Unit, programs: Sequence[Program], catalog: Catalog, files: ProgramFiles) -> Unit | None:
