@@ -39,7 +39,7 @@ _OTHERS = frozenset(
         *("sled", "lsg", "longformer", "unlimiformer", "fid", "dpr", "clip"),
     )
 )
-_IN_ONE_WORD = re.compile("llava|vlm")  # tinyllava, smolvlm
+_IN_ONE_WORD = ("llava", "vlm")  # tinyllava, smolvlm
 
 
 class _Marks(NamedTuple):
@@ -82,7 +82,7 @@ def _is_size(token: str) -> bool:
 
 def _speaks_of(tokens: tuple[str, ...], marks: _Marks) -> bool:
     own = {*marks.family, *marks.size, *marks.rest}
-    if any((token in _OTHERS or _IN_ONE_WORD.search(token)) and token not in own for token in tokens):
+    if any((token in _OTHERS or any(part in token for part in _IN_ONE_WORD)) and token not in own for token in tokens):
         return False
     sizes = tuple(token for token in tokens if _is_size(token))
     if sizes != marks.size:

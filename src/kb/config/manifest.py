@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kb.config.compose import ENV_FILE, Variables, filled, is_compose, variables_in
+from kb.config.dockerfile import server_in_image as server_in_image
 from kb.config.joining import ReadNamed
 from kb.config.manifest_charts import Served, arguments_of, served_in
 from kb.config.manifest_env import inner, plain_variables, with_environment
