@@ -8,8 +8,14 @@ from typing import Any
 
 import pytest
 
+from catalog_sample import shallow_catalog
+from kb.config.dockerfile import server_in_image
+from kb.config.manifest import servers_in
+from kb.config.shell.command import CommandReader
 from kb.config.shell.expand import Argument
 from kb.config.shell.serving import read_server, release_of_image
+from kb.config.text.parsing import parse
+from kb.core.expression import is_unknown
 from warm_runs import run_text
 
 LLAMA = "meta-llama/Llama-3.1-8B"
@@ -390,3 +396,122 @@ def test_a_fix_of_a_manifest_changes_a_value_in_its_place_or_nothing(
     path = written(tmp_path, "values.yaml", text)
     run_text("kb.check", path, "--fix", "--unsafe-fixes")
     assert path.read_text("utf-8") == text.replace(old, new)
+
+
+IN_POD = f"""\
+apiVersion: apps/v1
+kind: Deployment
+spec:
+  template:
+    spec:
+      containers:
+        - name: listed
+          image: vllm/vllm-openai:v0.11.0
+          args: [--model=$(MODEL_ID), --max-model-len, $(LENGTH), --gpu-memory-utilization=$(SHARE)]
+          env: &env
+            - {{name: MODEL_ID, value: {LLAMA}}}
+            - {{name: LENGTH, value: "131072"}}
+            - {{name: SHARE, valueFrom: {{configMapKeyRef: {{name: shares, key: gpu}}}}}}
+        - name: script
+          image: vllm/vllm-openai:v0.11.0
+          command: [/bin/sh, -c]
+          args: [vllm serve $MODEL_ID --max-model-len $(LENGTH)]
+          env: *env
+"""
+
+
+def settings_of(path: Path) -> list[dict[str, Any]]:
+    catalog = shallow_catalog()
+    text = path.read_text()
+    reader = CommandReader(catalog.dialects, catalog.facts)
+    if path.suffix == ".yaml":
+        units = servers_in(parse(text, str(path)), str(path), reader)
+    else:
+        units = server_in_image(text, str(path), reader)
+    return [{name: each.value for name, each in unit.settings.items()} for unit in units]
+
+
+def test_variables_of_a_pod_stand_for_what_its_env_says(tmp_path: Path) -> None:
+    path = tmp_path / "pod.yaml"
+    path.write_text(IN_POD)
+    listed, script = settings_of(path)
+    assert listed["model.name"] == script["model.name"] == LLAMA
+    assert listed["serving.max_model_len"] == script["serving.max_model_len"] == 131072
+    assert is_unknown(listed["serving.gpu_memory_utilization"])  # only the cluster knows
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'ARG TAG=v0.11.0\nFROM vllm/vllm-openai:${TAG} AS base\nCMD ["--model", \\\n  # which\n'
+        f'  "{LLAMA}", "--max-model-len", "4096"]\n',
+        f"FROM python:3.12\nENV MODEL={LLAMA} LEN=4096\nENTRYPOINT python3 -m vllm.entrypoints.openai.api_server \\\n"
+        "  # which\n  --model $MODEL --port ${PORT:-8000} --max-model-len ${LEN}\n",
+        f'FROM python:3.12\nENTRYPOINT ["vllm", "serve"]\nCMD ["{LLAMA}", "--max-model-len", "4096"]\n',
+        f'FROM python:3.12\nCMD ["bash", "-lc", "source env && vllm serve {LLAMA} --max-model-len 4096"]\n',
+        f"FROM python:3.12 AS made\nENV MODEL {LLAMA}\nFROM made\nCMD vllm serve $MODEL --max-model-len 4096\n",
+    ],
+)
+def test_the_server_that_an_image_starts_is_read(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "Dockerfile"
+    path.write_text(text)
+    (unit,) = settings_of(path)
+    assert unit["model.name"] == LLAMA
+    assert unit["serving.max_model_len"] == 4096
+    assert "serving.contained" not in unit  # shared memory and GPUs are for `docker run` to say
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'FROM vllm/vllm-openai:v0.11.0\nCMD ["/usr/bin/supervisord"]\n',
+        'FROM vllm/vllm-openai:v0.11.0\nENTRYPOINT ["/start.sh"]\nCMD ["--model", "m"]\n',
+        'FROM vllm/vllm-openai:v0.11.0 AS base\nCMD ["--model", "m"]\nFROM python:3.12\nCMD ["python", "app.py"]\n',
+        "FROM vllm/vllm-openai:v0.11.0\nRUN vllm serve m --max-model-len 8\n",
+    ],
+)
+def test_an_image_that_starts_something_else_holds_no_server(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "Dockerfile"
+    path.write_text(text)
+    assert settings_of(path) == []
+
+
+def test_dockerfiles_of_servers_are_found_in_folders(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text(
+        f'FROM vllm/vllm-openai:v0.11.0\nCMD ["--model", "{LLAMA}", "--max-model-len", "131072"]\n'
+    )
+    (tmp_path / "build.dockerfile").write_text("FROM python:3.12\nRUN make vllm\nCMD python app.py\n")
+    found = check(tmp_path, "--gpu", "rtx-4090")["files"]
+    assert [Path(unit["path"]).name for unit in found] == ["Dockerfile"]
+    assert ("serving-length-over-cache", 2) in [(row["rule"], row["line"]) for row in found[0]["findings"]]
+
+
+@pytest.mark.parametrize(
+    ("image", "limits"),
+    [
+        ("vllm/vllm-openai:v0.11.0", "google.com/tpu: 8"),
+        ("vllm/vllm-openai:v0.11.0", "amd.com/gpu: 1"),
+        ("quay.io/ascend/vllm-ascend:v0.11.0rc1", "cpu: 8"),
+        ("rocm/vllm:latest", "cpu: 8"),
+    ],
+)
+def test_servers_on_other_devices_are_left_alone(tmp_path: Path, image: str, limits: str) -> None:
+    path = tmp_path / "pod.yaml"
+    args = f"[vllm, serve, {LLAMA}, --tensor-parallel-size, '2']"
+    path.write_text(
+        f"kind: Pod\nspec:\n  containers:\n    - name: a\n      image: {image}\n      command: {args}\n"
+        f"      resources: {{limits: {{{limits}}}}}\n"
+    )
+    assert settings_of(path) == []
+    path.write_text(path.read_text().replace(limits, "nvidia.com/gpu: 2").replace(image, "vllm/vllm-openai:v0.11.0"))
+    assert len(settings_of(path)) == 1
+
+
+def test_ranks_that_ray_spreads_share_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    server = f"vllm serve {LLAMA} --tensor-parallel-size 2"
+    start = f"kind: RayJob\nspec:\n  rayClusterSpec: {{head: {{image: team/ray}}}}\n  entrypoint: {server}"
+    path.write_text(f"{start} --distributed-executor-backend ray\n")
+    assert "serving-shared-memory-default" not in [rule for rule, _ in findings(path)]
+    path.write_text(f"{start}\n")
+    assert "serving-shared-memory-default" in [rule for rule, _ in findings(path)]

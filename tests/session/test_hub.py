@@ -181,6 +181,9 @@ def catalog() -> Catalog:
         ("x/mixtral-4x7b", None),
         ("Qwen/Qwen2.5-7B-Instruct-AWQ", None),
         ("x/llama-3-8b-8bit", None),
+        ("org/Idefics3-8B-Llama3", None),  # a vision model on it
+        ("org/tinyllava-llama-3-8b", None),
+        ("org/bart-base-sled", None),  # an encoder over pieces of a long text
         ("x/roberta-base-squad2", None),  # roberta-base and klue/roberta-base differ
         ("", None),
         ("-" * 10_000, None),

@@ -925,3 +925,27 @@ def test_every_problem_has_its_sentence_in_both_languages() -> None:
 def test_doctor_of_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor(["no-such-folder", "--lang", "en"]) == 2
     assert "no-such-folder does not exist" in capsys.readouterr().err
+
+
+def test_what_a_file_installs_without_a_release_may_be_newer_than_what_is_pinned_around_it(tree: Tree) -> None:
+    tree.write("requirements.txt", "transformers==4.46.3\n")
+    installed = tree.own("run.sh", "pip install transformers trl\npython train.py\n", "shell")
+    assert installed.known["transformers"].specifier == ">=4.46.3"
+    assert (
+        tree.own("run.sh", "pip install datasets\npython train.py\n", "shell").known["transformers"].origin == "pinned"
+    )
+
+
+def test_two_environments_of_one_folder_that_differ_are_alternatives(tree: Tree) -> None:
+    tree.write("requirements.txt", "transformers==4.40.2\npeft==0.10.0\n")
+    tree.write("environment.yaml", "dependencies:\n  - transformers=4.44.1\n  - peft=0.10.0\n")
+    found = tree.find("run.yaml").known
+    assert found["transformers"].origin == "ranged"
+    assert admits(found["transformers"].specifier, "4.40.2") and admits(found["transformers"].specifier, "4.44.1")
+    assert found["peft"].origin == "pinned"
+
+
+def test_a_dockerfile_of_a_server_says_its_own_release(tree: Tree) -> None:
+    tree.write("Dockerfile", "FROM python:3.12\nRUN pip install vllm==0.6.0\n")
+    own = tree.own("Dockerfile.new", "FROM python:3.12\nRUN pip install vllm==0.11.0\nCMD vllm serve m\n", "image")
+    assert own.known["vllm"].specifier == "==0.11.0"

@@ -34,8 +34,12 @@ _OTHERS = frozenset(
         ),
         *("awq", "gptq", "gguf", "ggml", "fp", "int", "exl", "mlx", "onnx", "bit", "bnb", "quantized", "marlin", "hqq"),
         *("nvfp", "mxfp", "aqlm", "torchao"),
+        # built on a model whose name they keep: a vision tower, encoders over pieces of a long text, two towers
+        *("idefics", "vila", "bunny", "cambrian", "colpali", "colqwen", "internvl", "minicpm", "cogvlm", "mipha"),
+        *("sled", "lsg", "longformer", "unlimiformer", "fid", "dpr", "clip"),
     )
 )
+_IN_ONE_WORD = ("llava", "vlm")  # tinyllava, smolvlm
 
 
 class _Marks(NamedTuple):
@@ -78,7 +82,7 @@ def _is_size(token: str) -> bool:
 
 def _speaks_of(tokens: tuple[str, ...], marks: _Marks) -> bool:
     own = {*marks.family, *marks.size, *marks.rest}
-    if any(token in _OTHERS and token not in own for token in tokens):
+    if any((token in _OTHERS or any(part in token for part in _IN_ONE_WORD)) and token not in own for token in tokens):
         return False
     sizes = tuple(token for token in tokens if _is_size(token))
     if sizes != marks.size:

@@ -230,6 +230,8 @@ OF_ANY_RUN = frozenset(
 )  # fmt: skip
 # Those that only a run which trains has a use for, whatever its script is called.
 OF_TRAINING_ALONE = ("training.do_train", "training.learning_rate", "training.num_train_epochs", "training.max_steps")
+# What a program says by a method of the model itself: model.gradient_checkpointing_enable().
+_ON_THE_MODEL = ("training.gradient_checkpointing", "training.activation_checkpointing")
 FREE = ("hf", "command", "command-training")  # dialects whose programs may do anything else
 # Words in the name of a script that does something else than train.
 OTHERWISE = frozenset((
@@ -245,6 +247,14 @@ def says_training(unit: Unit) -> bool:
     if silent and "inference.batch_size" in unit.settings:
         return "training.do_train" in unit.settings
     return any(name.startswith("training.") and name not in silent for name in unit.settings)
+
+
+def only_loads(unit: Unit) -> bool:
+    """Whether a program does no more than load a model to train: another module says with which arguments, and which
+    of its weights.
+    """
+    said = [name for name in unit.settings if name.startswith("training.")]
+    return unit.path.endswith((".py", ".ipynb")) and bool(said) and all(name in _ON_THE_MODEL for name in said)
 
 
 def trains(unit: Unit) -> bool:

@@ -1,15 +1,19 @@
 """Variables of a docker-compose file: ``${MODEL:-name}`` is what ``.env`` beside it says, else the default in place.
+Those of a container of Kubernetes: ``$(MODEL)`` in its arguments is what its own ``env`` says.
 
-Source: Docker's documentation of interpolation and of ``.env``. What the shell has set would win, and is not known.
+Sources: Docker's documentation of interpolation and of ``.env``; Kubernetes' of dependent environment variables. What
+the shell, a secret or a config map has set is not known.
 """
 
 import re
 from collections.abc import Mapping
 
 from kb.config.text.nodes import MAPPING, Node
+from kb.core.record import NamedTuple
 
 ENV_FILE = ".env"
 _VARIABLE = re.compile(r"\$(?:\$|(\w+)|\{(\w+)(?:(:?[-+?])([^{}$]*))?\})")
+_IN_POD = re.compile(r"\$\((\w+)\)")
 _LINE = re.compile(r"[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*(.*?)[ \t]*")
 _COMMENT = re.compile(r"[ \t]+#.*")
 
@@ -35,12 +39,32 @@ def variables_in(text: str | None) -> dict[str, str]:
     return found
 
 
-def filled(text: str, variables: Mapping[str, str] | None) -> str | None:
-    """The text with its variables filled in; None where one has no value and no default, and outside of Compose."""
+class Variables(NamedTuple):
+    """``known``: names and their texts; ``of_pod``: written as Kubernetes has them."""
+
+    known: Mapping[str, str] = {}
+    of_pod: bool = False
+
+    def in_script(self, text: str) -> str:
+        """A shell's text as the container gets it, each character at its place: ``$(NAME)`` is a variable there too."""
+        if not self.of_pod:
+            return text
+        return _IN_POD.sub(lambda found: f"${{{found[1]}}}" if found[1] in self.known else found[0], text)
+
+
+def filled(text: str, variables: Variables) -> str | None:
+    """The text with its variables filled in; None where one has no value and no default."""
     if "$" not in text:
         return text
-    if variables is None:
-        return None
+    return _filled_in_pod(text, variables.known) if variables.of_pod else _filled_by_compose(text, variables.known)
+
+
+def _filled_in_pod(text: str, known: Mapping[str, str]) -> str | None:
+    whole = _IN_POD.sub(lambda found: known.get(found[1], "$"), text)
+    return None if "$" in whole else whole
+
+
+def _filled_by_compose(text: str, variables: Mapping[str, str]) -> str | None:
     parts, at = [], 0
     for match in _VARIABLE.finditer(text):
         plain, name, sign, default = match.groups()

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from kb.config.files import SHELL, ConfigError, is_no_file, read_at_most
+from kb.config.files import SHELL, ConfigError, is_dockerfile, is_no_file, read_at_most
 from kb.config.text.guard import most_bytes, too_large
 from kb.core.record import NamedTuple
 
@@ -18,6 +18,9 @@ _MARKS = (
 # Names at the top of configs that are Python, of XTuner's: 0.x and 1.x.
 _ASSIGNED = r"(?m)^(?:optim_wrapper|train_cfg)[ \t]*=[ \t]*dict\(|^\w+[ \t]*=[ \t]*\w*TrainerConfig\("
 _SERVER = rb"(?<!\w)LLM[ \t]*\("  # of vLLM; other packages have a class of that name too
+_SERVED = rb"vllm|sglang|text-generation-|llama-server|llama\.cpp:"
+_STARTED = rb"(?mi)^[ \t]*(?:CMD|ENTRYPOINT)[ \t]"  # of a Dockerfile
+_TESTS, _TESTED = r"test_.*\.py|.*_tests?\.py|conftest\.py", rb"(?m)^[ \t]*(?:async )?def test_|@pytest\.fixture"
 _LAUNCH = rb"(?:accelerate launch|torchrun|deepspeed|python3?)[^\n]{0,400}--\w"
 
 
@@ -171,7 +174,9 @@ def _is_skipped(folder: str) -> bool:
 
 def _is_config(entry: os.DirEntry[str]) -> bool:
     """Hidden files are no configs; nor is a link to nothing. What is too large is said when it is to be read."""
-    if entry.name.startswith(".") or not entry.name.lower().endswith((*SUFFIXES, *CODE_SUFFIXES, TABLES)):
+    if entry.name.startswith("."):
+        return False
+    if not entry.name.lower().endswith((*SUFFIXES, *CODE_SUFFIXES, TABLES)) and not is_dockerfile(entry.name):
         return False
     try:
         return entry.is_file()
@@ -180,21 +185,27 @@ def _is_config(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_worth_reading(entry: os.DirEntry[str]) -> bool:
-    """Of Python files and notebooks those that name a call which describes a run, of TOML those that have a table of
-    one: most of a tree's do not. Of JSON all but a tokenizer's and a checkpoint's own.
+    """Of Python files and notebooks those that name a call which describes a run and are no tests, of TOML those that
+    have a table of one: most of a tree's do not; of Dockerfiles those that may start a server. Of JSON all but a
+    tokenizer's and a checkpoint's own.
     """
     name = entry.name.lower()
     if name in OF_CHECKPOINTS:
         return False
-    if not name.endswith((*CODE_SUFFIXES, TABLES)):
+    image = is_dockerfile(name)
+    if not image and not name.endswith((*CODE_SUFFIXES, TABLES)):
         return True
 
     try:
         raw = read_at_most(entry.path, most_bytes(name) + 1)
     except OSError:
         return True  # that it cannot be read is said when it is checked
+    if image:
+        return re.search(_SERVED, raw) is not None and re.search(_STARTED, raw) is not None
     if name.endswith(TABLES):
         return re.search(_OF_A_RUN, raw) is not None
     if b"xtuner" in raw and is_assigned(raw.decode("utf-8", "replace")):
         return True
+    if re.fullmatch(_TESTS, name) is not None and re.search(_TESTED, raw) is not None:
+        return False  # what a test sets up is nobody's run
     return bears_marks(raw) or (name.endswith(".ipynb") and starts_runs(raw))

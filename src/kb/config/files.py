@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterable
 from typing import Any
@@ -9,6 +10,16 @@ from typing import Any
 from kb.core.text import UserError, nearest
 
 SHELL = (".sh", ".bash", ".zsh", ".slurm", ".sbatch")  # zsh and the job scripts of SLURM are read as bash is
+
+_DOCKERFILE = r"(?i)(?:docker|container)file(?:[._-][\w.-]+)?\Z|.+\.(?:docker|container)file\Z"
+_WRITTEN_ABOUT = (".md", ".txt", ".rst", ".py", ".yaml", ".yml", ".json", *SHELL)
+
+
+def is_dockerfile(path: str) -> bool:
+    """Whether a file is one by its name: ``Dockerfile``, ``Dockerfile.serve``, ``serve.dockerfile``."""
+    if "file" not in path.lower() or path.endswith(_WRITTEN_ABOUT):
+        return False
+    return re.match(_DOCKERFILE, re.split(r"[\\/]", path)[-1]) is not None
 
 
 class ConfigError(UserError):

@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kb.config.compose import ENV_FILE, filled, is_compose, variables_in
+from kb.config.compose import ENV_FILE, Variables, filled, is_compose, variables_in
+from kb.config.dockerfile import server_in_image as server_in_image
 from kb.config.joining import ReadNamed
 from kb.config.manifest_charts import Served, arguments_of, served_in
-from kb.config.manifest_env import inner, with_environment
+from kb.config.manifest_env import inner, plain_variables, with_environment
 from kb.config.shell.command import CommandReader, unit_of
 from kb.config.shell.expand import Argument, Environment
 from kb.config.shell.flag_values import setting_at
@@ -23,15 +24,20 @@ from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
 from kb.config.text.parsing import Parsed
 from kb.config.text.source import Places
 from kb.core.document import Setting, Unit
+from kb.core.expression import Unknown
 
 _SHELLS = re.compile(r"(?:.*/)?(?:ba|da|z)?sh\Z")
 _HEAD = re.compile(r"[|>][-+0-9]*[ \t]*(?:#[^\n]*)?")
 _SEVERAL = re.compile(r"[$,]")  # an id that may stand for several
 # Ray starts the ranks, in other containers too.
 _SPREAD = re.compile(r"\bray[ \t]+start\b|ray_cluster|multi-node-serving|executor[-_]backend[\"', =]+ray\b")
+# Devices that a container asks for, and images, of which kb has no memory model: all but NVIDIA's GPUs.
+_OTHER_DEVICES = re.compile(
+    r"google\.com/tpu|aws\.amazon\.com/neuron|huawei\.com/|habana\.ai/|amd\.com/gpu|gpu\.intel\.com/"
+)
+_OTHER_IMAGES = re.compile(r"ascend|neuron|gaudi|(?:^|[-_/:.])(?:tpu|rocm|hpu|xpu|npu|cpu)(?:$|[-_/:.])")
 MAX_DEPTH = 20
-Variables = Mapping[str, str] | None
-"""Those of Compose, which fills them in; None of other manifests, which leave them to the container."""
+_NONE = Variables(of_pod=True)
 
 
 def servers_in(
@@ -56,8 +62,9 @@ def servers_in(
             continue
         variables = _variables(path, read) if is_compose(document) else None
         for name, container in _containers(document, "", 0):
-            started = _started(container, text, variables)
-            if started is None:
+            own_variables = variables or Variables(plain_variables(container), of_pod=True)
+            started = _started(container, text, own_variables)
+            if started is None or _on_other_devices(container, started, text):
                 continue
             launch = server_launch(started, text)
             if started.server is TGI:
@@ -74,7 +81,8 @@ def servers_in(
 
 def _unit_served(served: Served, text: str, path: str, reader: CommandReader, parsed: Parsed) -> Unit:
     """The unit of a server that a chart or an operator starts."""
-    started = Started(VLLM, _arguments(arguments_of(served), text, None), served.word, served.image)
+    variables = Variables(plain_variables(served.node), of_pod=True)
+    started = Started(VLLM, _arguments(arguments_of(served), text, variables), served.word, served.image)
     launch = server_launch(started, text)
     launch = launch._replace(flags=(*served.flags, *launch.flags))
     places = parsed.source.places()
@@ -98,9 +106,9 @@ def _beside(name: str, value: Any, node: Node, places: Places) -> Setting:
     return setting_at(value, Flag(name, argument, (argument,), dashes=""), places)
 
 
-def _variables(path: str, read: ReadNamed) -> dict[str, str]:
+def _variables(path: str, read: ReadNamed) -> Variables:
     """Those of the ``.env`` in the file's own folder: one further up is another project's."""
-    return variables_in(read(path, os.path.join(os.path.dirname(os.path.abspath(path)), ENV_FILE)))
+    return Variables(variables_in(read(path, os.path.join(os.path.dirname(os.path.abspath(path)), ENV_FILE))))
 
 
 def _containers(node: Node, name: str, depth: int) -> Iterator[tuple[str, Node]]:
@@ -171,11 +179,14 @@ def _arguments(nodes: Sequence[Node], text: str, variables: Variables) -> list[A
     ]
 
 
-def _argument(node: Node, variables: Variables = None) -> Argument:
+def _argument(node: Node, variables: Variables = _NONE) -> Argument:
     assert node.end is not None
     value = str(node.value)
     from_variable = node.alias or "$" in value
-    return Argument(filled(value, variables), node.start.index, node.end.index, from_variable=from_variable)
+    text = filled(value, variables)
+    name, equals, _ = value.partition("=")
+    begins = name + equals if text is None and equals and "$" not in name else ""
+    return Argument(text, node.start.index, node.end.index, from_variable=from_variable, begins=begins)
 
 
 def _words(node: Node, text: str, variables: Variables) -> list[Argument]:
@@ -188,10 +199,11 @@ def _words(node: Node, text: str, variables: Variables) -> list[Argument]:
     head = _HEAD.match(raw)
     if head is not None:
         raw = " " * head.end() + raw[head.end() :]
+    raw = variables.in_script(raw)
     if node.style != "|":
         raw = raw.replace("\\\n", "  ").replace("\n", " ")
     environment = Environment()
-    environment.know(variables or {})
+    environment.know(variables.known)
     runs = [
         [_placed(word, start) for word in run if word.text != "" or not word.from_variable]
         for command in split_commands(" " * start + raw)
@@ -205,12 +217,26 @@ def _placed(word: Argument, start: int) -> Argument:
     return word if word.start >= start else word._replace(start=start, end=start + 1)
 
 
+def _on_other_devices(container: Node, started: Started, text: str) -> bool:
+    """Whether what the container computes on is no GPU of NVIDIA's."""
+    image = started.image.text if started.image is not None else None
+    resources = _below(container, "resources")
+    asked = resources is not None and _OTHER_DEVICES.search(_raw(resources, text)) is not None
+    return asked or _OTHER_IMAGES.search((image or "").casefold()) is not None
+
+
 def _surroundings(container: Node, started: Started, places: Places, text: str) -> dict[str, Setting]:
     """GPUs and shared memory of the container, and that it is one."""
     found = {"serving.contained": setting_at(True, Flag("image", started.word, (), dashes=""), places, bare=True)}
-    gpus = None if _SPREAD.search(_raw(container, text)) else _gpus(container)
+    spread = _SPREAD.search(_raw(container, text)) is not None
+    gpus = None if spread else _gpus(container)
     if gpus is not None:
         found["serving.gpus_given"] = _beside("count", *gpus, places)
+    if spread:  # the ranks share no memory, nor can this container's be told from the others'
+        unknown = Unknown(frozenset(("serving.shared_memory",)), "Ray starts the ranks in other containers too")
+        found["serving.shared_memory"] = setting_at(
+            unknown, Flag("image", started.word, (), dashes=""), places, bare=True
+        )
     if (shared := _shared_memory(container)) is not None:
         found["serving.shared_memory"] = _beside("shm_size", str(shared.value), shared, places)
     return found

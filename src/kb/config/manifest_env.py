@@ -29,6 +29,11 @@ def with_environment(container: Node, names: Sequence[str], given: Sequence[Flag
     return (*found.values(), *(flag for flag in given if flag.name not in found))
 
 
+def plain_variables(container: Node) -> dict[str, str]:
+    """The container's variables whose text stands in the manifest."""
+    return {name: value.text for name, _, value in _variables(container) if value.text is not None}
+
+
 def _variables(container: Node) -> Iterator[tuple[str, Argument, Argument]]:
     """Each variable's name, and the places of name and value."""
     entries = container.entries()

@@ -39,6 +39,16 @@ class Names:
     def _programs(self) -> Sequence[Program]:
         return self._find(self._unit)
 
+    @property
+    def _programs_in_the_way(self) -> Sequence[Program]:
+        """Those that may have arguments of their own under a library's names. A source or a notebook writes what it
+        calls: what other programs of the project declare is nothing to it.
+        """
+        path = self._unit.path
+        if path.endswith(".ipynb"):
+            return ()
+        return [each for each in self._programs if not path.endswith(".py") or _same_file(each.path, path)]
+
     def certainty(self, key: str, meant: str = "") -> Certainty | None:
         """How certainly ``key`` is read as a library reads it; None where nothing says so, or a program has it itself.
 
@@ -47,7 +57,7 @@ class Names:
         """
         reader = self._unit.reader
         if reader != "script":
-            if reader != "library" or any(program.declares(key) for program in self._programs):
+            if reader != "library" or any(program.declares(key) for program in self._programs_in_the_way):
                 return None  # a project made after the library's pattern has arguments of its own
             return "certain"
         if any(program.has_own(key) for program in self._programs):
@@ -145,6 +155,10 @@ class Names:
             return "certain"  # a file of the library's own
         path = setting.path if setting is not None else at[:1]
         return self.certainty(_plain(str(path[-1]).rpartition(".")[2]) if path else "", meant)
+
+
+def _same_file(one: str, other: str) -> bool:
+    return one.replace("\\", "/").endswith("/" + other.replace("\\", "/").lstrip("./")) or one == other
 
 
 def _plain(key: str) -> str:

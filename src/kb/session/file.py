@@ -220,6 +220,8 @@ class FileChecker:
             return []
         if kind == "command":
             return [unit for unit in (self._commands.reader.read(text, path),) if unit]
+        if kind == "image":
+            return self._servers(text, path, image=True)
         units: list[Unit] = []
         if kind == "config":
             units = self._servers(text, path) or list(self.reader.read(text, path, dialect=self.dialect))
@@ -234,14 +236,18 @@ class FileChecker:
         own = bool(units) and all(each.reader == "script" for each in units)
         return own and self._programs is not None and any(each.trains for each in self._programs(units[0]))
 
-    def _servers(self, text: str, path: str) -> list[Unit]:
-        """The inference servers that the containers of a manifest start; none of any other file."""
-        contained = "image:" in text or "command:" in text
+    def _servers(self, text: str, path: str, *, image: bool = False) -> list[Unit]:
+        """The inference servers that the containers of a manifest, or the image of a Dockerfile, start; none of any
+        other file.
+        """
+        contained = image or "image:" in text or "command:" in text
         names_one = any(mark in text for mark in (SERVERS if contained else ())) or any(mark in text for mark in CHARTS)
         if not names_one or self.dialect is not None:
             return []
-        from kb.config.manifest import servers_in  # few files are manifests
+        from kb.config.manifest import server_in_image, servers_in  # few files are manifests
 
+        if image:
+            return server_in_image(text, path, self._commands.reader)
         return servers_in(parse(text, path), path, self._commands.reader, self._named)
 
     def settle(self, results: list[UnitResult], text: str, path: str) -> list[UnitResult]:

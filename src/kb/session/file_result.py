@@ -3,14 +3,14 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
-from kb.config.files import SHELL, ConfigError
+from kb.config.files import SHELL, ConfigError, is_dockerfile
 from kb.config.text.encoding import Decoded, decode
 from kb.core.finding import Finding, Severity
 from kb.core.record import NamedTuple
 from kb.core.result import UnitResult
 from kb.core.text import Text
 
-Kind = Literal["config", "shell", "command", "text", "python", "notebook"]
+Kind = Literal["config", "shell", "command", "text", "python", "notebook", "image"]
 CODE = ("python", "notebook")
 CHARTS = ("servingEngineSpec", "kubeai.org/")  # in a file that a chart or an operator starts servers from
 # Programs and images of servers, by a part of their names.
@@ -37,6 +37,8 @@ def kind_of(path: str) -> Kind:
         return "python"
     if path.endswith(".ipynb"):
         return "notebook"
+    if is_dockerfile(path):
+        return "image"
     return "text" if path.endswith((".md", ".txt", ".rst")) else "config"
 
 
@@ -69,20 +71,20 @@ class Overrides(NamedTuple):
 
 
 def each_once(results: Sequence[UnitResult]) -> list[list[Finding]]:
-    """The findings of each unit, without those that an earlier unit has word for word: a section inherits settings
-    from the top, and several commands read one config. What is wrong with one of them is one fault, not one for each.
+    """The findings of each unit, without those that an earlier unit has word for word at the same place: a section
+    inherits settings from the top, a function of a program is called for several runs, and several commands read one
+    config. What is wrong there is one fault, not one for each.
     """
     seen: list[Finding] = []
     told: list[tuple[str, str, Text, Mapping[str, Any]]] = []
     shares: list[list[Finding]] = []
     for result in results:
         settings = result.unit.settings.values()
-        inherited = {setting.span for setting in settings if setting.inherited}
         joined = {setting.span: setting.joined for setting in settings if setting.joined}
         share: list[Finding] = []
         for finding in result.findings:
             said = (finding.rule, joined.get(finding.span, ""), finding.message, finding.facts)
-            if (finding.span in inherited and finding in seen) or (said[1] and said in told):
+            if finding in seen or (said[1] and said in told):
                 continue
             share.append(finding)
             told.append(said)

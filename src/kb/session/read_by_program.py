@@ -13,7 +13,7 @@ from kb.config.python.held import CommandLine, GivenConfig
 from kb.config.python.reader import PythonReader
 from kb.config.python.rewritten import rewritten
 from kb.config.python.syntax import Module
-from kb.config.shell.program_settings import BROUGHT, with_program
+from kb.config.shell.program_settings import BROUGHT, OWN_LOOP, with_program
 from kb.config.shell.speller import Speller
 from kb.config.text.nodes import MAPPING, Node
 from kb.config.text.parsing import parse
@@ -124,7 +124,24 @@ def as_its_program_takes(
         files: what it imports and loads.
         speller: the dialect of its flags.
     """
-    return _taken(unit, programs, catalog, files) or with_program(unit, programs, speller)
+    found = _taken(unit, programs, catalog, files) or with_program(unit, programs, speller)
+    return found if programs else _of_unknown_loop(found)
+
+
+def _of_unknown_loop(unit: Unit) -> Unit:
+    """A command whose program is not here and has as many flags of its own as one in three: it may train by a loop of
+    its own, in which a setting of the Trainer's name means something else.
+    """
+    flags = unit.keys.keys()
+    own = flags - set(unit.known_keys)
+    trains = any(name.startswith("training.") for name in unit.settings)
+    if not trains or unit.typical or OWN_LOOP in unit.settings or 3 * len(own) < len(flags):
+        return unit
+    start = Span(unit.span.line, unit.span.column, unit.span.line, unit.span.column, unit.span.start, unit.span.start)
+    unknown = Unknown(frozenset((OWN_LOOP,)), f"{unit.program} was not found")
+    return unit._replace(
+        settings={**unit.settings, OWN_LOOP: Setting(unknown, start, start, (unit.program,), alias=True)}
+    )
 
 
 def _taken(unit: Unit, programs: Sequence[Program], catalog: Catalog, files: ProgramFiles) -> Unit | None:

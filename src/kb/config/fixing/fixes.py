@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kb.config.dialect.dialects import CompiledDialect
-from kb.config.files import ConfigError
+from kb.config.files import ConfigError, is_dockerfile
 from kb.config.fixing.command_edits import CommandEdits
 from kb.config.fixing.entries import CannotEditError
 from kb.config.fixing.outcome import CommandData, Outcome, TreeData, same_but_for
@@ -175,6 +175,8 @@ class _Session:
         self._splices, self._after, self._touched = splices, after, touched
 
     def _plan(self, request: Request, edits: tuple[Edit, ...], dialect: CompiledDialect | None) -> Change:
+        if is_dockerfile(self._path):
+            raise CannotEditError("config.fix.no-place")
         if self._code is not None and any(edit.op != "replace" or edit.span != self._whole() for edit in edits):
             return self._code_before().plan(edits, request.unit, request.at)
         if all(edit.op == "replace" for edit in edits):

@@ -19,6 +19,9 @@ TRIPLETS = re.compile(
     re.S,
 )
 MORE_NEGATIVES = re.compile(r"""["'](?:negative_[2-9]|hard_negatives?)\b""")
+# Beside functions a list of rewards may name a model, which is loaded beside the one that is trained.
+REWARD_MODEL = re.compile(r"""\breward_funcs\s*=\s*\[[^\]\n]*["']([\w.-]+/[\w./-]+)["']""")
+NOT_MODELLED = "run.not_modelled"
 OWN_TRAINER = "def compute_loss("  # of a trainer that takes the loss from the logits by itself
 
 
@@ -34,6 +37,9 @@ def said_by_source(text: str, settings: Mapping[str, Setting], span: Span) -> di
         found[FUSED] = _unknown(FUSED, span, "forward" if fused is None else "compute_loss")
     if resizes_positions(text):
         found[POSITIONS] = _unknown(POSITIONS, span, "max_position_embeddings")
+    rewards = REWARD_MODEL.search(text) if NOT_MODELLED not in settings else None
+    if rewards is not None:
+        found[NOT_MODELLED] = Setting(f"a reward model ({rewards[1]})", span, span, ("reward_funcs",), alias=True)
     triplets = TRIPLETS.search(text) if LOSS in settings and COLUMNS not in settings else None
     if triplets is not None and MORE_NEGATIVES.search(text) is None:
         found[COLUMNS] = Setting(3, span, span, (triplets[triplets.lastindex or 0],), alias=True)

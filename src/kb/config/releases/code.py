@@ -6,7 +6,7 @@ import re
 
 from kb.config.files import ConfigError
 from kb.config.notebook.cells import read_notebook
-from kb.config.releases.commands import installs, read_command, read_shell
+from kb.config.releases.commands import installs, read_command, read_image, read_shell
 from kb.config.releases.files import Folder
 from kb.config.releases.project_files import parse_toml
 from kb.config.releases.requirement import read_requirement
@@ -21,10 +21,12 @@ _SHELL_CELL = re.compile(r"\s*%%(?:bash|sh|script|shell|!)")
 
 
 def read_own(path: str, root: str, text: str, kind: str) -> Folder:
-    """What the text of a ``shell``, ``python`` or ``notebook`` file says."""
+    """What the text of a ``shell``, ``python``, ``notebook`` or ``image`` file says."""
     own = Folder(os.path.dirname(os.path.abspath(path)), root)
     if kind == "shell":
         read_shell(own, path, text, MAIN)
+    elif kind == "image":
+        read_image(own, path, text, MAIN)
     elif kind == "python":
         read_script(own, path, text)
     else:

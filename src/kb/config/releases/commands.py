@@ -60,9 +60,14 @@ def _names_one(line: str) -> bool:
 def read_dockerfile(folder: Folder, path: str) -> None:
     """``RUN pip install …``, and images that are named for the release they hold."""
     text = folder.text(path)
-    level = IMAGE if os.path.basename(path) in ("Dockerfile", "Containerfile") else ELSEWHERE
-    if text is None:
-        return
+    if text is not None:
+        read_image(
+            folder, path, text, IMAGE if os.path.basename(path) in ("Dockerfile", "Containerfile") else ELSEWHERE
+        )
+
+
+def read_image(folder: Folder, path: str, text: str, level: int) -> None:
+    """A Dockerfile's text."""
     lines = text.splitlines()
     for number, line in enumerate(lines, 1):
         if line.lstrip().startswith("#"):  # Docker leaves it out before it joins a step's lines

@@ -141,7 +141,7 @@ class ReleaseReader:
         """What the project of a file or folder says, and the file's own text where it is given.
 
         Args:
-            kind: ``shell``, ``python`` and ``notebook`` texts can say releases themselves.
+            kind: ``shell``, ``python``, ``notebook`` and ``image`` texts can say releases themselves.
         """
         try:
             absolute = os.path.abspath(path)
@@ -149,8 +149,8 @@ class ReleaseReader:
             top = self.top(folder, relative=not os.path.isabs(path))
         except (OSError, ValueError):  # the working folder is gone, or the path is none
             return NOTHING
-        own = self._own(path, top, text, kind) if text and kind in ("shell", "python", "notebook") else None
-        return self.of_folder(folder, top) if own is None else _settled([own, *self._chain(folder, top)])
+        own = self._own(path, top, text, kind) if text and kind in ("shell", "python", "notebook", "image") else None
+        return self.of_folder(folder, top) if own is None else _settled([own, *self._chain(folder, top)], own=True)
 
     def of_folder(self, folder: str, top: str) -> Releases:
         """What the files in a folder, and in those above it up to the project's top, say. Both are absolute."""
@@ -172,7 +172,7 @@ class ReleaseReader:
 
     def _own(self, path: str, top: str, text: str, kind: str) -> "Folder | None":
         """What a file says itself; None of most: a search of its text tells."""
-        if "install" not in text and "# /// script" not in text and " add " not in text:
+        if "install" not in text and "# /// script" not in text and " add " not in text and kind != "image":
             return None
         from kb.config.releases.code import read_own
 
@@ -197,15 +197,15 @@ def find_releases(path: str, *, root: str | None = None, text: str | None = None
     return ReleaseReader(root).find(path, text, kind)
 
 
-def _settled(chain: "Sequence[Folder | None]") -> Releases:
-    """One record for each library from what all the folders say."""
+def _settled(chain: "Sequence[Folder | None]", *, own: bool = False) -> Releases:
+    """One record for each library from what all the folders say; ``own``: the first is what the file itself says."""
     if not any(chain):
         return NOTHING
     spoken = [(distance, folder) for distance, folder in enumerate(chain) if folder is not None]
     statements = [each._replace(distance=distance) for distance, folder in spoken for each in folder.statements]
     problems = [problem for _, folder in spoken for problem in folder.problems]
     by_library = voices(statements, problems.append)
-    known = {library: settle(library, heard) for library, heard in by_library.items()}
+    known = {library: settle(library, heard, own=own) for library, heard in by_library.items()}
     return Releases(known, tuple(problems), tuple(stamp for _, folder in spoken for stamp in folder.files.values()))
 
 

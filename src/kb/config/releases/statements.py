@@ -112,8 +112,13 @@ def both(specifiers: Iterable[str]) -> tuple[str, bool]:
     return narrowed if narrowed is not None else ",".join(unique), False
 
 
-def settle(library: str, heard: Sequence[Voice]) -> ProjectRelease:
-    """One library's record from each file's word, the nearest first."""
+def settle(library: str, heard: Sequence[Voice], *, own: bool = False) -> ProjectRelease:
+    """One library's record from each file's word, the nearest first.
+
+    Args:
+        own: what lies nearest is what the file itself installs. Without a release that is the newest where the library
+            is not there yet: what a file around it pins may be it, or an older one.
+    """
     first = next((voice for voice in heard if _counts(voice, heard)), None)
     if first is None:
         return ProjectRelease(library, "", None, "assumed", heard[0].place)
@@ -123,6 +128,11 @@ def settle(library: str, heard: Sequence[Voice]) -> ProjectRelease:
         chosen = either(voice.specifier for voice in peers if voice.specifier)
     elif chosen and pinned_version(chosen) is None:
         chosen, place = _narrowed(first, heard)
+    elif len(said_twice := _pins_beside(first, heard)) > 1:
+        chosen = either(said_twice)
+    if own and heard[0].distance == 0 and not (heard[0].specifier or heard[0].floating):
+        pin = pinned_version(chosen)
+        chosen = f">={pin}" if pin is not None else chosen
     others = tuple(
         (voice.place, voice.specifier)
         for voice in heard
@@ -156,6 +166,16 @@ def _narrowed(first: Voice, heard: Sequence[Voice]) -> tuple[str, Source]:
                 place = voice.place
             chosen = together
     return chosen, place
+
+
+def _pins_beside(first: Voice, heard: Sequence[Voice]) -> tuple[str, ...]:
+    """The pins of the two files of one folder that say what the project needs (a list for pip, one for conda) where
+    they differ: nobody knows which of the two environments runs."""
+    if first.level not in (MAIN, DECLARED):
+        return ()
+    beside = [each for each in heard if each.distance == first.distance and each.level in (MAIN, DECLARED)]
+    pins = [each.specifier for each in beside if pinned_version(each.specifier) is not None]
+    return tuple(dict.fromkeys(pins)) if any(not agree(each, first.specifier) for each in pins) else ()
 
 
 def _disagrees(voice: Voice, chosen: str, first: Voice, peers: Sequence[Voice]) -> bool:

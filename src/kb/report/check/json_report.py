@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from kb.advice.run_kind import only_loads
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
 from kb.core.finding import Because, Edit, Finding, Fix, OnRelease, Span, Suppression
@@ -85,10 +86,11 @@ def _setup(setup: TrainingSetup, unit: UnitResult) -> Object:
     for each in setup._fields:
         if each not in ("model_name", "assumed", "uncompared"):  # the last is never a config's
             made[each] = plain(getattr(setup, each))
-    made["method"] = setup.method if setup.method_known else None
+    loads = only_loads(unit.unit)
+    made["method"] = setup.method if setup.method_known and (setup.method != "full" or not loads) else None
     if unit.prediction is None:
         made |= dict.fromkeys(untold(setup, unit.unit))
-    made["effective_batch_size"] = setup.effective_batch_size if setup.batch_known else None
+    made["effective_batch_size"] = setup.effective_batch_size if setup.batch_known and not loads else None
     return made
 
 

@@ -1,5 +1,6 @@
 """The report a person reads: findings by file and section with the line of source, then the fit panel."""
 
+from kb.advice.run_kind import only_loads
 from kb.core.finding import SEVERITIES, Because, Finding, Fix
 from kb.core.hardware import Machine
 from kb.core.memory_report import OVER
@@ -84,9 +85,10 @@ def about(unit: UnitResult, words: Words) -> list[str]:
         if unit.model and unit.model.name.casefold() != setup.model_name.casefold():
             guessed = f", {words('assumption.guessed_from_name')}" if unit.model.guessed_from else ""
             parts[-1] += f" ({unit.model.id}{guessed})"
-    if (setup.do_train or setup.method != "full") and setup.method_known:
+    claims = setup.do_train and not only_loads(unit.unit)
+    if (claims or setup.method != "full") and setup.method_known:
         parts.append(words.named("method", setup.method))
-    if setup.batch_known:
+    if setup.batch_known and claims:
         factors = [setup.per_device_train_batch_size, setup.gradient_accumulation_steps, setup.world_size]
         product = " × ".join(words.value(factor) for factor in (factors if setup.world_size > 1 else factors[:2]))
         parts.append(words("report.effective_batch", batch=setup.effective_batch_size, product=product))

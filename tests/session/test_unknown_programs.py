@@ -1,0 +1,126 @@
+"""What nobody can tell from a project's files is not told: of programs that are not here, of modules that only load."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warm_runs import run_text
+
+COMMAND = (
+    "accelerate launch {program} --model_name_or_path gpt2 --do_train --do_eval --eval_steps 500 --learning_rate 1e-4 "
+    "--per_device_train_batch_size 4 --output_dir out --teacher gpt2-medium "
+    "--kl_weight 0.5 --freeze_encoder --wer_threshold 10 --temperature 2\n"
+)
+LOADS = """\
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+def load(args):
+    model = AutoModelForCausalLM.from_pretrained(args.path, quantization_config=BitsAndBytesConfig(load_in_8bit=True))
+    model.gradient_checkpointing_enable()
+    return model
+"""
+CALL = """\
+from transformers import BitsAndBytesConfig, TrainingArguments, Trainer, AutoModelForCausalLM
+
+def quantized():
+    return BitsAndBytesConfig(load_in_4bit=True)
+
+def {name}(model="gpt2"):
+    loaded = AutoModelForCausalLM.from_pretrained(model, quantization_config=quantized())
+    Trainer(model=loaded, args=TrainingArguments(output_dir="o", max_steps=5, num_train_epochs=1)).train()
+"""
+SHARED = """\
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Trainer, TrainingArguments
+
+CONFIG = BitsAndBytesConfig(
+    load_in_4bit=True,
+    bnb_4bit_compute_dtype="bfloat16",
+)
+"""
+RUN = """
+def {name}():
+    loaded = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.1-8B", quantization_config=CONFIG)
+    adapted = get_peft_model(loaded, LoraConfig(r=8, target_modules=["q_proj"], task_type="CAUSAL_LM"))
+    Trainer(model=adapted, args=TrainingArguments(output_dir="o", bf16=True, max_steps=500)).train()
+"""
+GRPO = """\
+import torch
+from peft import LoraConfig
+from trl import GRPOConfig, GRPOTrainer
+
+arguments = GRPOConfig(
+    output_dir="o", per_device_train_batch_size=4, max_completion_length=128,
+    model_init_kwargs={{"torch_dtype": torch.bfloat16}},
+)
+GRPOTrainer(
+    model="Qwen/Qwen2.5-0.5B-Instruct", reward_funcs={rewards}, args=arguments,
+    peft_config=LoraConfig(task_type="CAUSAL_LM"),
+).train()
+"""
+
+
+def checked(path: Path) -> list[dict[str, Any]]:
+    run = run_text("kb.check", path, "--gpu", "rtx-4090", "--format", "json", "--notes", "--no-cache")
+    found: list[dict[str, Any]] = json.loads(run.stdout)["files"] if run.stdout.startswith("{") else []
+    return found
+
+
+def rules(path: Path) -> list[str]:
+    return [row["rule"] for unit in checked(path) for row in unit["findings"]]
+
+
+def test_a_program_that_is_not_here_may_evaluate_by_a_loop_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("transformers==5.23.0\n")
+    unknown = tmp_path / "distill.sh"
+    unknown.write_text(COMMAND.format(program="distill.py"))
+    example = tmp_path / "example.sh"
+    example.write_text(COMMAND.format(program="run_clm.py"))
+    assert "eval-steps-without-eval-strategy" not in rules(unknown)
+    assert "eval-steps-without-eval-strategy" in rules(example)
+
+
+def test_programs_of_tests_are_not_read_in_folders(tmp_path: Path) -> None:
+    test = tmp_path / "tests" / "test_training.py"
+    test.parent.mkdir()
+    test.write_text(CALL.format(name="test_training"))
+    (tmp_path / "train.py").write_text(CALL.format(name="main"))
+    (tmp_path / "test_run.py").write_text(CALL.format(name="main"))  # a trial run, no test
+    assert {Path(unit["path"]).name for unit in checked(tmp_path)} == {"train.py", "test_run.py"}
+    assert [Path(unit["path"]).name for unit in checked(test)] == ["test_training.py"]
+
+
+def test_a_fault_of_one_place_is_told_once_for_all_runs_that_share_it(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(SHARED + RUN.format(name="first") + RUN.format(name="second"))
+    units = checked(path)
+    assert len(units) == 2
+    assert [row["line"] for unit in units for row in unit["findings"] if row["rule"] == "4bit-default-is-fp4"] == [5]
+
+
+def test_a_module_that_only_loads_a_model_claims_no_method_and_no_batch(tmp_path: Path) -> None:
+    path = tmp_path / "load.py"
+    path.write_text(LOADS)
+    (unit,) = checked(path)
+    assert unit["setup"]["method"] is None
+    assert unit["setup"]["effective_batch_size"] is None
+    text = run_text("kb.check", path, "--no-cache").stdout
+    assert "full fine-tuning" not in text
+    assert "effective batch" not in text
+
+
+@pytest.mark.parametrize("rewards", ['"org/reward-model"', '[length, "org/reward-model"]'])
+def test_a_reward_model_beside_the_trained_one_leaves_nothing_to_predict(tmp_path: Path, rewards: str) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(GRPO.format(rewards=rewards))
+    (unit,) = checked(path)
+    assert unit["prediction"] is None
+
+
+def test_how_a_trainer_loads_its_model_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(GRPO.format(rewards="length"))
+    (unit,) = checked(path)
+    assert "model.torch_dtype" not in {row["name"] for row in unit["prediction"]["assumed"]}
