@@ -6,7 +6,7 @@ simulation under five of them.
 
 from collections.abc import Mapping
 
-from kb.core.setup import CausalLoss, EarlierRelease
+from kb.core.setup import CacheKind, CausalLoss, EarlierRelease
 
 Release = tuple[int, ...]
 
@@ -50,6 +50,24 @@ NOT_CACHED = (5, 0)
 # Gemma 2 caps the scores of attention, which sdpa cannot do: from the first of these releases on sdpa was used without
 # the cap, and from the second on attention is eager again (models/gemma2/modeling_gemma2.py).
 UNCAPPED = ((4, 48), (5, 21))
+# Since then a cache begins empty and is concatenated with what it is given (cache_utils.py, DynamicLayer).
+COPIED = (4, 56)
+# Types that kept tuples of tensors, whose beams `_reorder_cache` of models/*/modeling_*.py made all anew, and since when
+# they have cache objects. Not those of Bart, which left cross-attention's as they were.
+CACHE_OBJECTS: Mapping[str, Release] = {
+    "whisper": (4, 43),
+    "bloom": (4, 44),
+    **dict.fromkeys(("codegen", "falcon", "gpt_neo", "gpt_neox", "gptj"), (4, 45)),
+    **dict.fromkeys(("longt5", "mt5", "t5", "umt5"), (4, 46)),
+    "opt": (4, 49),
+    **dict.fromkeys(("gpt2", "m2m_100"), (4, 52)),
+    "gpt_bigcode": (4, 54),
+}
+# Since then encoders have eager_attention_forward; before, scores had a name of their own (models/*/modeling_*.py).
+SCORES_LET_GO = (5, 0)
+# Until when every attention had a table of which token sees which (`register_buffer("bias", …)`).
+SIGHT_TABLES: Mapping[str, Release] = {"gpt2": (5, 2)}
+PACKS_ONLY_LINEAR = (5, 5)  # since then a subclass of torch.nn.Linear is left as it is (integrations/bitsandbytes.py)
 
 
 T5_TYPES = ("t5", "mt5", "umt5")  # whose position biases are masked in each layer since they have sdpa, and once before
@@ -62,28 +80,41 @@ def has_sdpa(model_type: str, release: Release) -> bool:
 
 def boundaries_of(model_type: str) -> tuple[Release, ...]:
     """The releases with which :func:`earlier_release` changes for a type."""
-    found = {
+    common = {COPIED, SCORES_LET_GO, PACKS_ONLY_LINEAR, CACHE_OBJECTS.get(model_type, COPIED), SIGHT_TABLES.get(model_type, COPIED)}
+    if model_type in T5_TYPES:
+        return tuple(sorted({SDPA_SINCE[model_type], *common}))
+    found = common | {
         LAST_LOGITS.get(model_type, LAST_LOGITS_OF_OTHERS),
         LOGITS_AS_MADE.get(model_type, LOGITS_AS_MADE_OF_OTHERS),
         OWN_LOSS.get(model_type, LABELS_SHIFTED),
         LABELS_SHIFTED,
         NOT_CACHED,
     }
-    if model_type in T5_TYPES:
-        return (SDPA_SINCE[model_type],)
     return tuple(sorted(found.union(UNCAPPED if model_type == "gemma2" else ())))
 
 
 def earlier_release(model_type: str, release: Release) -> EarlierRelease:
     """What a model of the type does under a release of transformers."""
+    found = EarlierRelease(
+        cache=_cache(model_type, release),
+        scores_held=release < SCORES_LET_GO,
+        sight_table=release < SIGHT_TABLES.get(model_type, ()),
+        packs_subclasses=release < PACKS_ONLY_LINEAR,
+    )
     if model_type in T5_TYPES:
-        return EarlierRelease(biases_masked=not has_sdpa(model_type, release))
-    return EarlierRelease(
+        return found._replace(biases_masked=not has_sdpa(model_type, release))
+    return found._replace(
         causal_loss=_loss(model_type, release),
         caches=release < NOT_CACHED,
         uncapped=model_type == "gemma2" and UNCAPPED[0] <= release < UNCAPPED[1],
         whole_logits=release < LAST_LOGITS.get(model_type, LAST_LOGITS_OF_OTHERS),
     )
+
+
+def _cache(model_type: str, release: Release) -> CacheKind:
+    if release < CACHE_OBJECTS.get(model_type, ()):
+        return "tuples"
+    return "given" if release < COPIED else "copied"
 
 
 def _loss(model_type: str, release: Release) -> CausalLoss:

@@ -58,7 +58,7 @@ class Linear:
         product: Callable[..., Tensor] | None = None,
     ) -> None:
         self.product = product
-        packs = packs and not head and product is None  # only torch's own class is replaced
+        packs = packs and not head and (product is None or model.options.earlier.packs_subclasses)
         self.model, self.path, self.packs, self.head = model, path, packs, head
         self.a: Tensor | None = None
         self.b: Tensor | None = None

@@ -65,7 +65,8 @@ class SelfAttention:
         v = heads_of(self.v(x), heads)
         weights = None
         if self.model.options.eager:
-            out, weights = eager_forward(q, k, v, mask, dropout=self.dropout)
+            holds = self.model.options.earlier.scores_held
+            out, weights = eager_forward(q, k, v, mask, dropout=self.dropout, holds=holds)
         else:
             out = sdpa_forward(q, k, v, mask, dropout=self.dropout)
         out = ops.reshape(out, x.shape)
@@ -295,7 +296,10 @@ class Encoder(Model):
         if self.widen is not None and not self.traits.always_widened:
             embedded = self.widen(embedded)
         eager = embedded.dtype if options.eager else None
-        mask = padding_mask(rows, length, length, padding, eager=eager, padded=options.padded)
+        if eager and options.earlier.scores_held:  # get_extended_attention_mask
+            mask: Any = new((rows, 1, 1, length), options.dtype)
+        else:
+            mask = padding_mask(rows, length, length, padding, eager=eager, padded=options.padded)
         sequence = self.stack(embedded, mask)
         return sequence, self.head.pooled(sequence)
 
