@@ -154,11 +154,13 @@ class EarlierRelease(NamedTuple):
 
     causal_loss: CausalLoss = "labels"
     caches: bool = False  # evaluation keeps each layer's keys and values, too (`use_cache`)
+    fills_none: bool = False  # T5's decoder keeps none where nothing is generated
     uncapped: bool = False  # attention whose scores are capped is computed by sdpa all the same, which caps none
     whole_logits: bool = False  # generation makes logits of all of the prompt, not of its last token
     biases_masked: bool = False  # T5 adds the mask to its position biases, once for all layers
     cache: CacheKind = "copied"
     scores_held: bool = False  # eager attention of encoders holds its scores beside what softmax makes of them
+    weights_returned: bool = False  # encoders' layers return what softmax made, which lives through the next layer
     sight_table: bool = False  # every attention has a table of which token sees which
     packs_subclasses: bool = False  # bitsandbytes packs linear layers of a model's own class as well
 

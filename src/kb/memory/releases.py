@@ -47,6 +47,8 @@ OWN_LOSS: Mapping[str, Release] = {
 LABELS_SHIFTED = (4, 49)  # since then ForCausalLMLoss shifts the labels; before, it copied the logits but for the last
 # Since then the Trainer turns `use_cache` off where it trains (trainer.py); before, evaluation kept keys and values.
 NOT_CACHED = (5, 0)
+# Types whose forward pass turns it off where it is given labels (`use_cache = False`), in every release.
+UNCACHED_WITH_LABELS = ("bart", "blenderbot", "marian", "mbart", "pegasus", "plbart")
 # Gemma 2 caps the scores of attention, which sdpa cannot do: from the first of these releases on sdpa was used without
 # the cap, and from the second on attention is eager again (models/gemma2/modeling_gemma2.py).
 UNCAPPED = ((4, 48), (5, 21))
@@ -65,6 +67,10 @@ CACHE_OBJECTS: Mapping[str, Release] = {
 }
 # Since then encoders have eager_attention_forward; before, scores had a name of their own (models/*/modeling_*.py).
 SCORES_LET_GO = (5, 0)
+# From the first of these releases to the second, layers returned attention's weights whether asked for or not, and the
+# encoder's loop held those of the last layer through the next (BertSelfAttention.forward and its copies).
+WEIGHTS_RETURNED = ((4, 54), (5, 0))
+RETURNS_WEIGHTS = ("bert", "camembert", "electra", "roberta", "xlm-roberta")
 # Until when every attention had a table of which token sees which (`register_buffer("bias", …)`).
 SIGHT_TABLES: Mapping[str, Release] = {"gpt2": (5, 2)}
 PACKS_ONLY_LINEAR = (5, 5)  # since then a subclass of torch.nn.Linear is left as it is (integrations/bitsandbytes.py)
@@ -80,7 +86,7 @@ def has_sdpa(model_type: str, release: Release) -> bool:
 
 def boundaries_of(model_type: str) -> tuple[Release, ...]:
     """The releases with which :func:`earlier_release` changes for a type."""
-    common = {COPIED, SCORES_LET_GO, PACKS_ONLY_LINEAR, CACHE_OBJECTS.get(model_type, COPIED), SIGHT_TABLES.get(model_type, COPIED)}
+    common = {*WEIGHTS_RETURNED, COPIED, NOT_CACHED, PACKS_ONLY_LINEAR, CACHE_OBJECTS.get(model_type, COPIED), SIGHT_TABLES.get(model_type, COPIED)}
     if model_type in T5_TYPES:
         return tuple(sorted({SDPA_SINCE[model_type], *common}))
     found = common | {
@@ -88,7 +94,6 @@ def boundaries_of(model_type: str) -> tuple[Release, ...]:
         LOGITS_AS_MADE.get(model_type, LOGITS_AS_MADE_OF_OTHERS),
         OWN_LOSS.get(model_type, LABELS_SHIFTED),
         LABELS_SHIFTED,
-        NOT_CACHED,
     }
     return tuple(sorted(found.union(UNCAPPED if model_type == "gemma2" else ())))
 
@@ -98,14 +103,16 @@ def earlier_release(model_type: str, release: Release) -> EarlierRelease:
     found = EarlierRelease(
         cache=_cache(model_type, release),
         scores_held=release < SCORES_LET_GO,
+        weights_returned=model_type in RETURNS_WEIGHTS and WEIGHTS_RETURNED[0] <= release < WEIGHTS_RETURNED[1],
         sight_table=release < SIGHT_TABLES.get(model_type, ()),
         packs_subclasses=release < PACKS_ONLY_LINEAR,
     )
     if model_type in T5_TYPES:
-        return found._replace(biases_masked=not has_sdpa(model_type, release))
+        earlier = not has_sdpa(model_type, release)  # and hands its own `use_cache` on to the decoder
+        return found._replace(biases_masked=earlier, fills_none=earlier and release >= NOT_CACHED)
     return found._replace(
         causal_loss=_loss(model_type, release),
-        caches=release < NOT_CACHED,
+        caches=release < NOT_CACHED and model_type not in UNCACHED_WITH_LABELS,
         uncapped=model_type == "gemma2" and UNCAPPED[0] <= release < UNCAPPED[1],
         whole_logits=release < LAST_LOGITS.get(model_type, LAST_LOGITS_OF_OTHERS),
     )

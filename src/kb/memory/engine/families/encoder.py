@@ -79,7 +79,7 @@ class BertLayer:
     """``BertLayer``: its attention's weights live until it returns, its wide activation until its norm is made."""
 
     def __init__(self, model: "Encoder", path: str) -> None:
-        a = model.architecture
+        a, self.model, self.returns = model.architecture, model, model.options.earlier.weights_returned
         self.path, self.dropout = path, DROPPED if a.hidden_dropout else 0.0
         self.attention = self.attention_of(model, f"{path}.attention.self")
         self.dense = Linear(model, f"{path}.attention.output.dense", a.d_model, a.d_model, bias=True)
@@ -94,8 +94,11 @@ class BertLayer:
 
     def __call__(self, x: Tensor, mask: Any) -> Tensor:
         world.inside["BertLayer"] = self.path
-        attended, _ = self.attend(x, mask)
-        return self.feed_forward(attended)
+        attended, weights = self.attend(x, mask)
+        x = self.feed_forward(attended)
+        if self.returns and not world.training:
+            self.model.returned = weights
+        return x
 
     def attend(self, x: Tensor, mask: Any) -> tuple[Tensor, Any]:
         out, weights = self.attention(x, mask)
@@ -309,4 +312,5 @@ class Encoder(Model):
             x = self.widen(x)
         for layer in self.layers:
             x = self.layer(layer, x, mask)
+        self.returned = None
         return x

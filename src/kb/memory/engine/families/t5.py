@@ -62,7 +62,7 @@ class T5Attention:
             if held:
                 k, v = held.update(self.at, k, v)
         fills = model.fills_cache and not (model.options.checkpointing and world.training)
-        if self.decoder and not decoding and fills:
+        if self.decoder and not decoding and fills and not model.options.earlier.fills_none:
             # the Trainer's use_cache=False does not reach the decoder's own config: it fills a cache
             copies = [ops.copied(k), ops.copied(v)]
             k, v = copies
