@@ -162,6 +162,7 @@ class EarlierRelease(NamedTuple):
     scores_held: bool = False  # eager attention of encoders holds its scores beside what softmax makes of them
     weights_returned: bool = False  # encoders' layers return what softmax made, which lives through the next layer
     sight_table: bool = False  # every attention has a table of which token sees which
+    experts_apart: bool = False  # a mixture's experts are linear layers, which tokens pass one expert after another
     packs_subclasses: bool = False  # bitsandbytes packs linear layers of a model's own class as well
 
 

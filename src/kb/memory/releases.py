@@ -73,6 +73,9 @@ WEIGHTS_RETURNED = ((4, 54), (5, 0))
 RETURNS_WEIGHTS = ("bert", "camembert", "electra", "roberta", "xlm-roberta")
 # Until when every attention had a table of which token sees which (`register_buffer("bias", …)`).
 SIGHT_TABLES: Mapping[str, Release] = {"gpt2": (5, 2)}
+# Since then the experts of a layer are one parameter; before, each was three linear layers (models/mixtral, qwen2_moe and
+# qwen3_moe).
+EXPERTS_TOGETHER = (5, 0)
 PACKS_ONLY_LINEAR = (5, 5)  # since then a subclass of torch.nn.Linear is left as it is (integrations/bitsandbytes.py)
 
 
@@ -86,7 +89,7 @@ def has_sdpa(model_type: str, release: Release) -> bool:
 
 def boundaries_of(model_type: str) -> tuple[Release, ...]:
     """The releases with which :func:`earlier_release` changes for a type."""
-    common = {*WEIGHTS_RETURNED, COPIED, NOT_CACHED, PACKS_ONLY_LINEAR, CACHE_OBJECTS.get(model_type, COPIED), SIGHT_TABLES.get(model_type, COPIED)}
+    common = {*WEIGHTS_RETURNED, COPIED, NOT_CACHED, EXPERTS_TOGETHER, PACKS_ONLY_LINEAR, CACHE_OBJECTS.get(model_type, COPIED), SIGHT_TABLES.get(model_type, COPIED)}
     if model_type in T5_TYPES:
         return tuple(sorted({SDPA_SINCE[model_type], *common}))
     found = common | {
@@ -104,6 +107,7 @@ def earlier_release(model_type: str, release: Release) -> EarlierRelease:
         cache=_cache(model_type, release),
         scores_held=release < SCORES_LET_GO,
         weights_returned=model_type in RETURNS_WEIGHTS and WEIGHTS_RETURNED[0] <= release < WEIGHTS_RETURNED[1],
+        experts_apart=release < EXPERTS_TOGETHER,
         sight_table=release < SIGHT_TABLES.get(model_type, ()),
         packs_subclasses=release < PACKS_ONLY_LINEAR,
     )
