@@ -21,7 +21,7 @@ SDPA_SINCE: Mapping[str, Release] = {
     **dict.fromkeys(("m2m_100", "mbart", "phi3"), (4, 45)),
     **dict.fromkeys(("distilbert", "opt"), (4, 46)),
     **dict.fromkeys(("blenderbot", "marian", "pegasus", "plbart"), (4, 53)),
-    "electra": (5, 0),
+    "electra": (5,),
     **dict.fromkeys(("t5", "mt5", "umt5"), (5, 15)),
 }
 # From which release on generation makes logits of the last token alone; before, of the whole prompt, for each beam.
@@ -31,7 +31,7 @@ LAST_LOGITS: Mapping[str, Release] = {
     "granite": (4, 48),
     "gpt_neox": (4, 49),
     "gpt2": (4, 53),
-    **dict.fromkeys(("bloom", "codegen", "gpt_bigcode", "gpt_neo", "gptj", "opt"), (5, 0)),
+    **dict.fromkeys(("bloom", "codegen", "gpt_bigcode", "gpt_neo", "gptj", "opt"), (5,)),
 }
 LAST_LOGITS_OF_OTHERS = (4, 45)
 # Since then a model returns its logits as they were made; before, it made them fp32 (`logits.float()`).
@@ -46,7 +46,7 @@ OWN_LOSS: Mapping[str, Release] = {
 }
 LABELS_SHIFTED = (4, 49)  # since then ForCausalLMLoss shifts the labels; before, it copied the logits but for the last
 # Since then the Trainer turns `use_cache` off where it trains (trainer.py); before, evaluation kept keys and values.
-NOT_CACHED = (5, 0)
+NOT_CACHED = (5,)
 # Types whose forward pass turns it off where it is given labels (`use_cache = False`), in every release.
 UNCACHED_WITH_LABELS = ("bart", "blenderbot", "marian", "mbart", "pegasus", "plbart")
 # Gemma 2 caps the scores of attention, which sdpa cannot do: from the first of these releases on sdpa was used without
@@ -54,7 +54,7 @@ UNCACHED_WITH_LABELS = ("bart", "blenderbot", "marian", "mbart", "pegasus", "plb
 UNCAPPED = ((4, 48), (5, 21))
 # Since then a cache begins empty and is concatenated with what it is given (cache_utils.py, DynamicLayer).
 COPIED = (4, 56)
-# Types that kept tuples of tensors, whose beams `_reorder_cache` of models/*/modeling_*.py made all anew, and since when
+# Types that kept tuples of tensors, all made anew for beams (`_reorder_cache` of models/*/modeling_*.py), and since when
 # they have cache objects. Not those of Bart, which left cross-attention's as they were.
 CACHE_OBJECTS: Mapping[str, Release] = {
     "whisper": (4, 43),
@@ -66,16 +66,16 @@ CACHE_OBJECTS: Mapping[str, Release] = {
     "gpt_bigcode": (4, 54),
 }
 # Since then encoders have eager_attention_forward; before, scores had a name of their own (models/*/modeling_*.py).
-SCORES_LET_GO = (5, 0)
+SCORES_LET_GO = (5,)
 # From the first of these releases to the second, layers returned attention's weights whether asked for or not, and the
 # encoder's loop held those of the last layer through the next (BertSelfAttention.forward and its copies).
-WEIGHTS_RETURNED = ((4, 54), (5, 0))
+WEIGHTS_RETURNED = ((4, 54), (5,))
 RETURNS_WEIGHTS = ("bert", "camembert", "electra", "roberta", "xlm-roberta")
 # Until when every attention had a table of which token sees which (`register_buffer("bias", …)`).
 SIGHT_TABLES: Mapping[str, Release] = {"gpt2": (5, 2)}
-# Since then the experts of a layer are one parameter; before, each was three linear layers (models/mixtral, qwen2_moe and
-# qwen3_moe).
-EXPERTS_TOGETHER = (5, 0)
+# Since then the experts of a layer are one parameter; before, each was three linear layers (modeling_mixtral.py,
+# modeling_qwen2_moe.py, modeling_qwen3_moe.py).
+EXPERTS_TOGETHER = (5,)
 PACKS_ONLY_LINEAR = (5, 5)  # since then a subclass of torch.nn.Linear is left as it is (integrations/bitsandbytes.py)
 
 
@@ -89,7 +89,8 @@ def has_sdpa(model_type: str, release: Release) -> bool:
 
 def boundaries_of(model_type: str) -> tuple[Release, ...]:
     """The releases with which :func:`earlier_release` changes for a type."""
-    common = {*WEIGHTS_RETURNED, COPIED, NOT_CACHED, EXPERTS_TOGETHER, PACKS_ONLY_LINEAR, CACHE_OBJECTS.get(model_type, COPIED), SIGHT_TABLES.get(model_type, COPIED)}
+    own = CACHE_OBJECTS.get(model_type, COPIED), SIGHT_TABLES.get(model_type, COPIED)
+    common = {*own, *WEIGHTS_RETURNED, COPIED, EXPERTS_TOGETHER, NOT_CACHED, PACKS_ONLY_LINEAR, SCORES_LET_GO}
     if model_type in T5_TYPES:
         return tuple(sorted({SDPA_SINCE[model_type], *common}))
     found = common | {

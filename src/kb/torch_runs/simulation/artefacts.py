@@ -120,7 +120,9 @@ def patches(tracer: "Tracer", attention: Attention) -> list[Patch]:
             for module in ("torch.optim.optimizer", "torch.utils._foreach_utils")
         ),
         Patch("torch.nn.functional", "linear", _linear(tracer), "To a fake product a bias is not added in its place."),
-        Patch("torch.nn.functional", "one_hot", partial(_one_hot, tracer), "Fake tensors are compared with every class."),
+        Patch(
+            "torch.nn.functional", "one_hot", partial(_one_hot, tracer), "Fake tensors are compared with every class."
+        ),
         Patch("torch", "tensor", _made, "A list of fake tensors is read past whoever knows their numbers."),
         Patch("torch.cuda", "empty_cache", tracer.allocator.empty_cache, "The cache to empty is the model's."),
         Patch("torch.cuda", "synchronize", _nothing, "There is no stream to wait for."),

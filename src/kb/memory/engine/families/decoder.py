@@ -232,7 +232,9 @@ class Decoder(Model):
     def cache(self) -> Cache:
         """What ``generate`` keeps of this model's layers."""
         window = self.architecture.window
-        return SlidingCache(self.slides, window) if window and any(self.slides) else Cache(kind=self.options.earlier.cache)
+        return (
+            SlidingCache(self.slides, window) if window and any(self.slides) else Cache(kind=self.options.earlier.cache)
+        )
 
     # What ``generate`` asks of a model that sees, whose processor says of each token of which kind it is.
 

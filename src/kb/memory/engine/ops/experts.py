@@ -41,7 +41,7 @@ def _grouped_back(node: Node, grad: Tensor) -> Gradients:
 
 
 def added_rows(tensor: Tensor, rows: Tensor, at: Tensor) -> Tensor:
-    """``tensor.index_add_(0, at, rows)``; the rows are kept for the shape of their gradient, picked out of the whole."""
+    """``tensor.index_add_(0, at, rows)``; the rows are kept for their gradient's shape."""
     return seen_again(tensor, record(_added_back, (tensor, rows), (at, rows), rows.shape))
 
 
