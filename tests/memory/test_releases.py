@@ -95,6 +95,12 @@ def test_a_setup_is_told_what_its_projects_release_does() -> None:
     assert setup_of("Qwen/Qwen2.5-7B", None).earlier == EarlierRelease()
 
 
+@pytest.mark.parametrize(("release", "listed"), [((4, 44), ["uncompared"]), ((4, 46), []), ((5, 23), []), (None, [])])
+def test_a_release_whose_code_was_only_read_is_listed(release, listed) -> None:
+    assumed = setup_of("klue/bert-base", release).assumed
+    assert [each.reason for each in assumed if each.name == "transformers.release"] == listed
+
+
 @pytest.mark.parametrize("name", RECORDED)
 def test_the_engine_is_near_what_the_release_does(name: str) -> None:
     """The rows are simulations of that release's own code: small models, 11 types by 7 ways."""

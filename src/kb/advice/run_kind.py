@@ -11,7 +11,7 @@ from kb.core.expression import is_unknown
 from kb.core.facts import VersionOf
 from kb.core.model import Model
 from kb.core.setup import Assumption, Attention, EarlierRelease, WeightType
-from kb.memory.releases import SDPA_SINCE, boundaries_of, earlier_release, has_sdpa
+from kb.memory.releases import COMPARED, SDPA_SINCE, boundaries_of, earlier_release, has_sdpa
 
 KERNELS: Mapping[str, Attention] = {
     "eager": "eager",
@@ -87,11 +87,19 @@ def attention_of(read: SettingsReader, model: Model | None, versions: VersionOf)
     return read.or_assume(name, named, "sdpa", "library_default")  # type: ignore[no-any-return]
 
 
-def earlier_of(model: Model | None, versions: VersionOf) -> EarlierRelease:
-    """What a causal model does otherwise under the release at hand; nothing where it is unknown: the newest counts."""
+def earlier_of(read: SettingsReader, model: Model | None, versions: VersionOf) -> EarlierRelease:
+    """What a model does otherwise under the release at hand; nothing where it is unknown: the newest counts.
+
+    It is listed where nobody compared the release with its code.
+    """
     model_type = model.architecture.model_type if model is not None else ""
     release = versions("transformers", *boundaries_of(model_type)) if model_type else None
-    return EarlierRelease() if release is None else earlier_release(model_type, release)
+    if release is None:
+        return EarlierRelease()
+    if release < COMPARED:
+        shown = f"<{'.'.join(map(str, COMPARED))}"
+        read.assumed.append(Assumption(name="transformers.release", value=shown, reason="uncompared"))
+    return earlier_release(model_type, release)
 
 
 def _usual(read: SettingsReader, transformers: tuple[int, ...] | None) -> tuple[str, str]:

@@ -101,7 +101,7 @@ def setup_of(
         bf16=bf16,
         weights=weights_of(read, model, given, transformers),
         attn_implementation=attention_of(read, model, versions),
-        earlier=earlier_of(model, versions),
+        earlier=earlier_of(read, model, versions),
         per_device_train_batch_size=_batch(read, "training.per_device_train_batch_size", trained),
         per_device_eval_batch_size=_batch(read, "training.per_device_eval_batch_size", training and evaluates),
         gradient_accumulation_steps=_accumulation(read),

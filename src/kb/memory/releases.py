@@ -10,6 +10,8 @@ from kb.core.setup import CacheKind, CausalLoss, EarlierRelease
 
 Release = tuple[int, ...]
 
+COMPARED = (4, 46)  # the first release whose own code the simulation runs; what is before was read alone
+
 # From which release on a type has PyTorch's scaled_dot_product_attention; before, attention is computed eagerly unless
 # another is named. Source: `_supports_sdpa` in models/*/modeling_*.py.
 SDPA_SINCE: Mapping[str, Release] = {
@@ -54,7 +56,7 @@ UNCACHED_WITH_LABELS = ("bart", "blenderbot", "marian", "mbart", "pegasus", "plb
 UNCAPPED = ((4, 48), (5, 21))
 # Since then a cache begins empty and is concatenated with what it is given (cache_utils.py, DynamicLayer).
 COPIED = (4, 56)
-# Types that kept tuples of tensors, all made anew for beams (`_reorder_cache` of models/*/modeling_*.py), and since when
+# Types that kept tuples of tensors, all made anew for beams (`_reorder_cache` of modeling_*.py), and since when
 # they have cache objects. Not those of Bart, which left cross-attention's as they were.
 CACHE_OBJECTS: Mapping[str, Release] = {
     "whisper": (4, 43),
@@ -90,7 +92,7 @@ def has_sdpa(model_type: str, release: Release) -> bool:
 def boundaries_of(model_type: str) -> tuple[Release, ...]:
     """The releases with which :func:`earlier_release` changes for a type."""
     own = CACHE_OBJECTS.get(model_type, COPIED), SIGHT_TABLES.get(model_type, COPIED)
-    common = {*own, *WEIGHTS_RETURNED, COPIED, EXPERTS_TOGETHER, NOT_CACHED, PACKS_ONLY_LINEAR, SCORES_LET_GO}
+    common = {*own, *WEIGHTS_RETURNED, COMPARED, COPIED, EXPERTS_TOGETHER, NOT_CACHED, PACKS_ONLY_LINEAR, SCORES_LET_GO}
     if model_type in T5_TYPES:
         return tuple(sorted({SDPA_SINCE[model_type], *common}))
     found = common | {
