@@ -19,7 +19,8 @@ from releases import RESULTS, cases, mean_and_worst, score, summary
 CATALOG = load_catalog()
 # What no model does any more that did it in transformers 4.54.
 OLD = EarlierRelease(caches=True, cache="given", scores_held=True, experts_apart=True, packs_subclasses=True)
-GPT2 = OLD._replace(whole_logits=True, sight_table=True)
+TUPLES = OLD._replace(tuples_returned=True)
+GPT2 = TUPLES._replace(whole_logits=True, sight_table=True)
 RECORDED = json.loads(RESULTS.read_text("utf-8"))
 NEWEST = (5, 23)
 
@@ -54,25 +55,25 @@ def test_a_release_without_sdpa_for_a_type_computes_attention_eagerly(model, rel
 @pytest.mark.parametrize(
     ("model_type", "release", "expected"),
     [
-        ("llama", (4, 44), OLD._replace(causal_loss="wide", whole_logits=True)),
-        ("llama", (4, 46, 3), OLD._replace(causal_loss="copied")),
+        ("llama", (4, 44), TUPLES._replace(causal_loss="wide", whole_logits=True)),
+        ("llama", (4, 46, 3), TUPLES._replace(causal_loss="copied")),
         ("llama", (4, 49), OLD),
         ("llama", (4, 56), OLD._replace(cache="copied")),
         ("llama", (5, 0), EarlierRelease(packs_subclasses=True)),
         ("llama", (5, 5), EarlierRelease()),
-        ("mistral", (4, 47, 1), OLD._replace(causal_loss="wide")),
+        ("mistral", (4, 47, 1), TUPLES._replace(causal_loss="wide")),
         ("gpt2", (4, 46, 3), GPT2._replace(causal_loss="narrow", cache="tuples")),
         ("gpt2", (4, 48), GPT2._replace(causal_loss="copied", cache="tuples")),
         ("gpt2", (4, 52), GPT2),
         ("gpt2", (5, 1), EarlierRelease(packs_subclasses=True, sight_table=True)),
-        ("gpt_neox", (4, 48), OLD._replace(causal_loss="narrow", whole_logits=True)),
+        ("gpt_neox", (4, 48), TUPLES._replace(causal_loss="narrow", whole_logits=True)),
         ("gemma2", (4, 57), OLD._replace(cache="copied", uncapped=True)),
         ("gemma2", (5, 20), EarlierRelease(uncapped=True)),
         ("gemma2", (5, 21), EarlierRelease()),
         ("electra", (4, 53), OLD._replace(causal_loss="labels")),
         ("electra", (4, 54), OLD._replace(weights_returned=True)),
         ("bart", (4, 54), OLD._replace(caches=False)),
-        ("m2m_100", (4, 51), OLD._replace(cache="tuples")),
+        ("m2m_100", (4, 51), TUPLES._replace(cache="tuples")),
         ("mt5", (4, 54), OLD._replace(caches=False, biases_masked=True)),
         ("mt5", (5, 0), EarlierRelease(biases_masked=True, packs_subclasses=True, fills_none=True)),
         ("mt5", (5, 14), EarlierRelease(biases_masked=True, fills_none=True)),
@@ -91,7 +92,7 @@ def test_what_a_model_does_otherwise(model_type, release, expected) -> None:
 
 
 def test_a_setup_is_told_what_its_projects_release_does() -> None:
-    assert setup_of("Qwen/Qwen2.5-7B", (4, 46, 3)).earlier == OLD._replace(causal_loss="copied")
+    assert setup_of("Qwen/Qwen2.5-7B", (4, 46, 3)).earlier == TUPLES._replace(causal_loss="copied")
     assert setup_of("Qwen/Qwen2.5-7B", None).earlier == EarlierRelease()
 
 

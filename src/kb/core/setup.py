@@ -159,6 +159,7 @@ class EarlierRelease(NamedTuple):
     whole_logits: bool = False  # generation makes logits of all of the prompt, not of its last token
     biases_masked: bool = False  # T5 adds the mask to its position biases, once for all layers
     cache: CacheKind = "copied"
+    tuples_returned: bool = False  # a forward pass gives keys and values in tuples, which are made fp32 after autocast
     scores_held: bool = False  # eager attention of encoders holds its scores beside what softmax makes of them
     weights_returned: bool = False  # encoders' layers return what softmax made, which lives through the next layer
     sight_table: bool = False  # every attention has a table of which token sees which

@@ -67,6 +67,16 @@ CACHE_OBJECTS: Mapping[str, Release] = {
     **dict.fromkeys(("gpt2", "m2m_100"), (4, 52)),
     "gpt_bigcode": (4, 54),
 }
+# Since then outputs hold a cache object; before, tuples (`return_legacy_cache`), whose tensors accelerate makes fp32 as
+# it does logits (`convert_to_fp32`, utils/operations.py).
+OBJECTS_RETURNED: Mapping[str, Release] = {
+    "gemma2": (),
+    "gpt_neox": (4, 49),
+    **dict.fromkeys(("bloom", "codegen", "falcon", "gpt_neo", "gptj", "opt", "qwen2_moe", "stablelm"), (4, 54)),
+    **dict.fromkeys(("mt5", "t5", "umt5"), (4, 54)),
+    **dict.fromkeys(("gpt2", "gpt_bigcode", "m2m_100"), (4, 56)),
+}
+OBJECTS_RETURNED_OF_OTHERS = (4, 48)
 # Since then encoders have eager_attention_forward; before, scores had a name of their own (models/*/modeling_*.py).
 SCORES_LET_GO = (5,)
 # From the first of these releases to the second, layers returned attention's weights whether asked for or not, and the
@@ -91,7 +101,8 @@ def has_sdpa(model_type: str, release: Release) -> bool:
 
 def boundaries_of(model_type: str) -> tuple[Release, ...]:
     """The releases with which :func:`earlier_release` changes for a type."""
-    own = CACHE_OBJECTS.get(model_type, COPIED), SIGHT_TABLES.get(model_type, COPIED)
+    own = {CACHE_OBJECTS.get(model_type, COPIED), SIGHT_TABLES.get(model_type, COPIED)}
+    own.add(OBJECTS_RETURNED.get(model_type, OBJECTS_RETURNED_OF_OTHERS) or COPIED)
     common = {*own, *WEIGHTS_RETURNED, COMPARED, COPIED, EXPERTS_TOGETHER, NOT_CACHED, PACKS_ONLY_LINEAR, SCORES_LET_GO}
     if model_type in T5_TYPES:
         return tuple(sorted({SDPA_SINCE[model_type], *common}))
@@ -108,6 +119,7 @@ def earlier_release(model_type: str, release: Release) -> EarlierRelease:
     """What a model of the type does under a release of transformers."""
     found = EarlierRelease(
         cache=_cache(model_type, release),
+        tuples_returned=release < OBJECTS_RETURNED.get(model_type, OBJECTS_RETURNED_OF_OTHERS),
         scores_held=release < SCORES_LET_GO,
         weights_returned=model_type in RETURNS_WEIGHTS and WEIGHTS_RETURNED[0] <= release < WEIGHTS_RETURNED[1],
         experts_apart=release < EXPERTS_TOGETHER,

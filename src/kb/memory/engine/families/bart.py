@@ -316,13 +316,21 @@ class Bart(Model):
         ids, padding, labels = batch
         decoder_ids = new(labels.shape, I64) if smoothed else shifted_right(labels)
         earlier = self.options.earlier
-        self.filled = PairedCache(earlier.cache) if earlier.caches and not world.training else None
+        kept = earlier.caches and (not world.training or self.keeps_tuples())
+        self.filled = PairedCache(earlier.cache) if kept else None
         decoded, encoded = self.model(ids, padding, decoder_ids)
         world.recording.term = "activations_head"
         logits = self.head(decoded)
         rows, length, vocabulary = logits.shape
         loss = None if smoothed else ops.cross_entropy(ops.view(logits, (rows * length, vocabulary)), labels)
         return loss, logits, encoded, partial(setattr, self, "filled", None)
+
+    def in_tuples(self) -> list[Tensor]:
+        if self.filled is None or not self.keeps_tuples():
+            return []
+        held = (self.filled.own, self.filled.cross)
+        self.filled = None
+        return [tensor for cache in held for tensor in (*cache.keys.values(), *cache.values.values())]
 
     def model(self, ids: Tensor, padding: Any, decoder_ids: Tensor) -> tuple[Tensor, Tensor]:
         """``BartModel``: the decoder's and the encoder's last states."""
