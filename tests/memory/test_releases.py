@@ -66,7 +66,7 @@ def test_a_release_without_sdpa_for_a_type_computes_attention_eagerly(model, rel
         ("gpt2", (4, 48), GPT2._replace(causal_loss="copied", cache="tuples")),
         ("gpt2", (4, 52), GPT2),
         ("gpt2", (5, 1), EarlierRelease(packs_subclasses=True, sight_table=True)),
-        ("gpt_neox", (4, 48), TUPLES._replace(causal_loss="narrow", whole_logits=True)),
+        ("gpt_neox", (4, 48), TUPLES._replace(causal_loss="narrow", whole_logits=True, sight_table=True)),
         ("gemma2", (4, 57), OLD._replace(cache="copied", uncapped=True)),
         ("gemma2", (5, 20), EarlierRelease(uncapped=True)),
         ("gemma2", (5, 21), EarlierRelease()),

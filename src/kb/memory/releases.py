@@ -84,7 +84,7 @@ SCORES_LET_GO = (5,)
 WEIGHTS_RETURNED = ((4, 54), (5,))
 RETURNS_WEIGHTS = ("bert", "camembert", "electra", "roberta", "xlm-roberta")
 # Until when every attention had a table of which token sees which (`register_buffer("bias", …)`).
-SIGHT_TABLES: Mapping[str, Release] = {"gpt2": (5, 2)}
+SIGHT_TABLES: Mapping[str, Release] = {"gpt_neox": (4, 49), "gpt2": (5, 2)}
 # Since then the experts of a layer are one parameter; before, each was three linear layers (modeling_mixtral.py,
 # modeling_qwen2_moe.py, modeling_qwen3_moe.py).
 EXPERTS_TOGETHER = (5,)

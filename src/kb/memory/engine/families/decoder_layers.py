@@ -13,6 +13,8 @@ from kb.memory.engine.families.decoder_written import table_of_sight
 from kb.memory.engine.tensor import Tensor
 from kb.memory.engine.world import world
 
+ROTARY_POSITIONS = 2048  # of GPT-NeoX, whose architecture says none: the default of GPTNeoXConfig
+
 
 class Attention:
     """Self-attention: projections, turned queries and keys, the chosen implementation, the output layer."""
@@ -42,7 +44,7 @@ class Attention:
         self.turn = traits.turn if not a.turns or a.turns[at] else as_it_is
         self.table = traits.table(a)
         if self.table is None and model.options.earlier.sight_table:
-            self.table = table_of_sight(a)
+            self.table = table_of_sight(a, ROTARY_POSITIONS)
         if self.table:
             model.buffer(*self.table)
 
