@@ -50,3 +50,9 @@ def test_the_weight_of_an_earlier_release_is_listed() -> None:
     assumed = {each.name: each.value for each in setup_of((0, 18, 2)).assumed}
     assert assumed["trl.beta"] == 0.04
     assert "trl.beta" not in {each.name for each in setup_of((0, 19, 1)).assumed}
+
+
+@pytest.mark.parametrize(("release", "bf16"), [((0, 18, 2), False), ((0, 19), True), ((1, 16), True)])
+def test_bf16_is_the_trainers_own_before_0_19(release, bf16) -> None:
+    assert setup_of(release).bf16 is bf16
+    assert setup_of(release, "bf16: true\n").bf16 is True

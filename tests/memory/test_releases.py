@@ -104,23 +104,27 @@ def test_a_release_whose_code_was_only_read_is_listed(release, listed) -> None:
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_the_engine_is_near_what_the_release_does(name: str) -> None:
-    """The rows are simulations of that release's own code: small models, 11 types by 7 ways."""
+    """The rows are simulations of that release's own code: small models, 21 types by 4 to 7 ways."""
     found = score(RECORDED[name])
     assert len(found.allocated) > 200
     if name == "newest":  # 512 bytes of a buffer apart
         assert all(abs(error) < 2e-6 for error in (*found.allocated.values(), *found.reserved.values()))
     mean, worst = mean_and_worst(found.allocated)
-    assert mean < 0.015 and abs(worst) < 0.22, (mean, worst)
+    assert mean < 0.005 and abs(worst) < 0.05, (mean, worst)
+    mean, worst = mean_and_worst(found.held_out)  # a tenth of the phases
+    assert len(found.held_out) > len(found.allocated) / 10
+    assert mean < 0.01 and abs(worst) < 0.06, (mean, worst)
     mean, worst = mean_and_worst(found.reserved)
-    assert mean < 0.03 and abs(worst) < 0.21, (mean, worst)
+    assert mean < 0.03 and abs(worst) < 0.22, (mean, worst)
     assert json.loads(json.dumps(summary(found))) == RECORDED[name]["score"], "bench/releases.py --again scores it anew"
 
 
 def test_every_case_is_recorded_for_every_release() -> None:
-    names = {name for name, _, _ in cases()}
+    names, unable = {name for name, _, _ in cases()}, ("gemma2, ", "qwen3_moe, ", "distilbert, QLoRA")
     for release in RECORDED.values():
         assert set(release["rows"]) == names
-        assert all(isinstance(row, dict) or name.startswith("gemma2") for name, row in release["rows"].items())
+        assert all(isinstance(row, dict) or name.startswith(unable) for name, row in release["rows"].items())
+    assert sum(isinstance(row, str) for row in RECORDED["newest"]["rows"].values()) <= 1
 
 
 def test_types_are_named_as_transformers_names_them() -> None:
