@@ -71,7 +71,15 @@ HELD_OUT: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 ENCODERS = ("bert", "distilbert", "electra", "roberta")  # which generate nothing
 TARGETS = {"phi3": ("qkv_proj", "o_proj"), "distilbert": ("q_lin", "v_lin")}
-NAMED = ("m2m_100", "mbart", "phi", "qwen3_moe", "starcoder2", *TARGETS)  # PEFT 0.14 has no targets for some of them
+NAMED = (
+    "m2m_100",
+    "mbart",
+    "mixtral",
+    "phi",
+    "qwen3_moe",
+    "starcoder2",
+    *TARGETS,
+)  # PEFT 0.14 has no targets for some of them
 _BASE = TrainingSetup(
     per_device_train_batch_size=4, per_device_eval_batch_size=4, max_source_length=512, max_target_length=128,
     do_eval=True, optim="adamw_torch",
