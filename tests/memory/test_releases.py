@@ -18,7 +18,9 @@ from releases import RESULTS, cases, mean_and_worst, score, summary
 
 CATALOG = load_catalog()
 # What no model does any more that did it in transformers 4.54.
-OLD = EarlierRelease(caches=True, cache="given", scores_held=True, experts_apart=True, packs_subclasses=True)
+OLD = EarlierRelease(
+    caches=True, cache="given", scores_held=True, experts_apart=True, experts_named=True, packs_subclasses=True
+)
 TUPLES = OLD._replace(tuples_returned=True)
 GPT2 = TUPLES._replace(whole_logits=True, sight_table=True)
 RECORDED = json.loads(RESULTS.read_text("utf-8"))
@@ -59,13 +61,14 @@ def test_a_release_without_sdpa_for_a_type_computes_attention_eagerly(model, rel
         ("llama", (4, 46, 3), TUPLES._replace(causal_loss="copied")),
         ("llama", (4, 49), OLD),
         ("llama", (4, 56), OLD._replace(cache="copied")),
-        ("llama", (5, 0), EarlierRelease(packs_subclasses=True)),
+        ("llama", (5, 0), EarlierRelease(packs_subclasses=True, experts_named=True)),
+        ("llama", (5, 4), EarlierRelease(packs_subclasses=True)),
         ("llama", (5, 5), EarlierRelease()),
         ("mistral", (4, 47, 1), TUPLES._replace(causal_loss="wide")),
         ("gpt2", (4, 46, 3), GPT2._replace(causal_loss="narrow", cache="tuples")),
         ("gpt2", (4, 48), GPT2._replace(causal_loss="copied", cache="tuples")),
         ("gpt2", (4, 52), GPT2),
-        ("gpt2", (5, 1), EarlierRelease(packs_subclasses=True, sight_table=True)),
+        ("gpt2", (5, 1), EarlierRelease(packs_subclasses=True, experts_named=True, sight_table=True)),
         ("gpt_neox", (4, 48), TUPLES._replace(causal_loss="narrow", whole_logits=True, sight_table=True)),
         ("gemma2", (4, 57), OLD._replace(cache="copied", uncapped=True)),
         ("gemma2", (5, 20), EarlierRelease(uncapped=True)),
@@ -75,7 +78,7 @@ def test_a_release_without_sdpa_for_a_type_computes_attention_eagerly(model, rel
         ("bart", (4, 54), OLD._replace(caches=False)),
         ("m2m_100", (4, 51), TUPLES._replace(cache="tuples")),
         ("mt5", (4, 54), OLD._replace(caches=False, biases_masked=True)),
-        ("mt5", (5, 0), EarlierRelease(biases_masked=True, packs_subclasses=True, fills_none=True)),
+        ("mt5", (5, 0), EarlierRelease(biases_masked=True, packs_subclasses=True, experts_named=True, fills_none=True)),
         ("mt5", (5, 14), EarlierRelease(biases_masked=True, fills_none=True)),
         ("mt5", (5, 15), EarlierRelease()),
     ],
@@ -111,8 +114,7 @@ def test_the_engine_is_near_what_the_release_does(name: str) -> None:
         assert all(abs(error) < 2e-6 for error in (*found.allocated.values(), *found.held_out.values()))
         assert all(abs(error) < 0.004 for error in found.reserved.values())  # all of them Falcon's, generating
     mean, worst = mean_and_worst(found.allocated)
-    assert mean < 0.005 and abs(worst) < 0.11, (mean, worst)
-    assert sum(abs(error) > 0.05 for error in found.allocated.values()) <= 1  # a mixture's answers under 5.0
+    assert mean < 0.005 and abs(worst) < 0.05, (mean, worst)
     mean, worst = mean_and_worst(found.held_out)  # a tenth of the phases
     assert len(found.held_out) > len(found.allocated) / 10
     assert mean < 0.01 and abs(worst) < 0.06, (mean, worst)

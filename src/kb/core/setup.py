@@ -164,6 +164,7 @@ class EarlierRelease(NamedTuple):
     weights_returned: bool = False  # encoders' layers return what softmax made, which lives through the next layer
     sight_table: bool = False  # every attention has a table of which token sees which
     experts_apart: bool = False  # a mixture's experts are linear layers, which tokens pass one expert after another
+    experts_named: bool = False  # each step of a mixture's experts has a name, and lives to the end of the layer
     packs_subclasses: bool = False  # bitsandbytes packs linear layers of a model's own class as well
 
 

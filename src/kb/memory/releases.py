@@ -88,6 +88,7 @@ SIGHT_TABLES: Mapping[str, Release] = {"gpt_neox": (4, 49), "gpt2": (5, 2)}
 # Since then the experts of a layer are one parameter; before, each was three linear layers (modeling_mixtral.py,
 # modeling_qwen2_moe.py, modeling_qwen3_moe.py).
 EXPERTS_TOGETHER = (5,)
+NAMED_NO_MORE = (5, 4)  # before, each step of `grouped_mm_experts_forward` had a name (integrations/moe.py of 5.3)
 PACKS_ONLY_LINEAR = (5, 5)  # since then a subclass of torch.nn.Linear is left as it is (integrations/bitsandbytes.py)
 
 
@@ -103,7 +104,17 @@ def boundaries_of(model_type: str) -> tuple[Release, ...]:
     """The releases with which :func:`earlier_release` changes for a type."""
     own = {CACHE_OBJECTS.get(model_type, COPIED), SIGHT_TABLES.get(model_type, COPIED)}
     own.add(OBJECTS_RETURNED.get(model_type, OBJECTS_RETURNED_OF_OTHERS) or COPIED)
-    common = {*own, *WEIGHTS_RETURNED, COMPARED, COPIED, EXPERTS_TOGETHER, NOT_CACHED, PACKS_ONLY_LINEAR, SCORES_LET_GO}
+    common = {
+        *own,
+        *WEIGHTS_RETURNED,
+        COMPARED,
+        COPIED,
+        EXPERTS_TOGETHER,
+        NAMED_NO_MORE,
+        NOT_CACHED,
+        PACKS_ONLY_LINEAR,
+        SCORES_LET_GO,
+    }
     if model_type in T5_TYPES:
         return tuple(sorted({SDPA_SINCE[model_type], *common}))
     found = common | {
@@ -122,6 +133,7 @@ def earlier_release(model_type: str, release: Release) -> EarlierRelease:
         tuples_returned=release < OBJECTS_RETURNED.get(model_type, OBJECTS_RETURNED_OF_OTHERS),
         scores_held=release < SCORES_LET_GO,
         weights_returned=model_type in RETURNS_WEIGHTS and WEIGHTS_RETURNED[0] <= release < WEIGHTS_RETURNED[1],
+        experts_named=release < NAMED_NO_MORE,
         experts_apart=release < EXPERTS_TOGETHER,
         sight_table=release < SIGHT_TABLES.get(model_type, ()),
         packs_subclasses=release < PACKS_ONLY_LINEAR,

@@ -71,22 +71,33 @@ class Experts:
         weights = ops.view(scores, pairs)
         _, order = new(pairs, I64), new(pairs, I64)
         rows = by_expert.rows_at(x, new(pairs, I64))
+        held = []
+        if self.model.options.earlier.experts_named:
+            held.append(rows)
+            rows = by_expert.rows_at(rows, order)
         weights_by_expert = by_expert.rows_at(weights, order)
         whole = new(pairs, I32)
         counted = new((self.number,), I32)
         offsets = new((self.number,), I32)
         out = self.multiplied(rows, self.up, offsets)
+        if held:
+            held.append(out)
         gate, up = ops.split(out, (self.width, self.width))
         out = ops.mul(self.act(gate), up)
         del gate, up
+        if held:
+            held.append(out)
         out = self.multiplied(out, self.down, offsets)
         weighted = ops.mul(out, ops.unsqueeze(weights_by_expert, 1))
         back = new(pairs, I64)
         places = new(pairs, I64)
         del places
+        if held:
+            del out
+            held.append(weighted)
         weighted = by_expert.rows_at(weighted, back)
         found = ops.cast(by_expert.summed_over(weighted, self.each), x.dtype)
-        del whole, counted, rows, _
+        del whole, counted, rows, held, _
         return found
 
     def batched(self, x: Tensor, scores: Tensor) -> Tensor:
