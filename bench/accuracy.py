@@ -22,6 +22,7 @@ from typing import Any
 import accuracy_engine
 import accuracy_lengths
 import rivals
+from accuracy_commands import measured_commands
 from accuracy_rows import ROOT, Left, Row, is_known, measured, stored_traces
 from accuracy_scores import Line, as_data, as_table, lines_of
 from truth_rows import truth_rows
@@ -31,6 +32,9 @@ from kb.core.catalog import Catalog
 from kb.core.memory_report import MemoryReport
 from kb.knowledge import load_catalog, load_guide
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, predict
+from kb.memory.engine.expandable import ExpandableAllocator
+from kb.memory.engine.predict import record_training
+from kb.memory.process import context_of
 
 RESULTS = ROOT / "bench" / "results"
 KB, ROUGHLY, LEVEL_1 = "kb", "kb, roughly", "kb, level 1"
@@ -57,27 +61,32 @@ def main() -> int:
     published, about_published = _published(catalog, [row for row in rows if row.setup.lengths is not None])
     rows = [row for row in rows if row.setup.lengths is None]
     predictions, reports = _predicted([*traces, *rows], catalog, left)
+    commands = list(measured_commands(catalog))
+    predictions |= {row.id: {KB: found} for row, found in commands}
+    ran = [row for row, _ in commands]
     if options.simulate:
         from accuracy_simulated import level_1
 
         for name, answer in level_1(rows, catalog.constants).items():
             predictions[name][LEVEL_1] = answer
     python = None if options.no_rivals else rivals.install()
-    others = rivals.ask([*traces, *rows], load_guide()["formulas"]["guide-gpu-memory"], python)
+    others = rivals.ask(
+        [*traces, *(row for row in rows if not row.lengths)], load_guide()["formulas"]["guide-gpu-memory"], python
+    )
     for name, answers in others.answers.items():
         predictions[name].update(answers)
     results = {
         "date": datetime.date.today().isoformat(),
         "kb": __version__,
         "rivals": {"versions": dict(others.versions), "failed": dict(others.failed)},
-        "measured": as_data(lines_of(rows, predictions, lambda row: row.campaign)),
+        "measured": as_data(lines_of([*rows, *ran], predictions, lambda row: row.campaign)),
         "traces": as_data(lines_of(traces, predictions, _kind)),
         "verdicts": verdicts(rows, reports),
         "left": _counted(left),
         "published": published,
         "engine": engine,
     }
-    text = "\n".join([as_markdown(rows, traces, predictions, results), about_published, about_engine])
+    text = "\n".join([as_markdown([*rows, *ran], traces, predictions, results), about_published, about_engine])
     print(text)
     if not (options.no_write or options.truth):
         RESULTS.mkdir(exist_ok=True)
@@ -156,6 +165,9 @@ def _predicted(
     for row in rows:
         predictions[row.id] = {}
         try:
+            if row.lengths:
+                predictions[row.id][KB] = _of_lengths(row, catalog)
+                continue
             answer, roughly = (_report(row, catalog, rough=rough) for rough in (False, True))
         except UnsupportedArchitectureError as error:
             left.append(Left(row.campaign, row.id, str(error)[:80]))
@@ -171,6 +183,16 @@ def _predicted(
                     "process": phase.process_used_bytes,
                 }
     return predictions, reports
+
+
+def _of_lengths(row: Row, catalog: Catalog) -> dict[str, int]:
+    """The engine's own figures of a run whose batches' lengths are known one by one."""
+    assert row.gpu is not None
+    architecture = architecture_from_config(row.config)
+    recording = record_training(row.setup, architecture, row.gpu.compute_capability, row.lengths)
+    peak = recording.peaks(ExpandableAllocator())["train"] if row.expandable else recording.phases["train"]
+    context = context_of(catalog.constants, row.gpu.compute_capability, row.gpu).expected
+    return {"allocated": peak.allocated, "reserved": peak.reserved, "process": peak.reserved + context}
 
 
 def _report(row: Row, catalog: Catalog, *, rough: bool) -> MemoryReport:

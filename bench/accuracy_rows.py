@@ -30,7 +30,8 @@ class Row:
     """One truth: a phase of one run. Sizes in bytes, by quantity: allocated, reserved, process.
 
     ``campaign`` groups rows that are not independent of one another. ``memory_bytes`` is the card's, where known;
-    ``ran_out``: the run did not fit into it, and nothing else is known.
+    ``ran_out``: the run did not fit into it, and nothing else is known. ``lengths`` are those of its batches, where
+    they vary; ``expandable``: PyTorch's allocator has expandable segments.
     """
 
     campaign: str
@@ -44,6 +45,8 @@ class Row:
     capability: tuple[int, int] | None = None
     memory_bytes: int | None = None
     ran_out: bool = False
+    lengths: tuple[int, ...] = ()
+    expandable: bool = False
     simulated: bool = False  # the truth is a trace, not a measurement
 
     @property
@@ -88,10 +91,13 @@ def stored_traces() -> list[Row]:
 
 
 def measured(catalog: Catalog) -> Iterator[Row]:
-    """The GPU campaigns of rules/measurements."""
+    """The GPU campaigns of rules/measurements, but for those of commands (``accuracy_commands``)."""
     for path in sorted((ROOT / "rules" / "measurements").glob("*.yaml")):
         document = yaml.safe_load(path.read_text("utf-8"))
-        if document.get("kind") != "gpu":
+        if document.get("kind") != "gpu" or "config" in document["rows"][0]:
+            continue
+        if "setup" in document["rows"][0]:
+            yield from _whole_runs(document, catalog)
             continue
         gpu, by_script = catalog.gpus.get(document["machine"].get("gpu", "")), SCRIPT in document["command"]
         for number, row in enumerate(document["rows"]):
@@ -115,6 +121,35 @@ def measured(catalog: Catalog) -> Iterator[Row]:
                         gpu=gpu,
                         memory_bytes=gpu.memory_total if gpu else None,
                     )
+
+
+def _whole_runs(document: Mapping[str, Any], catalog: Catalog) -> Iterator[Row]:
+    """The phases of a campaign whose rows are whole setups (bench/gpu), but for loading: what was read is what lives
+    when it is over."""
+    gpu = catalog.gpus[document["machine"]["gpu"]]
+    for number, row in enumerate(document["rows"]):
+        setup = TrainingSetup(
+            **{name: tuple(each) if isinstance(each, list) else each for name, each in row["setup"].items()}
+        )
+        lengths, expandable = tuple(row.get("lengths", ())), row.get("expandable_segments", False)
+        for phase in ("train", "evaluate", "generate"):
+            found = row["phases"].get(phase, {})
+            truth = {kind: found[f"{kind}_bytes"] for kind in QUANTITIES if f"{kind}_bytes" in found}
+            kind = phase + (", varied lengths" if lengths else "") + (", expandable segments" if expandable else "")
+            if truth:
+                yield Row(
+                    campaign=f"{document['id']}, {kind}",
+                    id=f"{document['id']}-{number}-{phase}",
+                    model=row["model"],
+                    config=document["models"][row["model"]]["architecture"],
+                    setup=setup,
+                    phase=phase,
+                    truth=truth,
+                    gpu=gpu,
+                    memory_bytes=gpu.memory_total,
+                    lengths=lengths,
+                    expandable=expandable,
+                )
 
 
 def _setup_from(settings: Mapping[str, Any], catalog: Catalog) -> TrainingSetup:

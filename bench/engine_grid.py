@@ -2,6 +2,8 @@
 
     python bench/engine_grid.py                  # what is missing; stop and start again as you like
     python bench/engine_grid.py --models nllb --rows 8
+    python bench/engine_grid.py --stale          # after engine and simulation have changed: rows that the engine gives
+                                                 # other figures for are traced again
 
 Rows are drawn by a model's name; every tenth is held out: never look at it while the engine is changed. A row names
 only what is not the default, and no target modules where they are its model's (``targets``). ``lengths`` are those of
@@ -32,7 +34,9 @@ from kb.memory import architecture_from_config
 PATH = grid.ROOT / "tests" / "data" / "engine_traces.json"
 ROWS = 15
 HELD_OUT = 10  # one row in so many
-ROWS_OF_A_PROCESS = 60
+ROWS_OF_A_PROCESS = 30
+WORKERS = 2
+APART_BYTES = 100_000  # what saves, and small sums, may differ by
 SEQ2SEQ = ("marian", "m2m_100", "t5", "mt5", "bart", "mbart", "pegasus", "whisper", "longt5", "led")
 ENCODERS = (
     "bert",
@@ -90,8 +94,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", nargs="+", choices=MODELS, help="only these")
     parser.add_argument("--rows", type=int, default=ROWS, help=f"of each model ({ROWS})")
+    parser.add_argument("--stale", action="store_true", help="trace again what the engine gives other figures for")
     options = parser.parse_args()
     document = grid._read(PATH)
+    if options.stale:
+        return trace_again(document, options.models)
     document.setdefault("targets", {})
     known = {_key(row) for row in document["rows"]}
     pool = _pool()
@@ -117,6 +124,59 @@ def main() -> int:
     write(document)
     pool.shutdown()
     return 0
+
+
+def trace_again(document: dict[str, Any], models: Sequence[str] | None) -> int:
+    """Bring stored figures up to date. Where the engine agrees with a row, simulation has not changed there either:
+    they are equal."""
+    rows = [row for row in document["rows"] if not models or row["model"] in models]
+    with ProcessPoolExecutor(WORKERS, mp_context=get_context("spawn")) as pool:
+        found = pool.map(followed, [row["model"] for row in rows], rows, chunksize=16)
+        stale = [row for row, peaks in zip(rows, found, strict=True) if _is_stale(row, peaks)]
+    print(f"{len(stale)} of {len(rows)} rows differ", flush=True)
+    for start in range(0, len(stale), WORKERS * ROWS_OF_A_PROCESS):
+        some = stale[start : start + WORKERS * ROWS_OF_A_PROCESS]
+        with ProcessPoolExecutor(WORKERS, mp_context=get_context("spawn")) as pool:
+            for row, phases in zip(some, pool.map(trace, [row["model"] for row in some], some), strict=True):
+                row["phases"] = phases
+        write(document)
+        print(f"{start + len(some)} of {len(stale)}", flush=True)
+    return 0
+
+
+def followed(name: str, row: Mapping[str, Any]) -> dict[str, list[int]]:
+    """The engine's peaks of a row; none of one that it does not follow."""
+    from kb.memory.engine.faults import NotFollowedError
+    from kb.memory.engine.predict import record_runs, record_training
+
+    setup = setup_of(row, targets_of(name))
+    if "images" in setup:
+        setup["images"] = Images(*setup["images"])
+    given = TrainingSetup(**{name: tuple(value) if isinstance(value, list) else value for name, value in setup.items()})
+    architecture = architecture_from_config(MODELS[name])
+    try:
+        if "lengths" in row:
+            recordings = [record_training(given, architecture, grid.CAPABILITY, row["lengths"])]
+        else:
+            recordings = record_runs(given, architecture, grid.CAPABILITY)
+    except NotFollowedError:
+        return {}
+    return {
+        name: [peak.allocated, peak.reserved]
+        for recording in recordings
+        for name, peak in recording.phases.items()
+        if name in row["phases"]
+    }
+
+
+def _is_stale(row: Mapping[str, Any], found: Mapping[str, Sequence[int]]) -> bool:
+    """Whether a phase has moved by more than what engine and simulation are ever apart."""
+    return any(
+        abs(one - other) > APART_BYTES
+        for name, peak in row["phases"].items()
+        if name in found and name != "save"
+        for one, other in zip(peak, found[name], strict=True)
+    )
 
 
 def _pool() -> ProcessPoolExecutor:

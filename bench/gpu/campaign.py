@@ -2,36 +2,47 @@
 
     make bench-gpu                                # in an environment of its own; a GPU with CUDA
     python bench/gpu/campaign.py --hours 2        # stops in time; run again to go on where it stopped
+    python bench/gpu/campaign.py --workers 8 --most 8GiB    # side by side on one large GPU, small trials only
     python bench/gpu/campaign.py --device cpu --tiny --no-write   # tries the way on a CPU; nothing is recorded
 
 Each trial's result goes to a journal at once, so that nothing is lost; in the end the journal's rows become
 rules/measurements/gpu-<name>-<date>.yaml. Trials come in a fixed shuffled order: any beginning of it is spread evenly.
+torch's figures are the process's own, so that trials beside one another change none; one that met a full GPU is left out.
 """
 
 import argparse
 import datetime
 import importlib.metadata
-import json
+import multiprocessing
 import os
-import random
-import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import trial as one
 from gpu_rows import append, as_yaml, read_journal
-from gpu_trials import Trial, trials
+from gpu_trials import Trial, shuffled, trials
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+from kb.core.setup import TrainingSetup
+from kb.core.units import parse_bytes
+from kb.memory import architecture_from_config
+from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.predict import record_runs
+
+ROOT = Path(__file__).resolve().parents[2]
 JOURNAL = ROOT / "bench" / "results" / "gpu-journal.jsonl"
 PACKAGES = ("torch", "transformers", "accelerate", "peft", "bitsandbytes")
+# Imported once, before the processes of the trials are forked. None of them touches CUDA, as bitsandbytes does when it
+# is imported, and with it PEFT and the Trainer.
+IMPORTED = ["torch", "accelerate", "transformers.modeling_utils", "transformers.generation.utils", "trial"]
 TIMEOUT_SECONDS = 300
-HOST_LIMIT_BYTES = 64 * 2**30  # of a trial's address space that is not the GPU's; CUDA maps much more than it uses
 SEED = 7
+CAPABILITY = (9, 0)  # for the size by which small trials are chosen, whatever GPU there is
 
 
 def main() -> int:
@@ -40,10 +51,13 @@ def main() -> int:
     parser.add_argument(
         "--tiny", action="store_true", help="tiny models and two sizes: tries the way, measures nothing"
     )
-    parser.add_argument("--only", default="", help="what a trial's id must hold: a model, a task, a method")
+    parser.add_argument("--only", default="", help="what a trial's id must hold: a model, a phase, a setting")
     parser.add_argument("--limit", type=int, help="trials at most")
     parser.add_argument("--hours", type=float, help="stop when so much time has passed")
     parser.add_argument("--timeout", type=float, default=TIMEOUT_SECONDS, help=f"seconds a trial ({TIMEOUT_SECONDS})")
+    parser.add_argument("--workers", type=int, default=1, help="trials side by side")
+    parser.add_argument("--most", type=parse_bytes, help="leave out trials that kb expects to reserve more")
+    parser.add_argument("--acts", type=Path, help="a folder for what each trial's allocator was asked")
     parser.add_argument("--journal", type=Path, default=JOURNAL)
     parser.add_argument("--no-write", action="store_true", help="leave rules/measurements as it is")
     options = parser.parse_args()
@@ -61,12 +75,20 @@ def main() -> int:
 def run_all(options: argparse.Namespace, machine: dict[str, Any]) -> None:
     done = read_journal(options.journal)
     wanted = [each for each in trials(tiny=options.tiny) if options.only in each.id and each.id not in done]
-    random.Random(SEED).shuffle(wanted)
+    wanted = shuffled(wanted, SEED)[: options.limit]
     stop = time.monotonic() + options.hours * 3600 if options.hours else float("inf")
-    for number, trial in enumerate(wanted[: options.limit], 1):
-        if time.monotonic() > stop:
-            print(f"time is up; {len(wanted) - number + 1} trials left", file=sys.stderr)
+    lock, count = threading.Lock(), iter(range(1, len(wanted) + 1))
+    context = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")
+    if sys.platform != "win32":
+        context.set_forkserver_preload(IMPORTED)
+    if options.acts:
+        options.acts.mkdir(parents=True, exist_ok=True)
+
+    def work(trial: Trial) -> None:
+        if time.monotonic() > stop or (options.most and not _small(trial, options.most)):
             return
+        acts = options.acts / f"{len(done)}-{wanted.index(trial)}.z" if options.acts else None
+        result = run_trial(context, trial, options.device, options.timeout, acts)
         entry = {
             "id": trial.id,
             "trial": trial._asdict(),
@@ -74,58 +96,64 @@ def run_all(options: argparse.Namespace, machine: dict[str, Any]) -> None:
             "machine": machine,
             "stack": stack(),
             "recordable": options.device == "cuda" and not options.tiny,
-            "result": run_trial(trial, options.device, options.timeout),
+            "result": result,
+            **({"acts": acts.name} if acts else {}),
         }
-        append(options.journal, entry)
-        print(f"{number}/{len(wanted)} {trial.id}: {summary(entry['result'])}", file=sys.stderr, flush=True)
+        with lock:
+            append(options.journal, entry)
+            print(f"{next(count)}/{len(wanted)} {trial.id}: {summary(result)}", file=sys.stderr, flush=True)
+
+    with ThreadPoolExecutor(options.workers) as pool:
+        list(pool.map(work, wanted))
 
 
-def run_trial(trial: Trial, device: str, timeout: float) -> dict[str, Any]:
+def run_trial(context: Any, trial: Trial, device: str, timeout: float, acts: Path | None) -> dict[str, Any]:
     """The child's result; ``outcome`` says why there is none."""
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "WANDB_DISABLED": "true"}
-    command = [sys.executable, str(HERE / "trial.py"), json.dumps(trial._asdict()), device]
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=one.answer, args=(theirs, trial._asdict(), device, acts))
+    process.start()
+    theirs.close()
     try:
-        run = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout, check=False, env=environment, cwd=HERE,
-            preexec_fn=_limit_host_memory,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return {"outcome": "time"}
-    line = next((line for line in run.stdout.splitlines() if line.startswith("result: ")), None)
-    if line is None:
-        return {"outcome": "failed", "code": run.returncode, "stderr": run.stderr[-1500:]}
-    result: dict[str, Any] = json.loads(line.removeprefix("result: "))
+        result: dict[str, Any] = ours.recv() if ours.poll(timeout) else {"outcome": "time"}
+    except EOFError:
+        process.join(10)
+        result = {"outcome": "failed", "error": f"exit code {process.exitcode}"}
+    if process.is_alive():
+        process.join(0 if result == {"outcome": "time"} else 10)
+        process.kill()
+    process.join()
     return result
 
 
-def _limit_host_memory() -> None:
-    """Data and stack alone: CUDA reserves address space by the terabyte, which RLIMIT_AS would count."""
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_DATA, (HOST_LIMIT_BYTES, HOST_LIMIT_BYTES))
+def _small(trial: Trial, most: int) -> bool:
+    """Whether kb expects the trial to reserve no more; one that it does not follow is not taken for small."""
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in trial.setup.items()}
+    try:
+        recordings = record_runs(TrainingSetup(**given), architecture_from_config(trial.config), CAPABILITY)
+    except NotFollowedError:
+        return False
+    return max(peak.reserved for recording in recordings for peak in recording.phases.values()) <= most
 
 
 def machine_of(device: str) -> dict[str, Any]:
-    """The GPU as the driver names it; of the CPU path, that there is none.
+    """The GPU as the driver names it; of the CPU path, that there is none. CUDA is left alone: trials are forked.
 
     Raises:
-        RuntimeError: no CUDA device can be used.
+        RuntimeError: no GPU is found.
     """
     if device == "cpu":
         return {"gpu_name": "none"}
-    import torch
-
-    if not torch.cuda.is_available():
-        raise RuntimeError("torch sees no CUDA device")
     import pynvml
 
-    properties = torch.cuda.get_device_properties(0)
-    pynvml.nvmlInit()
+    try:
+        pynvml.nvmlInit()
+        name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
+    except pynvml.NVMLError as error:
+        raise RuntimeError(f"no GPU is found: {error}") from None
     return {
-        "gpu_name": properties.name,
-        "gpu_memory_bytes": properties.total_memory,
+        "gpu_name": str(name),
         "driver": str(pynvml.nvmlSystemGetDriverVersion()),
-        "cpus": len(os.sched_getaffinity(0)),
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
     }
 
 
@@ -141,7 +169,7 @@ def stack() -> dict[str, str]:
 
 def summary(result: dict[str, Any]) -> str:
     if "outcome" in result:
-        return str(result["outcome"])
+        return " ".join(str(result[name]) for name in ("outcome", "error") if name in result)
     return ", ".join(f"{name} {max(sizes.values()) / 2**20:.0f} MiB" for name, sizes in result["phases"].items())
 
 

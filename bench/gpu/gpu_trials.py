@@ -1,28 +1,32 @@
-"""What bench/gpu runs: four families from a configuration, every way to train them, a dozen sizes each."""
+"""What bench/gpu runs: rows that the memory engine is tested against (tests/data/engine_traces.json), each of whose
+figures is a simulation's, and published models of full depth with settings drawn like those of the traces."""
 
-from collections.abc import Iterator
+import json
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
-MODELS: dict[str, dict[str, Any]] = {
-    "t5-base": {
-        "model_type": "t5", "d_model": 768, "d_kv": 64, "d_ff": 3072, "num_layers": 12, "num_decoder_layers": 12,
-        "num_heads": 12, "vocab_size": 32128, "feed_forward_proj": "relu", "tie_word_embeddings": True,
-    },
-    "mt5-base": {
-        "model_type": "mt5", "d_model": 768, "d_kv": 64, "d_ff": 2048, "num_layers": 12, "num_decoder_layers": 12,
-        "num_heads": 12, "vocab_size": 250112, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False,
-    },
-    "kobart": {
-        "model_type": "bart", "d_model": 768, "encoder_layers": 6, "decoder_layers": 6, "encoder_ffn_dim": 3072,
-        "decoder_ffn_dim": 3072, "encoder_attention_heads": 16, "decoder_attention_heads": 16, "vocab_size": 30000,
-        "max_position_embeddings": 2048,
-    },
-    "qwen2-0.5b": {
-        "model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
-        "num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True,
-        "max_position_embeddings": 4096,
-    },
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import engine_grid
+import grid
+import yaml
+
+from kb.core.setup import TrainingSetup
+
+ROOT = Path(__file__).resolve().parents[2]
+TRACES = ROOT / "tests" / "data" / "engine_traces.json"
+# rules/models, of full depth: what readers of the guide train
+PUBLISHED = {
+    "t5": ("t5-small", "t5-base", "mt5-small", "mt5-base", "pko-t5-base"),
+    "bart": ("kobart", "bart-large"),
+    "decoder": ("gpt2", "kogpt2", "pythia-410m", "smollm2-135m", "qwen2.5-0.5b", "qwen3-0.6b", "llama-3.2-1b"),
+    "encoder": ("klue-bert-base", "klue-roberta-base", "kcelectra-base", "deberta-v3-base", "roberta-large"),
 }  # fmt: skip
+PUBLISHED_ROWS = 16  # of each
+EVALUATED = 3  # batches, where a row says no number of samples: logits of all of them are kept
 # For the path without a GPU: the same code on a model that a CPU steps in a second.
 TINY: dict[str, dict[str, Any]] = {
     "t5-tiny": {
@@ -35,54 +39,96 @@ TINY: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 256,
     },
 }  # fmt: skip
-LORA_TARGETS = {
-    "t5": ["q", "v"],
-    "mt5": ["q", "v"],
-    "bart": ["q_proj", "v_proj"],
-    "qwen2": ["q_proj", "k_proj", "v_proj", "o_proj"],
-}
-# batch, source tokens, target tokens
-SIZES = (
-    (1, 128, 32), (2, 256, 64), (4, 256, 64), (8, 256, 64), (4, 512, 128), (8, 512, 128), (16, 512, 128),
-    (2, 1024, 128), (4, 1024, 200), (8, 1024, 200), (12, 1024, 200), (1, 2048, 256),
-)  # fmt: skip
-TINY_SIZES = ((1, 16, 8), (2, 16, 8))
-PRECISIONS = ("fp32", "fp16", "bf16")
-BEAMS = 4
+TINY_SETUP = {"per_device_train_batch_size": 1, "max_source_length": 16, "max_target_length": 8, "bf16": True}
 
 
 class Trial(NamedTuple):
-    """One process's work; the fields are those of a row in rules/measurements."""
+    """One process's work: settings of a TrainingSetup that are not its defaults, and the phases of one run of it.
+
+    ``lengths`` are those of the batches, one for each pass, where they vary; ``expandable``: with expandable segments.
+    """
 
     model: str
-    task: str
-    method: str
-    precision: str
-    gradient_checkpointing: bool
-    batch: int
-    source_length: int
-    target_length: int
-    beams: int = 1
+    config: Mapping[str, Any]
+    setup: Mapping[str, Any]
+    phases: tuple[str, ...]
+    lengths: tuple[int, ...] = ()
+    expandable: bool = False
 
     @property
     def id(self) -> str:
-        return "/".join(str(value) for value in self)
+        settings = " ".join(f"{name}={value}" for name, value in self.setup.items())
+        return " ".join(
+            filter(
+                None,
+                (self.model, "+".join(self.phases), settings, str(list(self.lengths)), "expandable" * self.expandable),
+            )
+        )
 
 
 def trials(*, tiny: bool = False) -> Iterator[Trial]:
-    """Training in every method, precision and with and without checkpointing; evaluation and beam search by precision.
+    """Every trial there is, each once."""
+    if tiny:
+        for model, config in TINY.items():
+            for phases in (("train",), ("generate",)):
+                made = {"do_train": False, "do_predict": True, "inference_max_length": 4, "inference_batch_size": 1}
+                yield Trial(model, config, TINY_SETUP | (made if phases == ("generate",) else {}), phases)
+        return
+    yield from _traced()
+    yield from _published()
 
-    T5 and mT5 overflow in fp16, which changes the numbers and not the memory: they run all the same. QLoRA computes in
-    half, so it has no fp32. A decoder's target is part of its sequence.
-    """
-    sizes = TINY_SIZES if tiny else SIZES
-    for model in TINY if tiny else MODELS:
-        for size in sizes:
-            for precision in PRECISIONS:
-                for method in ("full", "lora", "qlora"):
-                    if method == "qlora" and (precision == "fp32" or tiny):
-                        continue
-                    for checkpointing in (False, True):
-                        yield Trial(model, "train", method, precision, checkpointing, *size)
-                yield Trial(model, "evaluate", "full", precision, False, *size)
-                yield Trial(model, "generate", "full", precision, False, *size, beams=BEAMS)
+
+def _traced() -> Iterator[Trial]:
+    document = json.loads(TRACES.read_text("utf-8"))
+    for row in document["rows"]:
+        if "images" in row["setup"]:  # no pictures are made here
+            continue
+        config = document["models"][row["model"]]
+        setup = engine_grid.setup_of(row, document["targets"][row["model"]])
+        yield from _runs(thin_name(row["model"]), config, setup, tuple(row.get("lengths", ())))
+
+
+def thin_name(model: str) -> str:
+    """What a model of bench/engine_models.py is called here: it has a published one's dimensions and few layers."""
+    return f"{model.replace('_', '-')}-few-layers"
+
+
+def _published() -> Iterator[Trial]:
+    for family, names in PUBLISHED.items():
+        for name in names:
+            config = yaml.safe_load((ROOT / "rules" / "models" / f"{name}.yaml").read_text("utf-8"))["architecture"]
+            targets = engine_grid.TARGETS.get(config["model_type"], ("q_proj", "v_proj"))
+            for setup in grid.setups_of(name, family, PUBLISHED_ROWS, config):
+                adapted = setup.get("method", "full") != "full"
+                yield from _runs(name, config, ({"lora_target_modules": list(targets)} if adapted else {}) | setup)
+
+
+def _runs(
+    model: str, config: Mapping[str, Any], setup: Mapping[str, Any], lengths: tuple[int, ...] = ()
+) -> Iterator[Trial]:
+    """The processes of one row: training with the evaluation after it, and inference of its own."""
+    whole = TrainingSetup()._asdict() | dict(setup)
+    phases = ["train"] if whole["do_train"] else []
+    if whole["do_eval"]:
+        phases.append("generate" if whole["predict_with_generate"] else "evaluate")
+    own = {name: value for name, value in setup.items() if not name.startswith(("inference_", "do_predict"))}
+    if whole["do_eval"] and not (whole["predict_with_generate"] or whole["prediction_loss_only"]):
+        own["eval_samples"] = whole["eval_samples"] or EVALUATED * whole["per_device_eval_batch_size"]
+    if phases:
+        yield Trial(model, config, own, tuple(phases), lengths)
+        if lengths:
+            yield Trial(model, config, own, tuple(phases), lengths, expandable=True)
+    if whole["do_predict"]:
+        left = {name: value for name, value in setup.items() if name not in ("do_train", "do_eval")}
+        yield Trial(model, config, left | {"do_train": False}, ("generate",))
+
+
+def shuffled(wanted: list[Trial], seed: int) -> list[Trial]:
+    """In a fixed order in which any beginning holds the models evenly."""
+    draw = random.Random(seed)
+    by_model: dict[str, list[Trial]] = {}
+    for trial in draw.sample(wanted, len(wanted)):
+        by_model.setdefault(trial.model, []).append(trial)
+    names = draw.sample(sorted(by_model), len(by_model))
+    turns = max(map(len, by_model.values()), default=0)
+    return [by_model[name][turn] for turn in range(turns) for name in names if turn < len(by_model[name])]

@@ -1,6 +1,4 @@
-"""One trial of bench/gpu, in a process of its own: prints a line of JSON with what it measured.
-
-    python trial.py '{"model": "t5-base", "task": "train", …}' cuda
+"""One trial of bench/gpu, in a process of its own: what each phase took, and what the allocator was asked on the way.
 
 The model is built from its configuration with random weights and run by the Trainer, as a user runs it, by the code
 that ``kb probe`` measures with. Memory by phase is torch's peak since the phase began; the process's is by NVML.
@@ -10,76 +8,95 @@ import json
 import os
 import sys
 import tempfile
+import time
+import traceback
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
-from gpu_trials import LORA_TARGETS, MODELS, TINY, Trial
-
 from kb.core.setup import TrainingSetup
 
 STEPS = 4  # the first two make optimizer states and warm up the allocator; the rest are measured
-LORA_RANK = 16
-LORA_DROPOUT = 0.1
+MOST_ACTS = 400_000  # what torch keeps of the allocator's history
 
 
-def setup_of(trial: Trial) -> TrainingSetup:
-    """The trial as the Trainer's settings; it evaluates and generates with its one batch."""
-    adapters = trial.method != "full"
-    return TrainingSetup(
-        method=trial.method,
-        do_eval=trial.task == "evaluate",
-        do_predict=trial.task == "generate",
-        fp16=trial.precision == "fp16",
-        bf16=trial.precision == "bf16",
-        per_device_train_batch_size=trial.batch,
-        per_device_eval_batch_size=trial.batch,
-        inference_batch_size=trial.batch,
-        inference_num_beams=trial.beams,
-        inference_max_length=trial.target_length,
-        max_source_length=trial.source_length,
-        max_target_length=trial.target_length,
-        gradient_checkpointing=trial.gradient_checkpointing,
-        lora_r=LORA_RANK,
-        lora_dropout=LORA_DROPOUT,
-        lora_target_modules=tuple(LORA_TARGETS[(MODELS | TINY)[trial.model]["model_type"]]) if adapters else None,
-        load_in_4bit=trial.method == "qlora",
-        bnb_4bit_use_double_quant=trial.method == "qlora",
-    )
+def run(
+    config: Mapping[str, Any],
+    given: Mapping[str, Any],
+    phases: Sequence[str],
+    lengths: Sequence[int],
+    device: str,
+    acts: Path | None = None,
+) -> dict[str, Any]:
+    """What was measured; ``outcome`` says why there is nothing. ``acts`` is where the allocator's history goes."""
+    import torch
 
-
-def run(trial: Trial, device: str) -> dict[str, Any]:
     from kb.torch_runs.probe.meter import Meter
     from kb.torch_runs.probe.trainer_run import Clock, build_model, phase_runs, trainer_of
 
-    setup, meter, clock = setup_of(trial), Meter(device), Clock()
+    setup: TrainingSetup = TrainingSetup()._replace(**{name: tuple(value) if isinstance(value, list) else value
+                                                       for name, value in given.items()})  # fmt: skip
+    meter, clock, began = Meter(device), Clock(), time.monotonic()
     meter.start()
-    model = build_model((MODELS | TINY)[trial.model], setup, device).to(device)
+    if acts:
+        torch.cuda.memory._record_memory_history(context=None, max_entries=MOST_ACTS)
+    model = build_model(config, setup, device).to(device)
     meter.start()
     meter.end("load")
     result: dict[str, Any] = {"trainable": sum(each.numel() for each in model.parameters() if each.requires_grad)}
     with tempfile.TemporaryDirectory() as folder:
-        trainer = trainer_of(model, setup, meter, folder, steps=STEPS, clock=clock)
-        phase_runs(trainer, model, setup, meter)[trial.task]()
+        trainer = trainer_of(model, setup, meter, folder, steps=STEPS, clock=clock, lengths=lengths)
+        for phase in phases:
+            phase_runs(trainer, model, setup, meter)[phase]()
+    if acts:
+        acts.write_bytes(history())
+    if meter.cuda:
+        result["retries"] = torch.cuda.memory_stats()["num_alloc_retries"]
+        result["capability"] = list(torch.cuda.get_device_capability())
+        result["gpu_memory_bytes"] = torch.cuda.get_device_properties(0).total_memory
     if clock.seconds:
         result["step_seconds"] = round(clock.seconds, 4)
-    return {**result, "phases": meter.phases}
+    return {**result, "phases": meter.phases, "seconds": round(time.monotonic() - began, 1)}
 
 
-def main() -> int:
-    trial, device = Trial(**json.loads(sys.argv[1])), sys.argv[2]
-    if device == "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+def history() -> bytes:
+    """The allocator's requests in their order: bytes asked for, ``~n`` for the end of request n; segments apart."""
     import torch
 
+    asked: list[int] = []
+    segments: list[list[int]] = []
+    at: dict[int, int] = {}
+    for entry in torch.cuda.memory._snapshot()["device_traces"][0]:
+        action, size, address = entry["action"], entry["size"], entry["addr"]
+        if action == "alloc":
+            at[address] = len(asked)
+            asked.append(size)
+        elif action == "free_completed" and address in at:
+            asked.append(~at.pop(address))
+        elif action.startswith("segment"):
+            segments.append([len(asked), size if action == "segment_alloc" else -size])
+    return zlib.compress(json.dumps({"asked": asked, "segments": segments}, separators=(",", ":")).encode(), 9)
+
+
+def answer(pipe: Any, given: Mapping[str, Any], device: str, acts: Path | None) -> None:
+    """Run one trial and send what came of it: the whole of a process that was forked for it."""
+    if device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    for stream in (1, 2):  # what libraries say is not the campaign's
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    import torch
+
+    if given["expandable"]:
+        torch.cuda.memory._set_allocator_settings("expandable_segments:True")
     try:
-        result = run(trial, device)
+        result = run(given["config"], given["setup"], given["phases"], given["lengths"], device, acts)
     except torch.OutOfMemoryError:
         result = {"outcome": "oom"}
-    print("result:", json.dumps(result), flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    except Exception as error:
+        result = {"outcome": "failed", "error": f"{type(error).__name__}: {error}"[:300],
+                  "traceback": traceback.format_exc()[-1500:]}  # fmt: skip
+    pipe.send(result)
+    pipe.close()

@@ -14,7 +14,7 @@ from kb.advice.settings_reader import SettingsReader, uses_fsdp
 from kb.core.document import Unit
 from kb.core.facts import VersionOf
 from kb.core.record import NamedTuple
-from kb.core.setup import Assumption, PackedOn, QuantStorage, TrainedType, TrainingSetup
+from kb.core.setup import Assumption, PackedOn, PostTraining, QuantStorage, TrainedType, TrainingSetup
 
 # The release of TRL from which a trainer leaves a quantized model as it was loaded and casts what trains to bf16.
 AS_LOADED = {"sft": (0, 26), "reward": (0, 26), "grpo": (0, 26), "rloo": (0, 26), "dpo": (0, 29), "kto": (1, 8),
@@ -26,8 +26,39 @@ OWN_ADAPTERS = ("get_peft_model", "PeftModel", "AutoPeftModel")  # what a progra
 # The release of PEFT from which adapters on weights in 16 bits are fp32 (``autocast_adapter_dtype``, tuners_utils.py);
 # before, they have the type of the weights (``LoraLayer.update_layer``).
 ADAPTERS_IN_FP32 = (0, 12)
+# Trainers whose ``disable_dropout`` is on by default (TRL, LLaMA-Factory).
+UNDROPPED = ("dpo", "kto", "orpo", "cpo", "reward")
+REWARD_UNDROPPED = (0, 14)
 STORAGE = "quantization.bnb_4bit_quant_storage"
 OPEN = "quantization.prepared"  # what is assumed where neither trainer nor script says it
+
+
+def rank_of(read: SettingsReader, unit: Unit, constants: Mapping[str, float]) -> int:
+    """The adapters' rank. That of TRL's ModelConfig, where its ``use_peft`` makes them; else PEFT's."""
+    rank = read.number("lora.r")
+    if rank is None and _by_command(read, unit):
+        return int(constants["trl_lora_r"])
+    return read.number_or_default("lora.r") if rank is None else rank
+
+
+def dropout_of(
+    read: SettingsReader, unit: Unit, constants: Mapping[str, float], post: PostTraining | None, versions: VersionOf
+) -> float:
+    """The adapters' dropout, by the same defaults. Trainers of preferences turn it off unless they are told not to
+    (``disable_dropout``); so does that of reward models from TRL 0.14."""
+    off = read.value("trl.disable_dropout")
+    if off is None and post is not None and post.kind in UNDROPPED:
+        release = versions("trl", REWARD_UNDROPPED)
+        off = post.kind != "reward" or release is None or release >= REWARD_UNDROPPED
+    if off:
+        return 0.0
+    if read.value("lora.lora_dropout") is None and _by_command(read, unit):
+        return constants["trl_lora_dropout"]
+    return float(read.or_default("lora.lora_dropout"))
+
+
+def _by_command(read: SettingsReader, unit: Unit) -> bool:
+    return unit.dialect == "trl" and bool(read.value("lora.enabled"))
 
 
 # The release of transformers before which 4-bit weights go to the host, each as soon as it is packed, while FSDP is on

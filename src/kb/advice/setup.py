@@ -5,7 +5,7 @@ from typing import Any
 
 from kb.advice.grounds import own_defaults
 from kb.advice.post_training import embedding_of, fused_loss_of, liger_kernels_of, post_training_of, with_fused_head
-from kb.advice.preparation import with_preparation
+from kb.advice.preparation import dropout_of, rank_of, with_preparation
 from kb.advice.project_lengths import FULL, LENGTHS, answer_length, lengths_of_sound, with_lengths, with_pictures
 from kb.advice.run_kind import (
     OWN_TYPE_SINCE,
@@ -124,11 +124,11 @@ def setup_of(
         inference_num_beams=read.number("inference.num_beams", "generation.num_beams", "training.generation_num_beams")
         or 1,
         inference_max_length=_generated(read, model, target, inference_batch is not None),
-        lora_r=read.number_or_default("lora.r"),
+        lora_r=rank_of(read, unit, constants),
         lora_target_modules=_targets(read, unit.dialect),
         modules_to_save=read.value("lora.modules_to_save") or (),
         trained_tokens=_token_rows(read),
-        lora_dropout=float(read.or_default("lora.lora_dropout")),
+        lora_dropout=dropout_of(read, unit, constants, post, versions),
         use_dora=bool(read.or_default("lora.use_dora")),
         load_in_4bit=bool(read.or_default("quantization.load_in_4bit")),
         load_in_8bit=bool(read.or_default("quantization.load_in_8bit")),

@@ -12,6 +12,7 @@ from kb.core.setup import TrainingSetup
 from kb.memory import architecture_from_config, predict
 
 SCRIPT = "measure.py"  # fitcheck-llm's, which is no Trainer
+OF_THE_BENCH = {"setup", "config"}
 # settings of a measurement that a flag of kb.estimate has under another name or type
 _OWN = {"padded", "lora_dropout", "optimizer", "lora_targets", "model", "phases"}
 
@@ -28,9 +29,10 @@ class Run(NamedTuple):
 
 
 def measured_runs(campaign: Mapping[str, Any], catalog: Catalog) -> Iterator[Run]:
-    """The runs of one file that trained on a GPU; none where it measured something else."""
+    """The runs of one file that trained on a GPU; none where it measured something else, and of a campaign of whole
+    setups or of commands (bench/gpu), whose hundreds of rows ``bench/accuracy.py`` scores instead."""
     gpu = catalog.gpus.get(campaign["machine"].get("gpu", ""))
-    if campaign["kind"] != "gpu" or gpu is None:
+    if campaign["kind"] != "gpu" or gpu is None or OF_THE_BENCH & campaign["rows"][0].keys():
         return
     by_script = SCRIPT in campaign["command"]
     for row in campaign["rows"]:

@@ -170,6 +170,17 @@ def labels_of(model: Any, setup: TrainingSetup) -> Labels:
     return Labels(("labels",), (length,), tokens=True)
 
 
+def hears(model: Any) -> bool:
+    """Whether a model's input is sound, as features of a fixed length (Whisper)."""
+    return getattr(model, "main_input_name", "") == "input_features"
+
+
+def as_long(setup: TrainingSetup, length: int) -> TrainingSetup:
+    """The setup with inputs of ``length`` tokens, and targets as much shorter as they are."""
+    target = max(1, setup.max_target_length * length // setup.max_source_length)
+    return setup._replace(max_source_length=length, max_target_length=target)
+
+
 def _read(config: Mapping[str, Any], code_folder: str | None) -> Any:
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -222,4 +233,5 @@ def _untie(model: Any) -> None:
 
     head = model.get_output_embeddings()
     if head is not None:
-        head.weight = torch.nn.Parameter(head.weight.detach().clone())
+        # other numbers too: from_pretrained ties two weights of a checkpoint that are equal
+        head.weight = torch.nn.Parameter(head.weight.detach().clone().neg_())

@@ -11,7 +11,7 @@ from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops, quantized
 from kb.memory.engine.options import Options
 from kb.memory.engine.tape import checkpoint, checkpoint_reentrant
-from kb.memory.engine.tensor import F32, Shape, Tensor, mark, new, packed
+from kb.memory.engine.tensor import F32, I64, Shape, Tensor, mark, new, packed
 from kb.memory.engine.world import world
 
 # transformers' Trainer.get_decay_parameter_names: what gets no weight decay, and so is a group of its own
@@ -192,6 +192,7 @@ class Model:
     inputs_need = False  # embeddings get gradients whether or not anything is checkpointed
     trains_rows = False  # whether rows of the words' table that train by themselves are followed
     adapted_tables: tuple[str, ...] = ()  # embeddings whose adapters are followed, by the last part of their names
+    collated: Tensor | None = None
     adapters_off = False  # PEFT's ``disable_adapter``: the model as it was before them
 
     def __init__(self, architecture: Architecture, options: Options) -> None:
@@ -235,6 +236,11 @@ class Model:
     def batch(self, rows: int, source: int, target: int) -> list[Tensor]:
         """One step's input: ids, mask, labels."""
         raise NotImplementedError
+
+    def collate(self, labels: Tensor) -> Tensor:
+        """The decoder's ids, which the collator makes for a label smoother: they live until that has the loss."""
+        self.collated = new(labels.shape, I64)
+        return self.collated
 
     def forward(self, *batch: Tensor, smoothed: bool = False) -> tuple[Any, ...]:
         """Loss (None where the Trainer computes it), logits, and what else the outputs keep alive."""

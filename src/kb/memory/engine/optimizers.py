@@ -11,7 +11,8 @@ from typing import Any
 
 from kb.memory.engine import ops
 from kb.memory.engine.faults import NotFollowedError
-from kb.memory.engine.tensor import F32, I8, Tensor, like, mark, new
+from kb.memory.engine.reductions import summed_buffers
+from kb.memory.engine.tensor import F32, I8, Tensor, like, mark, new, scratch
 from kb.memory.engine.world import world
 
 FUSED = ("adamw_torch_fused",)
@@ -167,8 +168,9 @@ class Optimizer:
             self.sizes[id(tensor)] = _root_mean_square()
             update = _squared(grad)
             if matrix:
-                for each in state:
+                for each, dimension in zip(state, (-1, -2), strict=True):
                     mean = new(each.shape, F32)
+                    _hold_mean(update, dimension)
                     del mean
                 update = _outer(state[0], state[1], grad.shape)
             else:
@@ -184,6 +186,13 @@ def _squared(grad: Tensor) -> Tensor:
     """``grad**2 + eps``."""
     squared = like(grad)
     return like(squared)
+
+
+def _hold_mean(tensor: Tensor, dimension: int) -> None:
+    """What the mean over a dimension holds meanwhile."""
+    kept = [True] * len(tensor.shape)
+    kept[dimension] = False
+    scratch(*summed_buffers(tensor.shape, tensor.strides, tuple(kept), world.capability))
 
 
 def _root_mean_square() -> Tensor:

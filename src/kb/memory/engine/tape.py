@@ -11,7 +11,8 @@ from sys import getrefcount
 from typing import Any
 
 from kb.memory.engine.faults import NotFollowedError
-from kb.memory.engine.tensor import Tensor, bare, dense, like, mark, new, stays
+from kb.memory.engine.reductions import summed_buffers
+from kb.memory.engine.tensor import Tensor, bare, dense, like, mark, new, scratch, stays
 from kb.memory.engine.world import world
 
 Gradients = Iterable[Tensor | None]
@@ -301,6 +302,14 @@ def _waits(root: Node) -> dict[Any, int]:
     return waits
 
 
+def hold_sum(tensor: Tensor, shape: tuple[int, ...]) -> None:
+    """What summing a tensor up to ``shape`` holds meanwhile."""
+    fewer = len(tensor.shape) - len(shape)
+    kept = (False,) * fewer + tuple(a == b for a, b in zip(tensor.shape[fewer:], shape, strict=True))
+    if buffers := summed_buffers(tensor.shape, tensor.strides, kept, world.capability):
+        scratch(*buffers)
+
+
 def _validate(node: Node, outs: list[Any]) -> None:
     """``validate_outputs``: gradients are summed to their input's shape and cast to its type."""
     for at, edge in enumerate(node.edges):
@@ -310,7 +319,9 @@ def _validate(node: Node, outs: list[Any]) -> None:
             continue
         if out.shape != edge[1]:
             fewer = len(edge[1]) < len(out.shape)  # at::sum_to: dimensions that go make its result a view
-            outs[at] = out = new(edge[1], out.dtype)
+            summed = new(edge[1], out.dtype)
+            hold_sum(out, edge[1])
+            outs[at] = out = summed
             out.based = fewer
         if out.dtype != edge[2]:
             outs[at] = like(out, edge[2])

@@ -6,7 +6,7 @@ Import only in a trial's process: torch stays in memory once imported.
 import functools
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from kb.torch_runs.probe.meter import Meter
 
 EVALUATION_STEPS = 3
 PARTS = ("forward", "backward", "step")
+WRAPPED = "_original_forward"  # accelerate's mark on a model whose forward pass it has wrapped
 FIRST_ID = 3  # below it are special tokens
 
 
@@ -61,7 +62,11 @@ def _quantized(config: Mapping[str, Any], setup: TrainingSetup, device: str) -> 
 
 
 def samples(model: Any, setup: TrainingSetup, number: int) -> list[dict[str, Any]]:
-    """Samples as long as the setup lets them be: nothing is padded, and no batch is smaller than another."""
+    """Samples as long as the setup lets them be: no batch is smaller than another.
+
+    Where batches are padded, the first sample's last token is padding: a mask of ones alone would make transformers
+    leave the mask out.
+    """
     torch.manual_seed(0)
     size, labels = model.config.vocab_size, models.labels_of(model, setup)
 
@@ -69,18 +74,30 @@ def samples(model: Any, setup: TrainingSetup, number: int) -> list[dict[str, Any
         return torch.randint(min(FIRST_ID, size - 1), size, (length,))
 
     rows = []
-    for _ in range(number):
+    for at in range(number):
         source = ids(setup.max_source_length)
         if model.config.is_encoder_decoder and not labels.tokens:
             source[-1] = model.config.eos_token_id  # whose state BART's and T5's classifiers read
         row = {"input_ids": source, "attention_mask": torch.ones_like(source)}
+        if models.hears(model):
+            row = {"input_features": _features(model)}
         for name in labels.names:
             if not labels.tokens:
                 row[name] = torch.zeros(labels.shape, dtype=torch.long)
             else:
                 row[name] = ids(*labels.shape) if model.config.is_encoder_decoder else source.clone()
+        if setup.label_smoothing_factor and model.config.is_encoder_decoder and labels.tokens:
+            row["decoder_input_ids"] = row["labels"].clone()  # the collator makes them: the Trainer takes labels away
+        if setup.padded and at == 0 and "attention_mask" in row:
+            row["attention_mask"][-1] = 0
         rows.append(row)
     return rows
+
+
+def _features(model: Any) -> Any:
+    """Log-mel features of one sample as the feature extractor gives them, padded to what the encoder takes."""
+    kind = next(model.parameters()).dtype
+    return torch.zeros((model.config.num_mel_bins, 2 * model.config.max_source_positions), dtype=kind)
 
 
 class Clock:
@@ -90,9 +107,22 @@ class Clock:
         self.began = self.seconds = 0.0
 
 
-def trainer_of(model: Any, setup: TrainingSetup, meter: Meter, folder: str, *, steps: int, clock: Clock) -> Any:
-    """A Trainer of ``steps`` optimizer steps; the second half of them is measured, when states and caches are there."""
-    warm = steps // 2
+def trainer_of(
+    model: Any,
+    setup: TrainingSetup,
+    meter: Meter,
+    folder: str,
+    *,
+    steps: int,
+    clock: Clock,
+    lengths: Sequence[int] = (),
+) -> Any:
+    """A Trainer of ``steps`` optimizer steps; the second half of them is measured, when states and caches are there.
+
+    ``lengths`` are the padded lengths of its batches in tokens, targets in their share, and take the place of
+    ``steps``: then all is measured.
+    """
+    warm = 0 if lengths else steps // 2
 
     class Phases(TrainerCallback):
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -118,6 +148,9 @@ def trainer_of(model: Any, setup: TrainingSetup, meter: Meter, folder: str, *, s
                 meter.start()
             return loss
 
+        def _get_train_sampler(self, *_: Any) -> Any:
+            return torch.utils.data.SequentialSampler(training)  # samples of one batch stay together
+
         def training_step(self, *given: Any, **named: Any) -> Any:
             loss = super().training_step(*given, **named)
             self.accumulated += 1
@@ -125,15 +158,29 @@ def trainer_of(model: Any, setup: TrainingSetup, meter: Meter, folder: str, *, s
                 meter.end("backward")
             return loss
 
-    rows = samples(model, setup, setup.per_device_train_batch_size)
-    evaluation = samples(model, setup, setup.per_device_eval_batch_size)
+    batch, passes = setup.per_device_train_batch_size, setup.gradient_accumulation_steps
+    rows = [each for length in lengths for each in samples(model, models.as_long(setup, length), batch)]
+    training = _Repeated(rows, 1) if lengths else _Repeated(samples(model, setup, batch), steps * passes)
+    evaluated = samples(model, setup, setup.per_device_eval_batch_size)
+    evaluations = setup.eval_samples or EVALUATION_STEPS * len(evaluated)
     return Measured(
         model=model,
-        args=_arguments(setup, folder, steps, cuda=meter.cuda),
-        train_dataset=_Repeated(rows, steps * setup.gradient_accumulation_steps),
-        eval_dataset=_Repeated(evaluation, EVALUATION_STEPS),
+        args=_arguments(setup, folder, len(lengths) // passes or steps, cuda=meter.cuda),
+        train_dataset=training,
+        eval_dataset=torch.utils.data.Subset(_Repeated(evaluated, evaluations), range(evaluations)),
         callbacks=[Phases()],
+        compute_metrics=None if _keeps_loss_alone(setup) else _no_metrics,
     )
+
+
+def _keeps_loss_alone(setup: TrainingSetup) -> bool:
+    """Whether evaluation keeps no logits."""
+    return setup.predict_with_generate or setup.prediction_loss_only
+
+
+def _no_metrics(_: Any) -> dict[str, float]:
+    """Without a function of metrics the Trainer keeps no logits, whatever its arguments say."""
+    return {}
 
 
 class _Repeated(torch.utils.data.Dataset[Any]):
@@ -169,7 +216,7 @@ def _arguments(setup: TrainingSetup, folder: str, steps: int, *, cuda: bool) -> 
         gradient_checkpointing_kwargs={"use_reentrant": setup.use_reentrant},
         optim=setup.optim,
         label_smoothing_factor=setup.label_smoothing_factor,
-        prediction_loss_only=setup.predict_with_generate or setup.prediction_loss_only,
+        prediction_loss_only=_keeps_loss_alone(setup),
         eval_accumulation_steps=setup.eval_accumulation_steps,
         dataloader_pin_memory=setup.dataloader_pin_memory and cuda,
         report_to=[],
@@ -195,21 +242,25 @@ def evaluate(trainer: Any, meter: Meter) -> None:
     meter.end("evaluate")
 
 
-def generate(model: Any, setup: TrainingSetup, meter: Meter) -> None:
-    """As Seq2SeqTrainer generates: under autocast, to the full length."""
+def generate(trainer: Any, model: Any, setup: TrainingSetup, meter: Meter) -> None:
+    """To the full length; in evaluation as Seq2SeqTrainer does, whose accelerate has wrapped each forward pass in
+    autocast, else as a program of its own, without."""
     device = next(model.parameters()).device
     inference = setup.do_predict and not (setup.do_eval and setup.predict_with_generate)
     batch = setup.inference_batch_size if inference else None
     beams = setup.inference_num_beams if inference else setup.generation_num_beams
     length = setup.inference_max_length if inference else setup.generation_max_length
     rows = samples(model, setup, batch or setup.per_device_eval_batch_size)
-    inputs = {name: torch.stack([row[name] for row in rows]).to(device) for name in ("input_ids", "attention_mask")}
-    half = torch.float16 if setup.fp16 and meter.cuda else torch.bfloat16
+    names = [name for name in ("input_ids", "attention_mask", "input_features") if name in rows[0]]
+    inputs = {name: torch.stack([row[name] for row in rows]).to(device) for name in names}
+    if setup.padded and "attention_mask" in inputs and not model.config.is_encoder_decoder:
+        inputs["attention_mask"] = inputs["attention_mask"].flip(1)  # a decoder is padded on the left
+    if not inference and setup.autocast and not hasattr(model, WRAPPED):
+        model = trainer.accelerator.prepare_model(model, evaluation_mode=True)
     model.eval()
     meter.start()
-    with torch.inference_mode(), torch.autocast(device.type, dtype=half, enabled=setup.autocast):
-        model.generate(**inputs, num_beams=beams, max_new_tokens=length, min_new_tokens=length, do_sample=False,
-                       use_cache=True)  # fmt: skip
+    model.generate(**inputs, num_beams=beams, max_new_tokens=length, min_new_tokens=length, do_sample=False,
+                   use_cache=True)  # fmt: skip
     meter.end("generate")
 
 
@@ -218,5 +269,5 @@ def phase_runs(trainer: Any, model: Any, setup: TrainingSetup, meter: Meter) -> 
     return {
         "train": functools.partial(train, trainer, meter),
         "evaluate": functools.partial(evaluate, trainer, meter),
-        "generate": functools.partial(generate, model, setup, meter),
+        "generate": functools.partial(generate, trainer, model, setup, meter),
     }

@@ -34,12 +34,15 @@ def evaluate(
     evaluation: Evaluation,
     tracer: Any,
     before_forward: Callable[[dict[str, Any]], None] | None = None,
+    *,
+    compute_loss: Callable[[Any, dict[str, Any]], tuple[Any, Any]],
 ) -> int:
     """Run the steps, under the tracer's current phase; bytes of predictions that one step keeps.
 
     Args:
         batch: makes one step's inputs, with labels.
         before_forward: what comes before a step's forward pass: generation, with ``predict_with_generate``.
+        compute_loss: gives the loss and the model's outputs.
     """
     from transformers.trainer_pt_utils import EvalLoopContainer
 
@@ -52,7 +55,7 @@ def evaluate(
         inputs = batch()
         if before_forward is not None:
             before_forward(inputs)
-        loss, logits, labels = _prediction_step(model, inputs, evaluation.keeps, tracer)
+        loss, logits, labels = _prediction_step(model, inputs, evaluation.keeps, tracer, compute_loss)
         losses.add(loss.repeat(len(next(iter(inputs.values())))))
         if logits is not None:
             kept = sum(tensor.untyped_storage().nbytes() for tensor in _leaves(logits))
@@ -75,15 +78,21 @@ def _steps(evaluation: Evaluation) -> list[int]:
     return [*range(first), -(together - first - last), *range(together - last, together)]
 
 
-def _prediction_step(model: Any, inputs: dict[str, Any], keeps: bool, tracer: Any) -> tuple[Any, Any, Any]:
+def _prediction_step(
+    model: Any,
+    inputs: dict[str, Any],
+    keeps: bool,
+    tracer: Any,
+    compute_loss: Callable[[Any, dict[str, Any]], tuple[Any, Any]],
+) -> tuple[Any, Any, Any]:
     """One step's loss, predictions and labels, as ``Trainer.prediction_step`` returns them."""
     from transformers.trainer_pt_utils import nested_detach
 
     ignored = [*getattr(model.config, "keys_to_ignore_at_inference", ["past_key_values"]), "loss"]
     with torch.no_grad():
-        outputs = model(**inputs)
+        loss, outputs = compute_loss(model, inputs)
         mark_cache(tracer, outputs.get("past_key_values"))
-        loss = outputs["loss"].detach().mean()
+        loss = loss.detach().mean()
         kept = tuple(value for name, value in outputs.items() if name not in ignored) if keeps else ()
     logits = nested_detach(kept)
     labels = tuple(inputs[name] for name in (*SPANS, "labels") if name in inputs)

@@ -8,6 +8,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from kb.memory.engine.reductions import summed_buffers
+
 if TYPE_CHECKING:
     import torch
 
@@ -54,6 +56,8 @@ def install(tracer: "Tracer") -> None:
         aten.logsumexp.default: logsumexp_scratch,
         aten.native_layer_norm.default: layer_norm_scratch,
         aten.native_layer_norm_backward.default: layer_norm_backward_scratch,
+        aten.sum.dim_IntList: summed_scratch,
+        aten.mean.dim: summed_scratch,
     }
     tracer.replaced[aten.nonzero.default] = every_element
     tracer.replaced[aten.index_put.default] = put_in
@@ -178,6 +182,15 @@ def multinomial_scratch(tracer: "Tracer", shares: "torch.Tensor", count: int, *r
 def logsumexp_scratch(tracer: "Tracer", tensor: "torch.Tensor", *rest: Any, **named: Any) -> Stages:
     """Exponentials of what is below the maximum are as large as the input (aten/src/ATen/native/ReduceOps.cpp)."""
     return ((tensor.numel() * tensor.element_size(),),)
+
+
+def summed_scratch(
+    tracer: "Tracer", tensor: "torch.Tensor", dimensions: Sequence[int] | None = None, *rest: Any, **named: Any
+) -> Stages:
+    """What a sum over many rows holds: see :mod:`kb.memory.engine.reductions`."""
+    gone = {at % tensor.dim() for at in dimensions or range(tensor.dim())} if tensor.dim() else set()
+    kept = tuple(at not in gone for at in range(tensor.dim()))
+    return (summed_buffers(tuple(tensor.shape), tensor.stride(), kept, tracer.capability),)
 
 
 def layer_norm_scratch(tracer: "Tracer", tensor: "torch.Tensor", *rest: Any) -> Stages:

@@ -10,6 +10,7 @@ from typing import Any
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.torch_runs.adapters import is_quantized, kept_head
+from kb.torch_runs.models import hears
 from kb.torch_runs.simulation.evaluate import Evaluation, evaluate
 from kb.torch_runs.simulation.generate import Decoding, generate
 from kb.torch_runs.simulation.job import BeyondPositionsError, Job
@@ -18,7 +19,7 @@ from kb.torch_runs.simulation.loading import build_model
 from kb.torch_runs.simulation.session import open_session
 from kb.torch_runs.simulation.timeline import Event
 from kb.torch_runs.simulation.torch_modules import torch
-from kb.torch_runs.simulation.training import as_accelerate, batch_of, hears, save, train
+from kb.torch_runs.simulation.training import as_accelerate, batch_of, loss_of, save, train
 
 ENDED = "ended"
 BITS_AND_BYTES = ("paged", "lion", "ademamix", "rmsprop", "adamw_8bit", "adamw_bnb")  # optimizers that are its own
@@ -154,6 +155,7 @@ def _evaluate(job: Job, model: Any, tracer: Any) -> int:
         Evaluation(steps, setup.eval_accumulation_steps, keeps),
         tracer,
         generate_first if generates else None,
+        compute_loss=lambda model, inputs: loss_of(model, setup, inputs),
     )
     return kept * -(-samples // rows) if setup.eval_samples else 0
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kb.core.setup import TrainingSetup
-from kb.torch_runs.models import labels_of
+from kb.torch_runs.models import as_long, hears, labels_of
 from kb.torch_runs.simulation.job import BadJobError
 from kb.torch_runs.simulation.optimizers import optimizer_of, paged_on_host
 
@@ -54,7 +54,7 @@ def train(
     with paged_on_host():
         for at in range(0, len(lengths), passes):
             for length in lengths[at : at + passes]:
-                _pass(model, _as_long(setup, length), tracer, inputs)
+                _pass(model, as_long(setup, length), tracer, inputs)
             tracer.phase = "train:optimizer"
             for parameter in parameters:
                 if parameter.grad is not None:
@@ -68,12 +68,6 @@ def train(
     return optimizer
 
 
-def _as_long(setup: TrainingSetup, length: int) -> TrainingSetup:
-    """The setup with inputs of ``length`` tokens, and targets as much shorter as they are."""
-    target = max(1, setup.max_target_length * length // setup.max_source_length)
-    return setup._replace(max_source_length=length, max_target_length=target)
-
-
 def _pass(model: Any, setup: TrainingSetup, tracer: "Tracer", inputs: dict[str, Any] | None) -> None:
     """One forward and backward pass; the batch lives until its end, the outputs do not outlive the loss."""
     tracer.phase = "train:inputs"
@@ -83,7 +77,7 @@ def _pass(model: Any, setup: TrainingSetup, tracer: "Tracer", inputs: dict[str, 
     for tensor in batch.values():
         tracer.mark(tensor, "inputs")
     tracer.phase = "train:forward"
-    loss = _loss(model, setup, batch)
+    loss = loss_of(model, setup, batch)[0]
     if setup.gradient_accumulation_steps > 1:
         loss = loss / setup.gradient_accumulation_steps
     tracer.phase = "train:backward"
@@ -95,10 +89,11 @@ def _pass(model: Any, setup: TrainingSetup, tracer: "Tracer", inputs: dict[str, 
         raise
 
 
-def _loss(model: Any, setup: TrainingSetup, batch: dict[str, Any]) -> Any:
-    """The Trainer's ``compute_loss``: the model's own loss, or the label smoother's."""
+def loss_of(model: Any, setup: TrainingSetup, batch: dict[str, Any]) -> tuple[Any, Any]:
+    """The Trainer's ``compute_loss``: the model's own loss, or the label smoother's; and the model's outputs."""
     if not setup.label_smoothing_factor or "labels" not in batch:
-        return model(**batch)["loss"]
+        outputs = model(**batch)
+        return outputs["loss"], outputs
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     from transformers.trainer_pt_utils import LabelSmoother
 
@@ -109,7 +104,7 @@ def _loss(model: Any, setup: TrainingSetup, batch: dict[str, Any]) -> Any:
     if model.config.is_encoder_decoder:  # the collator has made the decoder's inputs
         rest["decoder_input_ids"] = torch.zeros_like(labels)
     outputs = model(**rest)
-    return LabelSmoother(epsilon=setup.label_smoothing_factor)(outputs, labels, shift_labels=shifts)
+    return LabelSmoother(epsilon=setup.label_smoothing_factor)(outputs, labels, shift_labels=shifts), outputs
 
 
 def _mark_states(optimizer: "torch.optim.Optimizer", tracer: "Tracer") -> None:
@@ -139,11 +134,6 @@ def batch_of(model: Any, setup: TrainingSetup, rows: int, known: Any = None) -> 
         if known is not None:
             known.forget(batch["attention_mask"])
     return batch | {name: numbers(*labels.shape) for name in labels.names}
-
-
-def hears(model: Any) -> bool:
-    """Whether a model's input is sound, as features of a fixed length (Whisper)."""
-    return getattr(model, "main_input_name", "") == "input_features"
 
 
 def _features(model: Any, setup: TrainingSetup, rows: int) -> Any:

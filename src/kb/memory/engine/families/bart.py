@@ -314,7 +314,7 @@ class Bart(Model):
 
     def forward(self, *batch: Any, smoothed: bool = False) -> tuple[Any, ...]:
         ids, padding, labels = batch
-        decoder_ids = new(labels.shape, I64) if smoothed else shifted_right(labels)
+        decoder_ids = self.collate(labels) if smoothed else shifted_right(labels)
         earlier = self.options.earlier
         kept = earlier.caches and (not world.training or self.keeps_tuples())
         self.filled = PairedCache(earlier.cache) if kept else None

@@ -357,7 +357,7 @@ class T5(Model):
     def forward(self, *batch: Any, smoothed: bool = False) -> tuple[Any, ...]:
         ids, padding, labels = batch
         if smoothed:
-            decoder_ids = new(labels.shape, I64)  # the collator's
+            decoder_ids = self.collate(labels)
         encoded = self.encoder(ids, padding)
         if not smoothed:
             decoder_ids = shifted_right(labels)

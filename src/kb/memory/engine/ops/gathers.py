@@ -5,16 +5,16 @@ from kb.memory.engine.tensor import BOOL, Shape, Tensor, new, viewed
 
 
 def gather(tensor: Tensor, at: Tensor, shape: Shape) -> Tensor:
-    """``torch.gather`` by an index seen as ``shape``. Its backward keeps the whole input, for its shape."""
+    """``torch.gather`` by an index seen as ``shape``. Its backward keeps the whole input, for its shape, and adds the
+    gradient into zeros in place (``gather_backward``, FunctionsManual.cpp)."""
     return new(shape, tensor.dtype, None, record(_gather_back, (tensor,), (tensor, at)))
 
 
 def _gather_back(node: Node, grad: Tensor) -> Gradients:
     tensor, at = saved(node)
     zeros = new(tensor.shape, grad.dtype)
-    out = new(tensor.shape, grad.dtype)
-    del zeros, at
-    return (out,)
+    del at
+    return (zeros,)
 
 
 def put_rows(table: Tensor, at: Tensor, rows: Tensor) -> Tensor:

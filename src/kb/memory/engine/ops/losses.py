@@ -50,8 +50,8 @@ def _nll_back(node: Node, grad: Tensor) -> Gradients:
 def smoothed_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """``LabelSmoother`` (trainer_pt_utils.py), outside autocast, on the outputs that accelerate has made fp32.
 
-    log_softmax, its negative (kept by gather, for its shape); in backward zeros, scatter_add's result, their sum, neg,
-    log_softmax's: at most four logits of fp32 at once.
+    log_softmax, its negative (kept by gather, for its shape); in backward gather's gradient, its sum with the other's,
+    neg, log_softmax's.
     """
     log_probs = neg(log_softmax(logits))
     padding_mask = new((*labels.shape, 1), BOOL)

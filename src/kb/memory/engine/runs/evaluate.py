@@ -5,7 +5,7 @@ from typing import Any
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.modules import Model
-from kb.memory.engine.runs.train import beside_logits, inputs_of
+from kb.memory.engine.runs.train import beside_logits, inputs_of, shifted_loss
 from kb.memory.engine.tensor import F32, Tensor, mark, new
 from kb.memory.engine.world import world
 
@@ -58,7 +58,7 @@ def evaluate(model: Model, setup: TrainingSetup, generate: Any = None) -> None:
         if generate is not None:
             generate(batch)
             recording.begin("evaluate")
-        loss, kept = _prediction_step(model, batch, keeps=keeps)
+        loss, kept = _prediction_step(model, batch, keeps=keeps, smoothed=setup.label_smoothing_factor > 0)
         labels = batch[2 : model.inputs]  # a local of the loop: the last step's live until the next has its own
         recording.term = "temporaries"
         losses.add([new((rows * ranks,), loss.dtype)])
@@ -101,11 +101,13 @@ def _join(kept: tuple[Kept, ...], steps: int) -> None:
         del more
 
 
-def _prediction_step(model: Model, batch: list[Any], *, keeps: bool) -> tuple[Tensor, list[Tensor]]:
+def _prediction_step(
+    model: Model, batch: list[Any], *, keeps: bool, smoothed: bool = False
+) -> tuple[Tensor, list[Tensor]]:
     """A step's loss and predictions: the logits, and of an encoder-decoder its encoder's output."""
     recording = world.recording
     recording.moment = "forward"
-    loss, outputs, release = evaluated(model, batch)
+    loss, outputs, release = evaluated(model, batch, smoothed=smoothed)
     recording.moment, recording.term = "loss", "loss"
     loss = ops.scale(loss)  # mean
     if release is not None:
@@ -113,16 +115,19 @@ def _prediction_step(model: Model, batch: list[Any], *, keeps: bool) -> tuple[Te
     return loss, outputs if keeps else []
 
 
-def evaluated(model: Model, batch: list[Any]) -> tuple[Tensor, list[Tensor], Any]:
-    """The outputs that the Trainer keeps: all but the loss and the cache, in fp32 where autocast made them."""
+def evaluated(model: Model, batch: list[Any], *, smoothed: bool = False) -> tuple[Tensor, list[Tensor], Any]:
+    """The loss, which is the label smoother's where there is one, and the outputs that the Trainer keeps: all but the
+    loss and the cache, in fp32 where autocast made them."""
     from kb.memory.engine.autocast import autocast
 
     kind = model.options.autocast
     with autocast(kind):
-        loss, logits, *kept = model.run(*batch)
+        loss, logits, *kept = model.run(*batch, smoothed=smoothed)
     outputs = [tensor for tensor in (logits, *beside_logits(kept)) if tensor is not None]
     kept[:1] = [None] * len(kept[:1])
     del logits
     if kind:
         outputs = [ops.cast(tensor, F32) for tensor in outputs]  # those before live until all are there
+    if smoothed and len(batch) == 3:  # labels of spans are no "labels": their loss stays the model's
+        loss = shifted_loss(model, outputs[0], batch[2])
     return loss, outputs, kept[1] if len(kept) > 1 else None

@@ -182,7 +182,7 @@ def loss_of(model: Model, batch: list[Any], *, smoothed: bool = False, outputs: 
     loss, logits, release, *held = outputs_of(model, batch, smoothed=smoothed)
     recording.moment, recording.term = "loss", "loss"
     if smoothed and len(batch) == 3:  # labels of spans are no "labels": their loss stays the model's
-        loss = _shifted_loss(model, logits, batch[2])
+        loss = shifted_loss(model, logits, batch[2])
     if outputs is not None and outputs.keeps != "no":
         outputs.take((loss, logits, *held), release)
         return loss
@@ -192,10 +192,12 @@ def loss_of(model: Model, batch: list[Any], *, smoothed: bool = False, outputs: 
     return loss
 
 
-def _shifted_loss(model: Model, logits: Tensor, labels: Tensor) -> Tensor:
+def shifted_loss(model: Model, logits: Tensor, labels: Tensor) -> Tensor:
     """The smoother's loss; a causal model's tokens are compared with those behind them (``shift_labels``)."""
     if model.encodes or not model.generates:
-        return ops.smoothed_loss(logits, labels)
+        loss = ops.smoothed_loss(logits, labels)
+        model.collated = None
+        return loss
     from kb.memory.engine.ops.log_probs import without_last  # of decoders
 
     logits = ops.contiguous(without_last(logits))
