@@ -265,17 +265,19 @@ MIXTURE = (
 )
 
 
-def mixture(transformers: str | None = None) -> UnitResult:
+def mixture(transformers: tuple[int, ...] | None = None) -> UnitResult:
     known = (lambda library: {"transformers": transformers}.get(library)) if transformers else None
     return checked(CONFIGS.read(MIXTURE, "sft.yaml")[0], versions=known)
 
 
-def test_packed_experts_of_older_transformers_have_no_memory_model() -> None:
-    older = mixture(transformers="4.43.4")
-    assert (older.prediction, older.note) == (None, "not_modelled")
-    assert older.note_values["named"] == "load_in_4bit (qwen2_moe, transformers < 5)"
-    newer = mixture(transformers="5.23.0")
-    assert newer.prediction is not None
+def test_experts_are_packed_before_transformers_5() -> None:
+    older, newer = mixture((4, 46, 3)), mixture((5, 23, 0))
+    assert older.prediction is not None and newer.prediction is not None
+    packed, whole = (
+        next(phase for phase in each.prediction.phases if phase.name == "load").peak_allocated_bytes
+        for each in (older, newer)
+    )
+    assert packed < whole / 2
     assert "transformers.release" not in [each.name for each in newer.setup.assumed]
 
 

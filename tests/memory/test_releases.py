@@ -17,6 +17,12 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 from releases import RESULTS, cases, mean_and_worst, score, summary
 
 CATALOG = load_catalog()
+# What no model does any more that did it in transformers 4.54.
+OLD = EarlierRelease(
+    caches=True, cache="given", scores_held=True, experts_apart=True, experts_named=True, packs_subclasses=True
+)
+TUPLES = OLD._replace(tuples_returned=True)
+GPT2 = TUPLES._replace(whole_logits=True, sight_table=True)
 RECORDED = json.loads(RESULTS.read_text("utf-8"))
 NEWEST = (5, 23)
 
@@ -51,22 +57,33 @@ def test_a_release_without_sdpa_for_a_type_computes_attention_eagerly(model, rel
 @pytest.mark.parametrize(
     ("model_type", "release", "expected"),
     [
-        ("llama", (4, 44), EarlierRelease("wide", caches=True, whole_logits=True)),
-        ("llama", (4, 46, 3), EarlierRelease("copied", caches=True)),
-        ("llama", (4, 49), EarlierRelease(caches=True)),
-        ("llama", (5, 0), EarlierRelease()),
-        ("mistral", (4, 47, 1), EarlierRelease("wide", caches=True)),
-        ("gpt2", (4, 46, 3), EarlierRelease("narrow", caches=True, whole_logits=True)),
-        ("gpt2", (4, 48), EarlierRelease("copied", caches=True, whole_logits=True)),
-        ("gpt_neox", (4, 48), EarlierRelease("narrow", caches=True, whole_logits=True)),
-        ("gemma2", (4, 57), EarlierRelease(caches=True, uncapped=True)),
+        ("llama", (4, 44), TUPLES._replace(causal_loss="wide", whole_logits=True)),
+        ("llama", (4, 46, 3), TUPLES._replace(causal_loss="copied")),
+        ("llama", (4, 49), OLD),
+        ("llama", (4, 56), OLD._replace(cache="copied")),
+        ("llama", (5, 0), EarlierRelease(packs_subclasses=True, experts_named=True)),
+        ("llama", (5, 4), EarlierRelease(packs_subclasses=True)),
+        ("llama", (5, 5), EarlierRelease()),
+        ("mistral", (4, 47, 1), TUPLES._replace(causal_loss="wide")),
+        ("gpt2", (4, 46, 3), GPT2._replace(causal_loss="narrow", cache="tuples")),
+        ("gpt2", (4, 48), GPT2._replace(causal_loss="copied", cache="tuples")),
+        ("gpt2", (4, 52), GPT2),
+        ("gpt2", (5, 1), EarlierRelease(packs_subclasses=True, experts_named=True, sight_table=True)),
+        ("gpt_neox", (4, 48), TUPLES._replace(causal_loss="narrow", whole_logits=True, sight_table=True)),
+        ("gemma2", (4, 57), OLD._replace(cache="copied", uncapped=True)),
         ("gemma2", (5, 20), EarlierRelease(uncapped=True)),
         ("gemma2", (5, 21), EarlierRelease()),
-        ("mt5", (5, 14), EarlierRelease(biases_masked=True)),
+        ("electra", (4, 53), OLD._replace(causal_loss="labels")),
+        ("electra", (4, 54), OLD._replace(weights_returned=True)),
+        ("bart", (4, 54), OLD._replace(caches=False)),
+        ("m2m_100", (4, 51), TUPLES._replace(cache="tuples")),
+        ("mt5", (4, 54), OLD._replace(caches=False, biases_masked=True)),
+        ("mt5", (5, 0), EarlierRelease(biases_masked=True, packs_subclasses=True, experts_named=True, fills_none=True)),
+        ("mt5", (5, 14), EarlierRelease(biases_masked=True, fills_none=True)),
         ("mt5", (5, 15), EarlierRelease()),
     ],
 )
-def test_what_a_causal_model_does_otherwise(model_type, release, expected) -> None:
+def test_what_a_model_does_otherwise(model_type, release, expected) -> None:
     assert earlier_release(model_type, release) == expected
     assert earlier_release(model_type, NEWEST) == EarlierRelease()
     at = boundaries_of(model_type)
@@ -78,29 +95,40 @@ def test_what_a_causal_model_does_otherwise(model_type, release, expected) -> No
 
 
 def test_a_setup_is_told_what_its_projects_release_does() -> None:
-    assert setup_of("Qwen/Qwen2.5-7B", (4, 46, 3)).earlier == EarlierRelease("copied", caches=True)
+    assert setup_of("Qwen/Qwen2.5-7B", (4, 46, 3)).earlier == TUPLES._replace(causal_loss="copied")
     assert setup_of("Qwen/Qwen2.5-7B", None).earlier == EarlierRelease()
+
+
+@pytest.mark.parametrize(("release", "listed"), [((4, 44), ["uncompared"]), ((4, 46), []), ((5, 23), []), (None, [])])
+def test_a_release_whose_code_was_only_read_is_listed(release, listed) -> None:
+    assumed = setup_of("klue/bert-base", release).assumed
+    assert [each.reason for each in assumed if each.name == "transformers.release"] == listed
 
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_the_engine_is_near_what_the_release_does(name: str) -> None:
-    """The rows are simulations of that release's own code: small models, 11 types by 7 ways."""
+    """The rows are simulations of that release's own code: small models, 21 types by 4 to 7 ways."""
     found = score(RECORDED[name])
     assert len(found.allocated) > 200
     if name == "newest":  # 512 bytes of a buffer apart
-        assert all(abs(error) < 2e-6 for error in (*found.allocated.values(), *found.reserved.values()))
+        assert all(abs(error) < 2e-6 for error in (*found.allocated.values(), *found.held_out.values()))
+        assert all(abs(error) < 0.004 for error in found.reserved.values())  # all of them Falcon's, generating
     mean, worst = mean_and_worst(found.allocated)
-    assert mean < 0.015 and abs(worst) < 0.22, (mean, worst)
+    assert mean < 0.005 and abs(worst) < 0.05, (mean, worst)
+    mean, worst = mean_and_worst(found.held_out)  # a tenth of the phases
+    assert len(found.held_out) > len(found.allocated) / 10
+    assert mean < 0.01 and abs(worst) < 0.06, (mean, worst)
     mean, worst = mean_and_worst(found.reserved)
-    assert mean < 0.03 and abs(worst) < 0.21, (mean, worst)
+    assert mean < 0.03 and abs(worst) < 0.22, (mean, worst)
     assert json.loads(json.dumps(summary(found))) == RECORDED[name]["score"], "bench/releases.py --again scores it anew"
 
 
 def test_every_case_is_recorded_for_every_release() -> None:
-    names = {name for name, _, _ in cases()}
+    names, unable = {name for name, _, _ in cases()}, ("gemma2, ", "qwen3_moe, ", "distilbert, QLoRA")
     for release in RECORDED.values():
         assert set(release["rows"]) == names
-        assert all(isinstance(row, dict) or name.startswith("gemma2") for name, row in release["rows"].items())
+        assert all(isinstance(row, dict) or name.startswith(unable) for name, row in release["rows"].items())
+    assert sum(isinstance(row, str) for row in RECORDED["newest"]["rows"].values()) <= 1
 
 
 def test_types_are_named_as_transformers_names_them() -> None:

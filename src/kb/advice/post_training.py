@@ -33,6 +33,10 @@ WITHOUT_REFERENCE = ("orpo", "cpo", "reward")
 FIRST, MASKED, FUSED = TRL_READ
 VIEWED, COPIED = (1, 8), (0, 29)
 UNCUT = (0, 25)  # from here GRPO cuts no prompt
+# GRPO: answers of all accumulation steps are generated at once since the first; a reference model stands beside the
+# policy where nothing says `beta` until the second, which was 0.04; answers are longer from the third (grpo_config.py).
+TOGETHER, UNREFERRED, LONGER = (0, 17), (0, 19), (1, 10)
+EARLIER_BETA = 0.04
 # From here vllm_max_model_length is the longest request, before it prompt and answer; and vLLM's copy is packed.
 OWN_LENGTH, OWN_LENGTH_RLOO = (0, 26), (0, 27)
 OF_AXOLOTL = (1, 8)  # what Axolotl 0.18 pins
@@ -238,21 +242,26 @@ def _generating(
 ) -> tuple[PostTraining, int | None] | None:
     """GRPO and RLOO: answers are generated, here, by vLLM in the same process, or by a server."""
 
-    release = versions("trl", UNCUT)
-    cut = release is not None and release < UNCUT
+    def before(bound: tuple[int, ...]) -> bool:
+        release = versions("trl", bound)
+        return release is not None and release < bound
 
     def length(name: str, constant: str, reason: str) -> int:
         return int(read.or_assume(name, read.number(name), int(constants[constant]), reason))
 
-    answer = length("trl.max_completion_length", "trl_completion_length", "library_default")
+    usual = "trl_earlier_completion_length" if before(LONGER) else "trl_completion_length"
+    answer = length("trl.max_completion_length", usual, "library_default")
+    cut = before(UNCUT)
     prompt = length("trl.max_prompt_length", "trl_prompt_length", "library_default" if cut else "usual_length")
     weight = read.value("trl.beta")
+    if weight is None and post.kind == "grpo" and before(UNREFERRED):
+        weight = read.or_assume("trl.beta", None, EARLIER_BETA, "library_default")
     refers = bool(weight) if weight is not None else post.kind == "rloo"
     if refers:
         post = post._replace(reference="model" if method == "full" else "adapter_off")
     post = post._replace(completion=answer)
     steps = read.number("trl.steps_per_generation") or read.number_or_default("training.gradient_accumulation_steps")
-    rows = read.number_or_default("training.per_device_train_batch_size") * steps
+    rows = read.number_or_default("training.per_device_train_batch_size") * (1 if before(TOGETHER) else steps)
     if not read.value("trl.use_vllm"):
         rows = read.number("trl.generation_batch_size") or rows
         return post._replace(generated_rows=rows), prompt + answer
@@ -261,8 +270,7 @@ def _generating(
         return None
     mode = read.value("trl.vllm_mode")
     if mode is None:
-        release = versions("trl", (1,))
-        mode = "server" if release is not None and release < (1,) else "colocate"
+        mode = "server" if before((1,)) else "colocate"
         read.assumed.append(Assumption(name="trl.vllm_mode", value=mode, reason="library_default"))
     if mode == "colocate":
         share = read.value("trl.vllm_gpu_memory_utilization")

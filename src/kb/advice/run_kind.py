@@ -11,7 +11,7 @@ from kb.core.expression import is_unknown
 from kb.core.facts import VersionOf
 from kb.core.model import Model
 from kb.core.setup import Assumption, Attention, EarlierRelease, WeightType
-from kb.memory.releases import SDPA_SINCE, boundaries_of, earlier_release, has_sdpa
+from kb.memory.releases import COMPARED, SDPA_SINCE, boundaries_of, earlier_release, has_sdpa
 
 KERNELS: Mapping[str, Attention] = {
     "eager": "eager",
@@ -87,11 +87,19 @@ def attention_of(read: SettingsReader, model: Model | None, versions: VersionOf)
     return read.or_assume(name, named, "sdpa", "library_default")  # type: ignore[no-any-return]
 
 
-def earlier_of(model: Model | None, versions: VersionOf) -> EarlierRelease:
-    """What a causal model does otherwise under the release at hand; nothing where it is unknown: the newest counts."""
+def earlier_of(read: SettingsReader, model: Model | None, versions: VersionOf) -> EarlierRelease:
+    """What a model does otherwise under the release at hand; nothing where it is unknown: the newest counts.
+
+    It is listed where nobody compared the release with its code.
+    """
     model_type = model.architecture.model_type if model is not None else ""
     release = versions("transformers", *boundaries_of(model_type)) if model_type else None
-    return EarlierRelease() if release is None else earlier_release(model_type, release)
+    if release is None:
+        return EarlierRelease()
+    if release < COMPARED:
+        shown = f"<{'.'.join(map(str, COMPARED))}"
+        read.assumed.append(Assumption(name="transformers.release", value=shown, reason="uncompared"))
+    return earlier_release(model_type, release)
 
 
 def _usual(read: SettingsReader, transformers: tuple[int, ...] | None) -> tuple[str, str]:
@@ -110,25 +118,19 @@ def _usual(read: SettingsReader, transformers: tuple[int, ...] | None) -> tuple[
     return ("float16", "transformers_4_quantized") if packed else ("float32", "transformers_4_default")
 
 
-def packs_experts(read: SettingsReader, model: Model | None, transformers: tuple[int, ...] | None) -> str | None:
-    """What has no memory model where bitsandbytes packs a mixture's experts; None where it leaves them as they are.
+def assume_whole_experts(read: SettingsReader, model: Model | None, transformers: tuple[int, ...] | None) -> None:
+    """Name the newest release as assumed where it decides whether bitsandbytes packs a mixture's experts.
 
     Up to transformers 4 each expert is a module of linear layers, which loading in 4 or 8 bits packs; from 5 on a
     layer's experts are one parameter, which it passes over (modeling_qwen2_moe.py, modeling_mixtral.py and
-    modeling_qwen3_moe.py of 4.57 and 5.23). The newest release is assumed where it is not known.
+    modeling_qwen3_moe.py of 4.57 and 5.23).
     """
-    packed = next((name for name in PACKED_BY if read.value(name) is True), None)
-    if packed is None or model is None:
-        return None
+    if transformers is not None or model is None or not any(read.value(name) is True for name in PACKED_BY):
+        return
     from kb.memory.architecture_decoder import MIXTURES  # few models need it
 
-    if model.architecture.model_type not in MIXTURES:
-        return None
-    if transformers is None:
+    if model.architecture.model_type in MIXTURES:
         read.assumed.append(Assumption(name="transformers.release", value="5", reason="experts_left_whole"))
-        return None
-    shown = f"{read.key(packed)} ({model.architecture.model_type}, transformers < 5)"
-    return None if transformers >= OWN_TYPE_SINCE else shown
 
 
 ON_TPU = ("training.tpu_num_cores", "launch.tpu")

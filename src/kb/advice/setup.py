@@ -9,10 +9,10 @@ from kb.advice.preparation import dropout_of, rank_of, with_preparation
 from kb.advice.project_lengths import FULL, LENGTHS, answer_length, lengths_of_sound, with_lengths, with_pictures
 from kb.advice.run_kind import (
     OWN_TYPE_SINCE,
+    assume_whole_experts,
     attention_of,
     earlier_of,
     optimizer_of,
-    packs_experts,
     says_training,
     trains,
     unmodelled,
@@ -101,7 +101,7 @@ def setup_of(
         bf16=bf16,
         weights=weights_of(read, model, given, transformers),
         attn_implementation=attention_of(read, model, versions),
-        earlier=earlier_of(model, versions),
+        earlier=earlier_of(read, model, versions),
         per_device_train_batch_size=_batch(read, "training.per_device_train_batch_size", trained),
         per_device_eval_batch_size=_batch(read, "training.per_device_eval_batch_size", training and evaluates),
         gradient_accumulation_steps=_accumulation(read),
@@ -148,8 +148,7 @@ def setup_of(
     setup = with_preparation(setup, read, unit, str(trainer or ""), versions)
     setup = with_pictures(with_fused_head(setup, read, unit, model, versions), read, unit, model)
     read.assumed += own_defaults(unit, unit.settings)
-    experts = packs_experts(read, model, transformers)
-    read.beyond += [] if experts is None else [experts]
+    assume_whole_experts(read, model, transformers)
     beyond = unmodelled(read, trains=trained)
     _leave_to_host(read)
     unresolved = that_matter(read.unresolved, setup) + ((NOT_MODELLED,) if beyond else ())

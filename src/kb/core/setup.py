@@ -8,6 +8,9 @@ Method = Literal["full", "lora", "qlora"]
 # How a causal model comes from its logits to the loss: ``labels`` are shifted; logits in fp32 are ``copied`` without
 # the last position; ``narrow`` ones are; ``wide``: the model makes them fp32 first, and returns them so.
 CausalLoss = Literal["labels", "copied", "narrow", "wide"]
+# What a cache of keys and values is: ``copied`` from its first token on; ``given``: it keeps what it is first given;
+# ``tuples``: so too, and beams put new tensors in the place of all of them at once.
+CacheKind = Literal["copied", "given", "tuples"]
 Attention = Literal["eager", "sdpa", "flash"]
 WeightType = Literal["fp32", "fp16", "bf16"]
 
@@ -151,9 +154,18 @@ class EarlierRelease(NamedTuple):
 
     causal_loss: CausalLoss = "labels"
     caches: bool = False  # evaluation keeps each layer's keys and values, too (`use_cache`)
+    fills_none: bool = False  # T5's decoder keeps none where nothing is generated
     uncapped: bool = False  # attention whose scores are capped is computed by sdpa all the same, which caps none
     whole_logits: bool = False  # generation makes logits of all of the prompt, not of its last token
     biases_masked: bool = False  # T5 adds the mask to its position biases, once for all layers
+    cache: CacheKind = "copied"
+    tuples_returned: bool = False  # a forward pass gives keys and values in tuples, which are made fp32 after autocast
+    scores_held: bool = False  # eager attention of encoders holds its scores beside what softmax makes of them
+    weights_returned: bool = False  # encoders' layers return what softmax made, which lives through the next layer
+    sight_table: bool = False  # every attention has a table of which token sees which
+    experts_apart: bool = False  # a mixture's experts are linear layers, which tokens pass one expert after another
+    experts_named: bool = False  # each step of a mixture's experts has a name, and lives to the end of the layer
+    packs_subclasses: bool = False  # bitsandbytes packs linear layers of a model's own class as well
 
 
 class TrainingSetup(NamedTuple):

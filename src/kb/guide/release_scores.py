@@ -10,7 +10,7 @@ from kb.guide.markup import badge, told, wide_table
 from kb.guide.site_words import say
 
 _NOTHING = 1e-5  # some 512 bytes: less than a table says
-_COLUMNS = ("release", "phases", "allocated", "reserved", "refused")
+_COLUMNS = ("release", "phases", "allocated", "reserved", "phases_held_out", "held_out", "refused")
 
 
 def release_scores(library: Library) -> str:
@@ -20,7 +20,7 @@ def release_scores(library: Library) -> str:
         ValueError: the bench's results are not there.
     """
     language, found = library.language, bench_results("releases")
-    phases = sum(each["score"]["phases"] for each in found.values())
+    phases = sum(each["score"][name] for each in found.values() for name in ("phases", "phases_held_out"))
     about = say(language, "release_scores.about", phases=f"{phases:,}", releases=len(found))
     head = [escape(say(language, f"release_scores.{name}")) for name in _COLUMNS]
     rows = [_row(each) for each in found.values()]
@@ -35,6 +35,8 @@ def _row(found: Mapping[str, Any]) -> Sequence[str]:
         f"{score['phases']:,}",
         _mean_and_worst(score["allocated"]),
         _mean_and_worst(score["reserved"]),
+        f"{score['phases_held_out']:,}",
+        _mean_and_worst(score["held_out"]),
         escape(", ".join(score["refused"]) or "–"),
     )
 

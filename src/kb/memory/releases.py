@@ -6,9 +6,11 @@ simulation under five of them.
 
 from collections.abc import Mapping
 
-from kb.core.setup import CausalLoss, EarlierRelease
+from kb.core.setup import CacheKind, CausalLoss, EarlierRelease
 
 Release = tuple[int, ...]
+
+COMPARED = (4, 46)  # the first release whose own code the simulation runs; what is before was read alone
 
 # From which release on a type has PyTorch's scaled_dot_product_attention; before, attention is computed eagerly unless
 # another is named. Source: `_supports_sdpa` in models/*/modeling_*.py.
@@ -21,7 +23,7 @@ SDPA_SINCE: Mapping[str, Release] = {
     **dict.fromkeys(("m2m_100", "mbart", "phi3"), (4, 45)),
     **dict.fromkeys(("distilbert", "opt"), (4, 46)),
     **dict.fromkeys(("blenderbot", "marian", "pegasus", "plbart"), (4, 53)),
-    "electra": (5, 0),
+    "electra": (5,),
     **dict.fromkeys(("t5", "mt5", "umt5"), (5, 15)),
 }
 # From which release on generation makes logits of the last token alone; before, of the whole prompt, for each beam.
@@ -31,7 +33,7 @@ LAST_LOGITS: Mapping[str, Release] = {
     "granite": (4, 48),
     "gpt_neox": (4, 49),
     "gpt2": (4, 53),
-    **dict.fromkeys(("bloom", "codegen", "gpt_bigcode", "gpt_neo", "gptj", "opt"), (5, 0)),
+    **dict.fromkeys(("bloom", "codegen", "gpt_bigcode", "gpt_neo", "gptj", "opt"), (5,)),
 }
 LAST_LOGITS_OF_OTHERS = (4, 45)
 # Since then a model returns its logits as they were made; before, it made them fp32 (`logits.float()`).
@@ -46,10 +48,48 @@ OWN_LOSS: Mapping[str, Release] = {
 }
 LABELS_SHIFTED = (4, 49)  # since then ForCausalLMLoss shifts the labels; before, it copied the logits but for the last
 # Since then the Trainer turns `use_cache` off where it trains (trainer.py); before, evaluation kept keys and values.
-NOT_CACHED = (5, 0)
+NOT_CACHED = (5,)
+# Types whose forward pass turns it off where it is given labels (`use_cache = False`), in every release.
+UNCACHED_WITH_LABELS = ("bart", "blenderbot", "marian", "mbart", "pegasus", "plbart")
 # Gemma 2 caps the scores of attention, which sdpa cannot do: from the first of these releases on sdpa was used without
 # the cap, and from the second on attention is eager again (models/gemma2/modeling_gemma2.py).
 UNCAPPED = ((4, 48), (5, 21))
+# Since then a cache begins empty and is concatenated with what it is given (cache_utils.py, DynamicLayer).
+COPIED = (4, 56)
+# Types that kept tuples of tensors, all made anew for beams (`_reorder_cache` of modeling_*.py), and since when
+# they have cache objects. Not those of Bart, which left cross-attention's as they were.
+CACHE_OBJECTS: Mapping[str, Release] = {
+    "whisper": (4, 43),
+    "bloom": (4, 44),
+    **dict.fromkeys(("codegen", "falcon", "gpt_neo", "gpt_neox", "gptj"), (4, 45)),
+    **dict.fromkeys(("longt5", "mt5", "t5", "umt5"), (4, 46)),
+    "opt": (4, 49),
+    **dict.fromkeys(("gpt2", "m2m_100"), (4, 52)),
+    "gpt_bigcode": (4, 54),
+}
+# Since then outputs hold a cache object; before, tuples (`return_legacy_cache`), whose tensors accelerate makes fp32 as
+# it does logits (`convert_to_fp32`, utils/operations.py).
+OBJECTS_RETURNED: Mapping[str, Release] = {
+    "gemma2": (),
+    "gpt_neox": (4, 49),
+    **dict.fromkeys(("bloom", "codegen", "falcon", "gpt_neo", "gptj", "opt", "qwen2_moe", "stablelm"), (4, 54)),
+    **dict.fromkeys(("mt5", "t5", "umt5"), (4, 54)),
+    **dict.fromkeys(("gpt2", "gpt_bigcode", "m2m_100"), (4, 56)),
+}
+OBJECTS_RETURNED_OF_OTHERS = (4, 48)
+# Since then encoders have eager_attention_forward; before, scores had a name of their own (models/*/modeling_*.py).
+SCORES_LET_GO = (5,)
+# From the first of these releases to the second, layers returned attention's weights whether asked for or not, and the
+# encoder's loop held those of the last layer through the next (BertSelfAttention.forward and its copies).
+WEIGHTS_RETURNED = ((4, 54), (5,))
+RETURNS_WEIGHTS = ("bert", "camembert", "electra", "roberta", "xlm-roberta")
+# Until when every attention had a table of which token sees which (`register_buffer("bias", …)`).
+SIGHT_TABLES: Mapping[str, Release] = {"gpt_neox": (4, 49), "gpt2": (5, 2)}
+# Since then the experts of a layer are one parameter; before, each was three linear layers (modeling_mixtral.py,
+# modeling_qwen2_moe.py, modeling_qwen3_moe.py).
+EXPERTS_TOGETHER = (5,)
+NAMED_NO_MORE = (5, 4)  # before, each step of `grouped_mm_experts_forward` had a name (integrations/moe.py of 5.3)
+PACKS_ONLY_LINEAR = (5, 5)  # since then a subclass of torch.nn.Linear is left as it is (integrations/bitsandbytes.py)
 
 
 T5_TYPES = ("t5", "mt5", "umt5")  # whose position biases are masked in each layer since they have sdpa, and once before
@@ -62,28 +102,57 @@ def has_sdpa(model_type: str, release: Release) -> bool:
 
 def boundaries_of(model_type: str) -> tuple[Release, ...]:
     """The releases with which :func:`earlier_release` changes for a type."""
-    found = {
+    own = {CACHE_OBJECTS.get(model_type, COPIED), SIGHT_TABLES.get(model_type, COPIED)}
+    own.add(OBJECTS_RETURNED.get(model_type, OBJECTS_RETURNED_OF_OTHERS) or COPIED)
+    common = {
+        *own,
+        *WEIGHTS_RETURNED,
+        COMPARED,
+        COPIED,
+        EXPERTS_TOGETHER,
+        NAMED_NO_MORE,
+        NOT_CACHED,
+        PACKS_ONLY_LINEAR,
+        SCORES_LET_GO,
+    }
+    if model_type in T5_TYPES:
+        return tuple(sorted({SDPA_SINCE[model_type], *common}))
+    found = common | {
         LAST_LOGITS.get(model_type, LAST_LOGITS_OF_OTHERS),
         LOGITS_AS_MADE.get(model_type, LOGITS_AS_MADE_OF_OTHERS),
         OWN_LOSS.get(model_type, LABELS_SHIFTED),
         LABELS_SHIFTED,
-        NOT_CACHED,
     }
-    if model_type in T5_TYPES:
-        return (SDPA_SINCE[model_type],)
     return tuple(sorted(found.union(UNCAPPED if model_type == "gemma2" else ())))
 
 
 def earlier_release(model_type: str, release: Release) -> EarlierRelease:
     """What a model of the type does under a release of transformers."""
+    found = EarlierRelease(
+        cache=_cache(model_type, release),
+        tuples_returned=release < OBJECTS_RETURNED.get(model_type, OBJECTS_RETURNED_OF_OTHERS),
+        scores_held=release < SCORES_LET_GO,
+        weights_returned=model_type in RETURNS_WEIGHTS and WEIGHTS_RETURNED[0] <= release < WEIGHTS_RETURNED[1],
+        experts_named=release < NAMED_NO_MORE,
+        experts_apart=release < EXPERTS_TOGETHER,
+        sight_table=release < SIGHT_TABLES.get(model_type, ()),
+        packs_subclasses=release < PACKS_ONLY_LINEAR,
+    )
     if model_type in T5_TYPES:
-        return EarlierRelease(biases_masked=not has_sdpa(model_type, release))
-    return EarlierRelease(
+        earlier = not has_sdpa(model_type, release)  # and hands its own `use_cache` on to the decoder
+        return found._replace(biases_masked=earlier, fills_none=earlier and release >= NOT_CACHED)
+    return found._replace(
         causal_loss=_loss(model_type, release),
-        caches=release < NOT_CACHED,
+        caches=release < NOT_CACHED and model_type not in UNCACHED_WITH_LABELS,
         uncapped=model_type == "gemma2" and UNCAPPED[0] <= release < UNCAPPED[1],
         whole_logits=release < LAST_LOGITS.get(model_type, LAST_LOGITS_OF_OTHERS),
     )
+
+
+def _cache(model_type: str, release: Release) -> CacheKind:
+    if release < CACHE_OBJECTS.get(model_type, ()):
+        return "tuples"
+    return "given" if release < COPIED else "copied"
 
 
 def _loss(model_type: str, release: Release) -> CausalLoss:

@@ -12,6 +12,7 @@ require_simulator()
 from kb.core.setup import TrainingSetup  # noqa: E402
 from kb.torch_runs.simulation import artefacts, tracer  # noqa: E402
 from kb.torch_runs.simulation.attention import Attention  # noqa: E402
+from kb.torch_runs.simulation.known import route_evenly  # noqa: E402
 from kb.torch_runs.simulation.loading import build_model, meta_model  # noqa: E402
 from kb.torch_runs.simulation.session import open_session  # noqa: E402
 from kb.torch_runs.simulation.torch_modules import torch  # noqa: E402
@@ -123,3 +124,25 @@ def _additions_in_place(config: dict[str, Any], target: int, checkpointed: bool)
         if event.name == "aten::add_" and len(shapes) > 1 and shapes[0] == shapes[1] and len(shapes[0]) != 1:
             added[shapes[0]] += 1
     return added - Counter({(48, 48): 1}) if checkpointed and config is T5 else added
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(12, [6, 6, 6, 6]), (1, [1, 1, 0, 0])])
+def test_experts_that_are_modules_get_equal_shares_of_the_tokens(tokens: int, rows: list[int]) -> None:
+    """As a mixture's layer asks for them before transformers 5: which tokens are one expert's, by a mask."""
+
+    class Mixture(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.experts = torch.nn.ModuleList(torch.nn.Identity() for _ in range(4))
+
+        def forward(self, chosen: Any) -> list[int]:
+            mask = torch.nn.functional.one_hot(chosen, num_classes=4).permute(2, 1, 0)
+            return [torch.where(mask[at])[1].shape[0] for at in range(4)]
+
+    with open_session((8, 6)) as tracer:
+        mixture = Mixture()
+        route_evenly(mixture, tracer)
+        chosen = torch.topk(torch.zeros(tokens, 4, device="cuda"), 2).indices
+        assert mixture(chosen) == rows
+        outside = torch.nn.functional.one_hot(chosen, num_classes=4)
+        assert torch.where(outside)[0].shape[0] == outside.numel()  # elsewhere nobody knows

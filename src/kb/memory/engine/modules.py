@@ -58,7 +58,7 @@ class Linear:
         product: Callable[..., Tensor] | None = None,
     ) -> None:
         self.product = product
-        packs = packs and not head and product is None  # only torch's own class is replaced
+        packs = packs and not head and (product is None or model.options.earlier.packs_subclasses)
         self.model, self.path, self.packs, self.head = model, path, packs, head
         self.a: Tensor | None = None
         self.b: Tensor | None = None
@@ -342,6 +342,16 @@ class Model:
         with self.units.running(batch) as batch:
             outputs = self.forward(*batch, smoothed=smoothed)
         return self.units.given(outputs)
+
+    def in_tuples(self) -> list[Tensor]:
+        """Keys and values that :meth:`forward` gave in tuples, which are let go of here."""
+        return []
+
+    def keeps_tuples(self) -> bool:
+        """Whether a forward pass in training gives such tuples, and autocast's wrapper makes them fp32."""
+        earlier, options = self.options.earlier, self.options
+        checkpointed = options.checkpointing and world.training  # `use_cache` is turned off
+        return bool(options.autocast) and earlier.tuples_returned and not checkpointed
 
     def gathered(self) -> AbstractContextManager[None]:
         """Around a call: what has shared out the parameters brings those together that no layer holds."""

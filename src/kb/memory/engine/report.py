@@ -83,6 +83,10 @@ def assumed_of(
     if setup.method != "full":
         targets = setup.lora_target_modules or default_targets(architecture)
         unmatched = match_targets(architecture, targets)[1] if targets else ()
+        if architecture.experts and setup.earlier.experts_apart:  # their layers are not among the architecture's
+            from kb.memory.engine.families.decoder_experts import WRAPPED  # few models need it
+
+            unmatched = tuple(name for name in unmatched if name.rpartition(".")[2] not in WRAPPED)
         if unmatched:
             assumed += (Assumption("lora.target_modules", list(unmatched), "unmatched_targets"),)
     return assumed
@@ -184,14 +188,17 @@ def _training(
 
 def follows(setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int] | None) -> bool:
     """Whether the engine follows all of the run, layer by layer, on GPUs of this compute capability."""
-    if is_deep(architecture) or one_by_one(architecture, capability):
+    if is_deep(architecture) or one_by_one(setup, architecture, capability):
         return False
     return why_not(setup, architecture) is None
 
 
-def one_by_one(architecture: Architecture, capability: tuple[int, int] | None) -> bool:
-    """Whether experts are multiplied one by one, which is not followed (``grouped_mm`` asks for 8.0)."""
-    return architecture.experts > 0 and not architecture.engine and capability is not None and capability < AMPERE
+def one_by_one(setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int] | None) -> bool:
+    """Whether experts that are one parameter are multiplied one by one, which is not followed (``grouped_mm`` asks for
+    8.0)."""
+    if setup.earlier.experts_apart or architecture.engine or not architecture.experts:
+        return False
+    return capability is not None and capability < AMPERE
 
 
 def why_not(setup: TrainingSetup, architecture: Architecture) -> str | None:

@@ -40,7 +40,7 @@ def rough_report(
     near = _nearest(setup, architecture)
     setup, architecture = near.setup, near.architecture
     assumed = assumed_of(setup, architecture, capability) + near.assumed
-    if one_by_one(architecture, capability):
+    if one_by_one(setup, architecture, capability):
         shown = ".".join(map(str, GENERATIONS[1]))
         assumed += (Assumption("gpu.compute_capability", shown, "experts_together"),)
     phases = rough_phases(setup, architecture, constants, context, capability)
@@ -140,7 +140,7 @@ def generation_of(capability: Capability) -> tuple[int, int]:
 
 
 def _run(setup: TrainingSetup, architecture: Architecture, capability: Capability) -> Run:
-    generation = GENERATIONS[1] if one_by_one(architecture, capability) else generation_of(capability)
+    generation = GENERATIONS[1] if one_by_one(setup, architecture, capability) else generation_of(capability)
     return Run(counted(setup), architecture, generation)
 
 

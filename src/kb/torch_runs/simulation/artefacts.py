@@ -7,10 +7,12 @@ Import only in the simulator's process.
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kb.core.record import NamedTuple
 from kb.torch_runs.simulation.attention import Attention, flash_attn_functions
+from kb.torch_runs.simulation.known import tell_even_spread
 
 if TYPE_CHECKING:
     import torch
@@ -52,10 +54,13 @@ def _made(data: Any, *args: Any, **named: Any) -> Any:
 _torch_tensor = torch.tensor
 
 
-def _one_hot(tensor: Any, num_classes: int = -1) -> Any:
+def _one_hot(tracer: "Tracer", tensor: Any, num_classes: int = -1) -> Any:
     """``torch.nn.functional.one_hot`` as ATen/native/Onehot.cpp has it where there is a GPU."""
     found = torch.zeros((*tensor.shape, num_classes), dtype=torch.int64, device=tensor.device)
-    return found.scatter_(-1, tensor.unsqueeze(-1), 1)
+    found = found.scatter_(-1, tensor.unsqueeze(-1), 1)
+    if tracer.routes:
+        tell_even_spread(tracer, found)
+    return found
 
 
 def _linear(tracer: "Tracer") -> Callable[..., Any]:
@@ -115,7 +120,9 @@ def patches(tracer: "Tracer", attention: Attention) -> list[Patch]:
             for module in ("torch.optim.optimizer", "torch.utils._foreach_utils")
         ),
         Patch("torch.nn.functional", "linear", _linear(tracer), "To a fake product a bias is not added in its place."),
-        Patch("torch.nn.functional", "one_hot", _one_hot, "Fake tensors are compared with every class."),
+        Patch(
+            "torch.nn.functional", "one_hot", partial(_one_hot, tracer), "Fake tensors are compared with every class."
+        ),
         Patch("torch", "tensor", _made, "A list of fake tensors is read past whoever knows their numbers."),
         Patch("torch.cuda", "empty_cache", tracer.allocator.empty_cache, "The cache to empty is the model's."),
         Patch("torch.cuda", "synchronize", _nothing, "There is no stream to wait for."),

@@ -231,6 +231,33 @@ def tell_whole_tiles(model: Any, tracer: Any) -> None:
             module.register_forward_hook(leave, always_call=True)
 
 
+def route_evenly(model: Any, tracer: Any) -> None:
+    """How many tokens an expert gets is asked of the GPU where experts are modules (transformers before 5)."""
+    from torch.nn import ModuleList
+
+    mixtures = [module for module in model.modules() if isinstance(getattr(module, "experts", None), ModuleList)]
+    if mixtures:
+        tracer.known, tracer.shaped = Known(), SHAPED
+
+    def enter(*_: Any) -> None:
+        tracer.routes = True
+
+    def leave(*_: Any) -> None:
+        tracer.routes = False
+
+    for module in mixtures:
+        module.register_forward_pre_hook(enter)
+        module.register_forward_hook(leave, always_call=True)
+
+
+def tell_even_spread(tracer: Any, hot: "torch.Tensor") -> None:
+    """Every expert gets as many pairs of a token and an expert as any other."""
+    with _disable_current_modes():
+        pairs, experts = hot.numel() // hot.shape[-1], hot.shape[-1]
+        numbers = torch.eye(experts, dtype=hot.dtype)[torch.arange(pairs) % experts]
+    tracer.known.tell(hot, numbers)
+
+
 def _plain(tensor: "torch.Tensor") -> bool:
     """A tensor of the host with its own numbers."""
     return type(tensor) is torch.Tensor and tensor.device.type == "cpu"

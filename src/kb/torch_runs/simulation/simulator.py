@@ -14,7 +14,7 @@ from kb.torch_runs.models import hears
 from kb.torch_runs.simulation.evaluate import Evaluation, evaluate
 from kb.torch_runs.simulation.generate import Decoding, generate
 from kb.torch_runs.simulation.job import BeyondPositionsError, Job
-from kb.torch_runs.simulation.known import SHAPED, Known, tell_global_tokens, tell_whole_tiles
+from kb.torch_runs.simulation.known import SHAPED, Known, route_evenly, tell_global_tokens, tell_whole_tiles
 from kb.torch_runs.simulation.loading import build_model
 from kb.torch_runs.simulation.session import open_session
 from kb.torch_runs.simulation.timeline import Event
@@ -71,6 +71,7 @@ def training_run(
         model: Any = build_model(config, setup, tracer)
         tracer.padded = setup.padded and not hears(model)
         tell_global_tokens(model, tracer)
+        route_evenly(model, tracer)
         if setup.autocast:
             as_accelerate(model, "float16" if setup.fp16 else "bfloat16")
         optimizer = train(model, setup, tracer, lengths=lengths)
@@ -94,6 +95,7 @@ def _run(job: Job, limit_bytes: int | None, *, inference: bool) -> Run:
             tracer.known, tracer.shaped = Known(), SHAPED
             tell_whole_tiles(model, tracer)
         tell_global_tokens(model, tracer)
+        route_evenly(model, tracer)
         _check_positions(model, setup)
         passed = _infer(job, model, tracer) if inference else _train_and_evaluate(job, model, tracer)
         generative = _inner(model).can_generate()

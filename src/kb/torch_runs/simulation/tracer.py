@@ -71,6 +71,7 @@ class Tracer(TorchDispatchMode):
         self.replaced: dict[Any, Callable[..., Any]] = {}
         self.known: Any = None  # numbers of fake tensors, where a model asks for them
         self.shaped: Sequence[Any] = ()
+        self.routes = False  # inside a mixture whose experts are modules
         self.in_linear = False  # inside torch.nn.functional.linear
         self.scratch: dict[Any, Callable[..., Sequence[Sequence[int]]]] = {}
         self.workspaces: dict[Any, Callable[..., Sequence[int]]] = {}

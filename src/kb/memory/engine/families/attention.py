@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
+from kb.core.setup import CacheKind
 from kb.memory.engine import ops
 from kb.memory.engine.allocator import SMALL_REQUEST
 from kb.memory.engine.tensor import F32, I64, WIDTH, Storage, Tensor, mark, new, packed
@@ -14,8 +15,8 @@ MOST_ALONE = 1 << 14  # tokens that beams are followed for one by one
 class Cache:
     """``DynamicCache``: every layer's keys and values, grown by concatenation; ``term`` is the report's."""
 
-    def __init__(self, term: str = "kv_cache_self") -> None:
-        self.term = term
+    def __init__(self, term: str = "kv_cache_self", kind: CacheKind = "copied") -> None:
+        self.term, self.kind = term, kind
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
 
@@ -31,16 +32,25 @@ class Cache:
         past = self.keys[at].shape[2] if at in self.keys else 0
         for held, tensor in ((self.keys, key), (self.values, value)):
             batch, heads, more, width = tensor.shape
-            held[at] = new((batch, heads, past + more, width), ops.promoted(key, tensor))
+            if self.kind == "copied" or past:
+                held[at] = new((batch, heads, past + more, width), ops.promoted(key, tensor))
+            else:  # maybe a view of more than itself
+                held[at] = tensor
             mark(held[at], self.term)
         return self.keys[at], self.values[at]
 
     def reorder(self) -> None:
-        """Beam search's ``index_select``: tensor by tensor, one copy above the cache."""
+        """Beam search's ``index_select``: tensor by tensor, one copy above the cache; of tuples, all above it."""
+        before = self.whole()
         for at in turns(self.keys):
             for held in (self.keys, self.values):
                 held[at] = new(held[at].shape, held[at].dtype)
                 mark(held[at], self.term)
+        del before
+
+    def whole(self) -> list[Tensor]:
+        """What lives until all of it is there anew."""
+        return [*self.keys.values(), *self.values.values()] if self.kind == "tuples" else []
 
     def grow(self, tokens: int, *, reorders: bool = False) -> None:
         """As if ``tokens`` more had been decoded; between the first and the last only the cache grows.
@@ -125,12 +135,14 @@ def _apart(key: Storage, key_row: int, value: Storage, value_row: int) -> bool:
 class PairedCache:
     """``EncoderDecoderCache``."""
 
-    def __init__(self) -> None:
-        self.own, self.cross = Cache(), Cache("kv_cache_cross")
+    def __init__(self, kind: CacheKind = "copied") -> None:
+        self.own, self.cross = Cache(kind=kind), Cache("kv_cache_cross", kind)
 
     def reorder(self) -> None:
+        before = self.own.whole(), self.cross.whole()
         self.own.reorder()
         self.cross.reorder()
+        del before
 
     def grow(self, tokens: int, *, reorders: bool) -> None:
         """As :meth:`Cache.grow` with beams: each token's reordering copies the cross-attention's cache as well."""
@@ -226,10 +238,12 @@ def eager_forward(
     wide: bool = False,
     narrow: bool = False,
     caps: bool = False,
+    holds: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """``eager_attention_forward``; ``wide`` where softmax is asked for in fp32 (Llama) and its result cast back.
 
     ``narrow``: it is cast back where it became fp32 (GPT-2); ``caps``: scores pass through a tanh (Gemma 2).
+    ``holds``: scores keep a name of their own to the end.
     """
     groups = q.shape[1] // k.shape[1]
     k = repeat_kv(k, groups)
@@ -241,9 +255,11 @@ def eager_forward(
         weights = ops.scale(weights)
     if mask is not None:
         weights = ops.add(weights, mask)
+    scores = weights if holds else None
     weights = ops.cast(ops.softmax(weights, F32), q.dtype) if wide else ops.softmax(weights)
     weights = ops.cast(weights, v.dtype) if narrow else weights
     weights = ops.dropout(weights, dropout)
     out = ops.matmul(weights, v)
     out = ops.contiguous(ops.transpose(out, 1, 2))
+    del scores
     return out, weights

@@ -270,6 +270,7 @@ class Bart(Model):
     reenters = False
     stack = "encoder"
     root = "model"
+    filled: PairedCache | None = None  # by a forward pass, of whose outputs it is, where nothing is generated
 
     @property
     def stack_paths(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -314,17 +315,27 @@ class Bart(Model):
     def forward(self, *batch: Any, smoothed: bool = False) -> tuple[Any, ...]:
         ids, padding, labels = batch
         decoder_ids = self.collate(labels) if smoothed else shifted_right(labels)
+        earlier = self.options.earlier
+        kept = earlier.caches and (not world.training or self.keeps_tuples())
+        self.filled = PairedCache(earlier.cache) if kept else None
         decoded, encoded = self.model(ids, padding, decoder_ids)
         world.recording.term = "activations_head"
         logits = self.head(decoded)
         rows, length, vocabulary = logits.shape
         loss = None if smoothed else ops.cross_entropy(ops.view(logits, (rows * length, vocabulary)), labels)
-        return loss, logits, encoded
+        return loss, logits, encoded, partial(setattr, self, "filled", None)
+
+    def in_tuples(self) -> list[Tensor]:
+        if self.filled is None or not self.keeps_tuples():
+            return []
+        held = (self.filled.own, self.filled.cross)
+        self.filled = None
+        return [tensor for cache in held for tensor in (*cache.keys.values(), *cache.values.values())]
 
     def model(self, ids: Tensor, padding: Any, decoder_ids: Tensor) -> tuple[Tensor, Tensor]:
         """``BartModel``: the decoder's and the encoder's last states."""
         encoded = self.encoder(ids, padding)
-        return self.decoder(decoder_ids, padding, encoded), encoded
+        return self.decoder(decoder_ids, padding, encoded, self.filled), encoded
 
     def head(self, decoded: Tensor) -> Tensor:
         """The logits, and ``final_logits_bias`` added out of place: a buffer of the weights' type."""

@@ -29,6 +29,7 @@ class Decoder(Model):
     """A causal language model with its head."""
 
     flattens = shards = True
+    filled: Cache | None = None  # by a forward pass, of whose outputs it is
     decodes = False  # whether ``generate`` has made it ready for a token at a time (``_optimize_model_for_decode``)
     forces_end = False
     trains_rows = True
@@ -107,7 +108,8 @@ class Decoder(Model):
 
     def forward(self, *batch: Any, smoothed: bool = False) -> tuple[Any, ...]:
         ids, padding, labels = batch
-        cache = self.cache() if self.options.earlier.caches and not world.training else None  # of the outputs
+        kept = self.keeps_tuples() if world.training else self.options.earlier.caches
+        self.filled = cache = self.cache() if kept else None  # of the outputs
         x = self.base(ids, padding, cache=cache)
         world.recording.term = "activations_head"
         return self.loss_and_logits(x, labels, smoothed=smoothed)
@@ -122,6 +124,10 @@ class Decoder(Model):
         if shift == "wide":
             logits = ops.cast(logits, F32)
         return None if smoothed else causal_loss(logits, labels, shift), logits
+
+    def in_tuples(self) -> list[Tensor]:
+        cache, self.filled = self.filled, None
+        return [*cache.keys.values(), *cache.values.values()] if cache is not None and self.keeps_tuples() else []
 
     @property
     def fuses(self) -> bool:
@@ -231,8 +237,10 @@ class Decoder(Model):
 
     def cache(self) -> Cache:
         """What ``generate`` keeps of this model's layers."""
-        window = self.architecture.window
-        return SlidingCache(self.slides, window) if window and any(self.slides) else Cache()
+        window, kind = self.architecture.window, self.options.earlier.cache
+        if window and any(self.slides) and kind == "copied":  # DynamicSlidingWindowLayer came with 4.56
+            return SlidingCache(self.slides, window)
+        return Cache(kind=kind)
 
     # What ``generate`` asks of a model that sees, whose processor says of each token of which kind it is.
 

@@ -71,22 +71,33 @@ class Experts:
         weights = ops.view(scores, pairs)
         _, order = new(pairs, I64), new(pairs, I64)
         rows = by_expert.rows_at(x, new(pairs, I64))
+        held = []
+        if self.model.options.earlier.experts_named:
+            held.append(rows)
+            rows = by_expert.rows_at(rows, order)
         weights_by_expert = by_expert.rows_at(weights, order)
         whole = new(pairs, I32)
         counted = new((self.number,), I32)
         offsets = new((self.number,), I32)
         out = self.multiplied(rows, self.up, offsets)
+        if held:
+            held.append(out)
         gate, up = ops.split(out, (self.width, self.width))
         out = ops.mul(self.act(gate), up)
         del gate, up
+        if held:
+            held.append(out)
         out = self.multiplied(out, self.down, offsets)
         weighted = ops.mul(out, ops.unsqueeze(weights_by_expert, 1))
         back = new(pairs, I64)
         places = new(pairs, I64)
         del places
+        if held:
+            del out
+            held.append(weighted)
         weighted = by_expert.rows_at(weighted, back)
         found = ops.cast(by_expert.summed_over(weighted, self.each), x.dtype)
-        del whole, counted, rows, _
+        del whole, counted, rows, held, _
         return found
 
     def batched(self, x: Tensor, scores: Tensor) -> Tensor:
@@ -111,16 +122,68 @@ class Experts:
         return by_expert.grouped(ops.cast(rows, weights.dtype), ops.transpose(weights, 1, 2), offsets)
 
 
+class RouterApart:
+    """The router before transformers 5: a linear layer, whose softmax is in fp32."""
+
+    def __init__(self, model: Any, path: str) -> None:
+        a = model.architecture
+        self.each, self.normed = a.experts_per_token, a.shares_normed
+        self.gate = Linear(model, path, a.d_model, a.experts)
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        logits = self.gate(x)
+        top, at = by_expert.most_likely(ops.softmax(logits, F32), self.each)
+        if self.normed:
+            top = by_expert.divided_here(top, by_expert.summed(top))
+        return logits, ops.cast(top, x.dtype), at
+
+
+class Expert(GatedMlp):
+    """``MixtralBlockSparseTop2MLP``, ``Qwen2MoeMLP``."""
+
+    def __init__(self, model: Any, path: str) -> None:
+        self.names = ("w1", "w3", "w2") if model.architecture.model_type == "mixtral" else GatedMlp.names
+        super().__init__(model, path, model.architecture.expert_ff)
+
+
+class ExpertsApart:
+    """Experts before transformers 5, one after another; each gets as many pairs of a token and itself as any other."""
+
+    def __init__(self, model: Any, path: str) -> None:
+        a, self.path = model.architecture, path
+        self.each = a.experts_per_token
+        self.experts = [Expert(model, f"{path}.{at}") for at in range(a.experts)]
+
+    def __call__(self, x: Tensor, scores: Tensor, at: Tensor) -> Tensor:
+        pairs, number = x.shape[0] * self.each, len(self.experts)
+        found = new(x.shape, x.dtype)  # zeros
+        mask = new((pairs, number), I64)  # one_hot
+        state = out = places = None
+        for expert, mine in enumerate(self.experts):
+            rows = pairs // number + (expert < pairs % number)
+            if not rows:
+                continue
+            world.inside["Experts"] = self.path
+            places = new((rows, 2), I64)  # nonzero
+            state = by_expert.rows_at(x, places, rows)
+            out = ops.mul(mine(state), by_expert.rows_at(scores, places, rows, 1))
+            found = by_expert.added_rows(found, ops.cast(out, x.dtype), places)
+        del mask, state, out, places
+        return found
+
+
 class Mixture:
     """``…SparseMoeBlock``; ``shared``: a feed-forward beside the experts that every token passes (Qwen2-MoE)."""
 
     def __init__(self, model: Any, path: str, *, wide: bool = False, experts_first: bool = False) -> None:
         a, self.path, self.shared = model.architecture, path, None
-        if experts_first:
-            self.experts = Experts(model, f"{path}.experts")
-        self.router = Router(model, f"{path}.gate", wide=wide)
-        if not experts_first:
-            self.experts = Experts(model, f"{path}.experts")
+        apart = model.options.earlier.experts_apart
+        experts: Any = ExpertsApart if apart else Experts
+        if experts_first and not apart:
+            self.experts = experts(model, f"{path}.experts")
+        self.router: Any = RouterApart(model, f"{path}.gate") if apart else Router(model, f"{path}.gate", wide=wide)
+        if apart or not experts_first:
+            self.experts = experts(model, f"{path}.experts")
         if a.shared_ff:
             self.shared = GatedMlp(model, f"{path}.shared_expert", a.shared_ff)
             self.shared_gate = Linear(model, f"{path}.shared_expert_gate", a.d_model, 1)

@@ -9,8 +9,11 @@ from kb.memory.engine import ops
 from kb.memory.engine.families.attention import Cache, eager_forward, for_flash, heads_of, sdpa_forward
 from kb.memory.engine.families.decoder_inputs import DROPPED
 from kb.memory.engine.families.decoder_projections import as_it_is
+from kb.memory.engine.families.decoder_written import table_of_sight
 from kb.memory.engine.tensor import Tensor
 from kb.memory.engine.world import world
+
+ROTARY_POSITIONS = 2048  # of GPT-NeoX, whose architecture says none: the default of GPTNeoXConfig
 
 
 class Attention:
@@ -40,6 +43,8 @@ class Attention:
         self.turned = round(a.d_kv * a.rotary)
         self.turn = traits.turn if not a.turns or a.turns[at] else as_it_is
         self.table = traits.table(a)
+        if self.table is None and model.options.earlier.sight_table:
+            self.table = table_of_sight(a, ROTARY_POSITIONS)
         if self.table:
             model.buffer(*self.table)
 

@@ -230,6 +230,7 @@ def check_run(a: Architecture, setup: TrainingSetup) -> None:
     if a.model_type in REMOTE:
         refuse(a.model_type, setup)
     written, mixture = traits.written is not None, a.model_type in experts.TYPES
+    together = mixture and not setup.earlier.experts_apart
     wraps = setup.method != "full" and experts.wrapped(setup.lora_target_modules)
     rewards = setup.post is not None and setup.post.kind == "reward"
     refused = {
@@ -237,9 +238,9 @@ def check_run(a: Architecture, setup: TrainingSetup) -> None:
         "FSDP": setup.fsdp and written,
         "ZeRO-3": setup.zero_stage == 3 and (written or mixture or bool(traits.positions)),  # tables beside the words'
         "reward": rewards and (written or traits.scores_apart),
-        "LoRA on experts": mixture and wraps,
+        "LoRA on experts": together and wraps,
         "output_router_logits": a.router_loss,
-        f"experts of {a.expert_ff}": mixture and bool(a.expert_ff % experts.STEP or a.d_model % experts.STEP),
+        f"experts of {a.expert_ff}": together and bool(a.expert_ff % experts.STEP or a.d_model % experts.STEP),
     }
     for name, refuses in refused.items():
         if refuses:

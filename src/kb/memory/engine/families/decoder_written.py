@@ -18,9 +18,9 @@ def table_of_angles(a: Architecture) -> tuple[Shape, str]:
     return (a.max_positions or 0, round(a.d_kv * a.rotary)), F32
 
 
-def table_of_sight(a: Architecture) -> tuple[Shape, str]:
-    """GPT-Neo's ``bias``: which tokens a token sees."""
-    positions = a.max_positions or 0
+def table_of_sight(a: Architecture, usual: int = 0) -> tuple[Shape, str]:
+    """GPT-Neo's ``bias``: which tokens a token sees; ``usual``: positions where the architecture says none."""
+    positions = a.max_positions or usual
     return (1, 1, positions, positions), BOOL
 
 

@@ -65,7 +65,8 @@ class SelfAttention:
         v = heads_of(self.v(x), heads)
         weights = None
         if self.model.options.eager:
-            out, weights = eager_forward(q, k, v, mask, dropout=self.dropout)
+            holds = self.model.options.earlier.scores_held
+            out, weights = eager_forward(q, k, v, mask, dropout=self.dropout, holds=holds)
         else:
             out = sdpa_forward(q, k, v, mask, dropout=self.dropout)
         out = ops.reshape(out, x.shape)
@@ -78,7 +79,7 @@ class BertLayer:
     """``BertLayer``: its attention's weights live until it returns, its wide activation until its norm is made."""
 
     def __init__(self, model: "Encoder", path: str) -> None:
-        a = model.architecture
+        a, self.model, self.returns = model.architecture, model, model.options.earlier.weights_returned
         self.path, self.dropout = path, DROPPED if a.hidden_dropout else 0.0
         self.attention = self.attention_of(model, f"{path}.attention.self")
         self.dense = Linear(model, f"{path}.attention.output.dense", a.d_model, a.d_model, bias=True)
@@ -93,8 +94,11 @@ class BertLayer:
 
     def __call__(self, x: Tensor, mask: Any) -> Tensor:
         world.inside["BertLayer"] = self.path
-        attended, _ = self.attend(x, mask)
-        return self.feed_forward(attended)
+        attended, weights = self.attend(x, mask)
+        x = self.feed_forward(attended)
+        if self.returns and not (world.training and self.model.options.checkpointing):  # of a recomputed layer, nobody
+            self.model.returned = weights
+        return x
 
     def attend(self, x: Tensor, mask: Any) -> tuple[Tensor, Any]:
         out, weights = self.attention(x, mask)
@@ -295,7 +299,10 @@ class Encoder(Model):
         if self.widen is not None and not self.traits.always_widened:
             embedded = self.widen(embedded)
         eager = embedded.dtype if options.eager else None
-        mask = padding_mask(rows, length, length, padding, eager=eager, padded=options.padded)
+        if eager and options.earlier.scores_held:  # get_extended_attention_mask
+            mask: Any = new((rows, 1, 1, length), options.dtype)
+        else:
+            mask = padding_mask(rows, length, length, padding, eager=eager, padded=options.padded)
         sequence = self.stack(embedded, mask)
         return sequence, self.head.pooled(sequence)
 
@@ -305,4 +312,5 @@ class Encoder(Model):
             x = self.widen(x)
         for layer in self.layers:
             x = self.layer(layer, x, mask)
+        self.returned = None
         return x

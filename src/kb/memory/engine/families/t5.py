@@ -62,11 +62,11 @@ class T5Attention:
             if held:
                 k, v = held.update(self.at, k, v)
         fills = model.fills_cache and not (model.options.checkpointing and world.training)
-        if self.decoder and not decoding and fills:
+        if self.decoder and not decoding and fills and not model.options.earlier.fills_none:
             # the Trainer's use_cache=False does not reach the decoder's own config: it fills a cache
-            copies = [ops.copied(k), ops.copied(v)]
-            k, v = copies
-            model.cache.append(copies)
+            if model.options.earlier.cache == "copied":
+                k, v = ops.copied(k), ops.copied(v)
+            model.cache.append([k, v])
         if model.options.earlier.biases_masked:
             out, bias, weights = self.eager_once_masked(q, k, v, mask, bias)
         else:
@@ -368,6 +368,9 @@ class T5(Model):
         rows, length, vocabulary = logits.shape
         loss = None if smoothed else ops.cross_entropy(ops.view(logits, (rows * length, vocabulary)), labels)
         return loss, logits, encoded, self.cache.clear
+
+    def in_tuples(self) -> list[Tensor]:
+        return [tensor for pair in self.cache for tensor in pair] if self.keeps_tuples() else []
 
     def scaled(self, sequence: Tensor) -> Tensor:
         """A tied head's input is scaled by the model's width."""

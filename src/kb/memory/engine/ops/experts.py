@@ -6,10 +6,14 @@ from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, like, new, seen_as
 from kb.memory.engine.world import world
 
 
-def rows_at(tensor: Tensor, at: Tensor) -> Tensor:
-    """``tensor[at]``: a copy; its gradient is added to zeros of the whole (``index_backward``)."""
+def rows_at(tensor: Tensor, at: Tensor, rows: int = 0, columns: int = 0) -> Tensor:
+    """``tensor[at]``: a copy; its gradient is added to zeros of the whole (``index_backward``).
+
+    ``rows`` where ``at`` holds more than where those are, and ``columns`` where not all of each is picked.
+    """
     node = record(_rows_back, (tensor,), (at,), tensor.shape)
-    return new((*at.shape, *tensor.shape[1:]), tensor.dtype, None, node)
+    shape = (rows, columns or tensor.shape[1]) if rows else (*at.shape, *tensor.shape[1:])
+    return new(shape, tensor.dtype, None, node)
 
 
 def _rows_back(node: Node, grad: Tensor) -> Gradients:
@@ -34,6 +38,18 @@ def _grouped_back(node: Node, grad: Tensor) -> Gradients:
     by_rows = None if rows is None else new(rows[1], grad.dtype)
     del kept
     return by_rows, by_weights
+
+
+def added_rows(tensor: Tensor, rows: Tensor, at: Tensor) -> Tensor:
+    """``tensor.index_add_(0, at, rows)``; the rows are kept for their gradient's shape."""
+    return seen_again(tensor, record(_added_back, (tensor, rows), (at, rows), rows.shape))
+
+
+def _added_back(node: Node, grad: Tensor) -> Gradients:
+    kept = saved(node)
+    by_rows = None if node.edges[1] is None else new(node.extra, grad.dtype)
+    del kept
+    return (grad if node.edges[0] is not None else None), by_rows
 
 
 def summed_over(tensor: Tensor, times: int) -> Tensor:

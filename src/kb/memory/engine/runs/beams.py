@@ -16,7 +16,7 @@ class Answer:
 
     def __init__(self, model: Any, mask: Any, encoded: Tensor, call: Call, wrapped: str | None) -> None:
         self.model, self.call, self.wrapped = model, call, wrapped
-        self.mask, self.encoded, self.cache = mask, encoded, PairedCache()
+        self.mask, self.encoded, self.cache = mask, encoded, PairedCache(model.options.earlier.cache)
         self.prompt = model.prompt
         self.ids: Any = None
 

@@ -204,7 +204,7 @@ def _segment(features: Tensor, prompt: int) -> list[Tensor]:
 
 def _greedy_answer(model: Any, rows: int, decoding: Decoding, mask: Tensor, encoded: Tensor) -> None:
     """``_sample`` of an encoder-decoder: a token of the answer at a time."""
-    cache = PairedCache()
+    cache = PairedCache(model.options.earlier.cache)
     forced = new((), I64) if model.forces_end else None
     unfinished = new((rows,), I64)
     out: Any = None

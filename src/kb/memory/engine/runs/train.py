@@ -224,12 +224,17 @@ def outputs_of(model: Model, batch: list[Any], *, smoothed: bool = False) -> tup
     with autocast(kind):
         loss, logits, *kept = model.run(*batch, smoothed=smoothed)
     more = beside_logits(kept)
+    tuples = model.in_tuples()
     if kind:
-        logits, *more = (tensor and ops.cast(tensor, F32) for tensor in (logits, *more))
+        behind = 1 + len(tuples)  # those before live until all are there
+        wide = [tensor and ops.cast(tensor, F32) for tensor in (logits, *tuples, *more)]
+        logits, tuples, more = wide[0], wide[1:behind], wide[behind:]
+        del wide
     if model.reducer is not None:
         from kb.memory.engine.ddp import through_sink
 
         loss, logits, *more = through_sink(model, (loss, logits, *more))
+    del tuples
     return loss, logits, kept[1] if len(kept) > 1 else None, *more
 
 

@@ -1,0 +1,58 @@
+"""What GRPO takes where nothing says it, by release of TRL."""
+
+import pytest
+
+from catalog_sample import load_catalog
+from kb.advice.check import Checker
+from kb.config.reader import read_units
+from kb.core.hardware import Machine
+from kb.core.setup import TrainingSetup
+
+CATALOG = load_catalog()
+GRPO = (
+    "model_name_or_path: Qwen/Qwen2.5-0.5B\nreward_funcs: [accuracy_reward]\nnum_generations: 8\n"
+    "per_device_train_batch_size: 8\ngradient_accumulation_steps: 4\nlog_completions: true\nlearning_rate: 1.0e-6\n"
+)
+
+
+def setup_of(release: tuple[int, ...] | None, more: str = "") -> TrainingSetup:
+    (unit,) = read_units(GRPO + more, "grpo.yaml", CATALOG.dialects, CATALOG.facts)
+    versions = {"trl": release} if release else {}
+    setup = Checker(CATALOG, Machine(), versions=lambda library, *_: versions.get(library)).prepare(unit).setup
+    assert setup is not None and setup.post is not None and setup.post.kind == "grpo"
+    return setup
+
+
+@pytest.mark.parametrize(
+    ("release", "answer", "reference", "rows"),
+    [
+        ((0, 16, 1), 256, "model", 8),
+        ((0, 18, 2), 256, "model", 32),
+        ((0, 19, 1), 256, "none", 32),
+        ((1, 8), 256, "none", 32),
+        ((1, 16), 512, "none", 32),
+        (None, 512, "none", 32),
+    ],
+)
+def test_answers_reference_and_rows_are_those_of_the_release(release, answer, reference, rows) -> None:
+    post = setup_of(release).post
+    assert post is not None
+    assert (post.completion, post.reference, post.generated_rows) == (answer, reference, rows)
+
+
+def test_what_the_config_says_counts_in_every_release() -> None:
+    post = setup_of((0, 16, 1), "beta: 0.0\nmax_completion_length: 100\n").post
+    assert post is not None
+    assert (post.completion, post.reference) == (100, "none")
+
+
+def test_the_weight_of_an_earlier_release_is_listed() -> None:
+    assumed = {each.name: each.value for each in setup_of((0, 18, 2)).assumed}
+    assert assumed["trl.beta"] == 0.04
+    assert "trl.beta" not in {each.name for each in setup_of((0, 19, 1)).assumed}
+
+
+@pytest.mark.parametrize(("release", "bf16"), [((0, 18, 2), False), ((0, 19), True), ((1, 16), True)])
+def test_bf16_is_the_trainers_own_before_0_19(release, bf16) -> None:
+    assert setup_of(release).bf16 is bf16
+    assert setup_of(release, "bf16: true\n").bf16 is True
