@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from effort import EXHAUSTIVE
 from kb.core.text import LANGUAGES
 from packages import made_once
 from site_browser import Browser, start_browser
@@ -16,7 +17,8 @@ from site_server import Server, serve
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both languages, strict, in a temporary folder. ``KB_TEST_SITE`` names one that was built before instead."""
+    """Both languages, strict, in a temporary folder: every page, with what fits for a few models (``--preview``) where
+    not everything is looked at. ``KB_TEST_SITE`` names one that was built before instead."""
     if built := os.environ.get("KB_TEST_SITE"):
         return Path(built)
     require_builder()
@@ -28,7 +30,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
             patch.setenv("KB_SITE_URL_EN", f"{ADDRESS}en/")
             for language in LANGUAGES:
                 patch.setenv(f"KB_EDIT_URL_{language.upper()}", f"{EDITED}docs/{language}/{{path}}")
-            build_site(str(ROOT), print, str(folder / "site"))
+            build_site(str(ROOT), print, str(folder / "site"), preview=not EXHAUSTIVE)
 
     return made_once(tmp_path_factory, "site", make) / "site"
 
