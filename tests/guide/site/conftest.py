@@ -13,6 +13,7 @@ from site_browser import Browser, start_browser
 from site_html import ADDRESS, EDITED, Page, read_pages
 from site_needs import ROOT, require_browser, require_builder
 from site_server import Server, serve
+from warm_runs import KEPT
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +27,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def make(folder: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XDG_CACHE_HOME", str(KEPT))
             patch.setenv("KB_SITE_URL", ADDRESS)
             patch.setenv("KB_SITE_URL_EN", f"{ADDRESS}en/")
             for language in LANGUAGES:

@@ -1,14 +1,13 @@
 """The small chooser of the first page: the setting that ``kb recommend`` gives, by the same engine, on click."""
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from site_browser import DESKTOP, PHONE, Browser
 from site_needs import ROOT
+from warm_runs import run_text
 
 LIMIT = 150_000  # bytes that the first page may bring before a reader does anything
 _BROUGHT = """
@@ -41,8 +40,7 @@ new PerformanceObserver((list) => {
 
 def recommended(model: str, gpu: str) -> dict[str, Any]:
     """The config of ``kb recommend``."""
-    command = [sys.executable, "-m", "kb", "recommend", "--model", model, "--gpu", gpu, "--format", "json"]
-    run = subprocess.run(command, cwd=ROOT / "src", capture_output=True, text=True, check=False, timeout=120)
+    run = run_text("kb", "recommend", "--model", model, "--gpu", gpu, "--format", "json", cwd=ROOT / "src")
     config: dict[str, Any] = json.loads(run.stdout)["config"]
     return config
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from site_needs import ROOT, require_builder
+from warm_runs import KEPT
 
 SECONDS = 300
 PAGES = ("index.md", "case.md", "systems.md", "memory.md")
@@ -70,7 +71,7 @@ def spoil(copy: Path) -> Iterator[Spoil]:
 
 def run(copy: Path, *command: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "LC_ALL": "C.UTF-8", "PYTHONIOENCODING": "utf-8"}
-    environment["KB_SITE_PREVIEW"] = "true"
+    environment |= {"KB_SITE_PREVIEW": "true", "XDG_CACHE_HOME": str(KEPT)}
     return subprocess.run(
         [sys.executable, "-m", *command],
         cwd=copy, env=environment, capture_output=True, encoding="utf-8", timeout=SECONDS, check=False,
