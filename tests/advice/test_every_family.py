@@ -69,7 +69,15 @@ PLACES = {name: place for place, name in enumerate(MODELS)}
 def kind_of(model: Model) -> tuple[object, ...]:
     """What of a model commands and reports tell apart; what the memory engine follows, each type, its own tests do."""
     arch = model.architecture
-    return (arch.family, arch.head, arch.engine, arch.hears, arch.vision is not None, arch.experts > 0, bool(arch.window))
+    return (
+        arch.family,
+        arch.head,
+        arch.engine,
+        arch.hears,
+        arch.vision is not None,
+        arch.experts > 0,
+        bool(arch.window),
+    )
 
 
 # One of each kind; all with --exhaustive.

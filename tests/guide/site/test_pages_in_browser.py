@@ -183,8 +183,8 @@ def test_every_figure_of_a_page_says_where_it_comes_from(seen: Any, path: str) -
 
 
 def test_what_is_wider_than_a_phone_says_so_and_nothing_else_does(browser: Browser) -> None:
-    browser.visit("gpus/rtx-3090/", size=PHONE)
-    frame = browser.wait("document.querySelector('.kb-wide[data-kb-more]')")  # a row for each model
+    browser.visit("models/mt5-base/", size=PHONE)
+    frame = browser.wait("document.querySelector('.kb-wide[data-kb-more]')")  # a row for each GPU
     said = browser.ask("return getComputedStyle(arguments[0], '::before').content", frame)
     assert re.search(r"열 [1-9]개가 더", said)
     browser.visit("", size=PHONE)
