@@ -98,6 +98,7 @@ def test_the_engine_is_judged_by_the_phases_that_were_held_out() -> None:
 
 
 @pytest.mark.parametrize(("model", "gpu"), [("mt5-base", "rtx-3090"), ("mt5-xl", "rtx-3090"), ("t5-base", "a100-80gb")])
+@pytest.mark.long
 def test_the_first_table_says_what_the_chooser_says(model: str, gpu: str) -> None:
     said = choice_object({"model": model, "gpu": gpu}, LIBRARY.words)["ways"]
     own = next(way for way in said if way["chosen"])

@@ -106,6 +106,7 @@ def test_every_remedy_that_a_log_can_show_has_its_answer() -> None:
 
 
 @pytest.mark.parametrize("language", ["ko", "en"])
+@pytest.mark.long
 def test_the_example_of_the_python_page_runs_as_it_stands(language: str, capsys: pytest.CaptureFixture[str]) -> None:
     with open(f"docs/{language}/api.md", encoding="utf-8") as stream:
         source = stream.read().partition("```python\n")[2].partition("```")[0]

@@ -67,6 +67,7 @@ def test_every_gpu_of_the_contract_has_a_row() -> None:
 
 
 @each_row
+@pytest.mark.long
 def test_row_matches_its_schema(row: dict[str, Any]) -> None:
     schema = json.loads((RULES / "schema/hardware.json").read_text("utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)

@@ -182,6 +182,7 @@ def test_row_lists_every_source_it_cites(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.long
 def test_built_model_has_the_parameters_of_its_row() -> None:
     if missing := [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"{', '.join(missing)} not installed")

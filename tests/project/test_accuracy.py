@@ -29,6 +29,8 @@ from rivals import ask  # noqa: E402
 from truth_lengths import lengths_of  # noqa: E402
 from truth_rows import truth_rows  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 CATALOG = load_catalog()
 GRID = sorted(TRACES.glob("grid_*.json"))
 PUBLISHED = {

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,8 @@ from kb.config.log.text import read_lines
 from kb.report.diagnosis_report import diagnosis_json
 from report_sample import words
 from yaml_file import read_yaml
+
+pytestmark = pytest.mark.long
 
 REMEDIES = load_guide()["remedies"]
 EXCERPTS = read_yaml(Path(__file__).parent.parent / "data" / "logs" / "excerpts.yaml")

@@ -20,6 +20,8 @@ from kb.report.json_parts import to_json
 from kb.report.markdown import escaped
 from kb.report.values import is_hidden, printable
 
+pytestmark = pytest.mark.long
+
 HOSTILE = "\x9b31m\u202egnp\u200b\u2066\xad\u3164\ufe0f\U000e0041\x1b]0;\x07\x85\ufeff"
 PIECES = st.sampled_from(
     [*HOSTILE, "\n", "\r", "\t", "값", "`", "|", "<b>", "::error::", "@user", "#1", " ", "a", "👩‍🚀"]

@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from hypothesis import assume, given, settings
@@ -15,6 +17,8 @@ from kb.core.setup import TrainingSetup
 from kb.core.units import GIB, tenths
 from kb.memory import UnsupportedArchitectureError, predict
 from kb.memory.search import largest_within
+
+pytestmark = pytest.mark.long
 
 setups = st.fixed_dictionaries(
     {

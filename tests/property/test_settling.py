@@ -19,6 +19,8 @@ from kb.session.project import Project
 from kb.session.rule_examples import KINDS, ExampleRunner
 from kb.session.settling import Settling
 
+pytestmark = pytest.mark.long
+
 CATALOG = load_catalog(whole=True)
 RUNNER = ExampleRunner(CATALOG)
 SHIPPED = sorted(

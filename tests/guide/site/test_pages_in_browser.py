@@ -30,7 +30,7 @@ KINDS = [f"{prefix}{path}" for path in (*NAVIGATION, *GENERATED) for prefix in (
 READ_OUT = [KINDS[at + (at // 2) % 2] for at in range(0, len(KINDS), 2)]
 DARKENED = [path for at, path in enumerate(READ_OUT) if not at or at // 2 % 2]
 ALIKE = 2
-# Both languages are built, strictly, and read as files; each page is looked at in one of them, with --exhaustive in both.
+# Both languages are built, strictly, and read as files; a page is seen here in one of them, with --exhaustive in both.
 LOOKED_AT = [path if path in READ_OUT else pytest.param(path, marks=pytest.mark.exhaustive) for path in KINDS]
 every_page = pytest.mark.parametrize("path", LOOKED_AT, ids=lambda path: path or "ko")
 
