@@ -111,11 +111,7 @@ def on_pre_build(config: MkDocsConfig) -> None:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """A page without a translation is shown in Korean, and said so.
-
-    English pages are read from the last to the first: both languages are built side by side and ask the memory engine
-    the same, so that each finds half of the answers where the other has kept them.
-    """
+    """A page without a translation is shown in Korean, and said so."""
     if config.extra["lang"] == SOURCE:
         return files
     for file in [file for file in files if file.src_uri.startswith(SHARED)]:
@@ -124,21 +120,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         file = File(uri, source_folder(config), config.site_dir, config.use_directory_urls)
         files.append(file)
         log.info("%s has no translation", uri)
-    _turn_round(files)
     return files
-
-
-def _turn_round(files: Files) -> None:
-    for file in reversed(list(files)):
-        files.remove(file)
-        files.append(file)
-
-
-def on_env(env: Any, config: MkDocsConfig, files: Files) -> None:
-    """All pages are read; they are written in the order of their names, in which the search ranks equals."""
-    if config.extra["lang"] != SOURCE:
-        _turn_round(files)
-        _SHOWN.reverse()
 
 
 def source_folder(config: MkDocsConfig) -> str:
