@@ -17,6 +17,8 @@ from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.run import Input, run
 
+pytestmark = pytest.mark.long
+
 TEXT = Text("", "")
 
 
@@ -126,7 +128,6 @@ def fixed(
     return done, path.read_text("utf-8"), said
 
 
-@pytest.mark.long
 def test_of_rivals_for_the_same_memory_one_is_made_in_a_pass(checker: FileChecker, tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(TOO_LARGE, "utf-8")
@@ -175,7 +176,6 @@ def test_an_edit_that_changes_nothing_is_dropped(checker: FileChecker) -> None:
     assert names(Edit("set", "training.bf16", 1)) == ["training.bf16"], "1 is not true"
 
 
-@pytest.mark.long
 def test_a_fix_that_cannot_be_made_gives_way_to_the_next_rival(checker: FileChecker, tmp_path: Path) -> None:
     text = TOO_LARGE.replace("training:", "size: &size 14\ntraining:").replace("size: 16", "size: *size")
     _, after, said = fixed(text, checker, tmp_path)
@@ -184,7 +184,6 @@ def test_a_fix_that_cannot_be_made_gives_way_to_the_next_rival(checker: FileChec
     assert [key for key, _ in said] == ["fix.applied"], "the finding whose fix was in the way is gone"
 
 
-@pytest.mark.long
 def test_a_fix_that_cannot_be_made_is_said(checker: FileChecker, tmp_path: Path) -> None:
     text = "general: {model_name: google/mt5-base}\nhalf: &half true\ntraining: {fp16: *half}\n"
     _, after, said = fixed(text, checker, tmp_path, unsafe=False)

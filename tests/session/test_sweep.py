@@ -16,6 +16,8 @@ from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.run import Input, run
 
+pytestmark = pytest.mark.long
+
 SWEEP = """\
 program: train.py
 method: bayes
@@ -65,7 +67,6 @@ def summary(units: list[UnitResult]) -> dict[str, object]:
     return dict(finding.facts)
 
 
-@pytest.mark.long
 def test_the_worst_combination_comes_first_with_its_prediction(checker: FileChecker) -> None:
     units = checked(SWEEP, checker)
     worst = units[0]
@@ -110,7 +111,6 @@ parameters:
     assert sweep.document([0] * 6).plain()["optimizer"]["steps"] == 8
 
 
-@pytest.mark.long
 def test_a_sweep_of_millions_is_bounded_and_says_so(checker: FileChecker) -> None:
     rows = "".join(
         f"  {name}: {{values: {list(range(1, 101))}}}\n"
