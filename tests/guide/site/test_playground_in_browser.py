@@ -416,8 +416,9 @@ def test_a_rules_page_opens_its_example_there(browser: Browser, site: Path, lang
     browser.driver.find_element("css selector", "a.md-button[href*='playground']").click()
     answer = browser.wait("window.kbAnswer")
     assert rule in {row["rule"] for unit in answer["report"]["files"] for row in unit["findings"]}
-    assert browser.wait(f"document.querySelector('[data-rule={rule}]')")
-    link = browser.ask(f"return document.querySelector('[data-rule={rule}] a').href")
+    finding = f"""document.querySelector('[data-rule="{rule}"]')"""
+    assert browser.wait(finding)
+    link = browser.ask(f"return {finding}.querySelector('a').href")
     assert link == f"{browser.server.address}{below}rules/{rule}/"
 
 
