@@ -89,6 +89,7 @@ def test_symptoms_stand_below_what_ran_short() -> None:
 
 
 @pytest.mark.parametrize("library", [KO, EN], ids=["ko", "en"])
+@pytest.mark.long
 def test_a_remedy_shows_what_the_command_answers_to_a_real_log(library) -> None:  # type: ignore[no-untyped-def]
     shown = remedy_page(library, library.entry("remedies", "gpu-oom"))
     assert "per_device_train_batch_size: 16 → 8, gradient_accumulation_steps: 2 → 4" in shown
