@@ -33,17 +33,18 @@ unexport PYTHONPATH
 export PYTHONNOUSERSITE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-exhaustive quick lint format rules site serve bench bench-accuracy bench-grid bench-gpu bench-host bench-releases bench-site dist dist-rules sbom constraints hashes clean
+.PHONY: help demo test test-exhaustive test-site quick lint format rules site serve bench bench-accuracy bench-grid bench-gpu bench-host bench-releases bench-site dist dist-rules sbom constraints hashes clean
 
 help:
 	@echo 'make demo         install into $(VENV)/ and check the configs in examples/'
 	@echo 'make test         install what the tests need, then run them (ARGS="-k name" narrows; WORKERS=4 at once)'
 	@echo 'make test-exhaustive  also those that are many of a kind, and more examples of each property'
+	@echo 'make test-site    build the whole site for its tests and read every page, link and table of it'
 	@echo 'make quick        the tests that need no torch, browser, wheel or process: under a minute'
 	@echo 'make lint         ruff (lint and format), vulture (dead code) and mypy --strict'
 	@echo 'make format       let ruff rewrite what it can'
 	@echo 'make rules        check every rule file and run every rule example'
-	@echo 'make site         build the guide in both languages into site/; make serve shows it on this machine'
+	@echo 'make site         build the guide in both languages into site/ (ARGS=--preview: soon); make serve shows it here'
 	@echo 'make bench        time kb beside yamllint and check-jsonschema; results in bench/results/'
 	@echo 'make bench-accuracy  predictions beside measurements, traces and other programs (ARGS="--truth DIR")'
 	@echo 'make bench-grid   trace the grid that predictions are tested against; hours, can be stopped and started'
@@ -97,6 +98,11 @@ test: $(DEV)
 test-exhaustive: $(DEV)
 	$(RUN) -m pytest -ra --exhaustive $(SPREAD) $(ARGS)
 
+# The other tests look at a preview of the site. Needs neither torch nor a browser.
+test-site: $(DOCS)
+	$(RUN) $(PIP) pytest hypothesis filelock
+	$(RUN) -m pytest -ra --exhaustive tests/guide/site/test_built_site.py tests/guide/site/test_prose.py $(ARGS)
+
 # Without torch, a browser, a wheel, processes and what is marked long: what a change of code or rules meets first.
 quick: $(DEV)
 	$(RUN) -m pytest --quick --numprocesses 2 --dist loadfile $(ARGS)
@@ -113,10 +119,10 @@ format: $(DEV)
 
 # Needs Node.js with npm: what pages load comes from there, by docs/npm/package-lock.json.
 site: $(DOCS)
-	$(RUN) -m kb.site build
+	$(RUN) -m kb.site build $(ARGS)
 
 serve: $(DOCS)
-	$(RUN) -m kb.site serve
+	$(RUN) -m kb.site serve $(ARGS)
 
 rules: $(DEMO)
 	$(RUN) -m kb.rules validate

@@ -113,6 +113,7 @@ def test_a_model_that_is_not_known_leaves_its_facts_unknown() -> None:
     assert result.note == "model_not_known"
 
 
+@pytest.mark.long
 def test_without_a_gpu_the_gpus_facts_are_unknown_and_every_known_gpu_is_judged() -> None:
     checker = Checker(CATALOG, machine(gpu="none"))
     result = checker.check(unit(MT5 + "training: {bf16: true, per_device_train_batch_size: 8}\n"))
@@ -122,6 +123,7 @@ def test_without_a_gpu_the_gpus_facts_are_unknown_and_every_known_gpu_is_judged(
     assert sizes == sorted(sizes)
 
 
+@pytest.mark.long
 def test_the_batch_that_fits_holds_the_effective_batch() -> None:
     text = MT5 + "training: {bf16: true, per_device_train_batch_size: 96, gradient_accumulation_steps: 2}\n"
     batch, accumulation = fact(text, "fit.train_batch"), fact(text, "fit.accumulation")

@@ -66,6 +66,27 @@ MODELS = {model.id: model for model in models()}
 PLACES = {name: place for place, name in enumerate(MODELS)}
 
 
+def kind_of(model: Model) -> tuple[object, ...]:
+    """What of a model commands and reports tell apart; what the memory engine follows, each type, its own tests do."""
+    arch = model.architecture
+    return (
+        arch.family,
+        arch.head,
+        arch.engine,
+        arch.hears,
+        arch.vision is not None,
+        arch.experts > 0,
+        bool(arch.window),
+    )
+
+
+# One of each kind; all with --exhaustive.
+FIRST = {kind_of(model): name for name, model in reversed(MODELS.items())}.values()
+every_model = pytest.mark.parametrize(
+    "name", [name if name in FIRST else pytest.param(name, marks=pytest.mark.exhaustive) for name in MODELS]
+)
+
+
 @pytest.fixture(scope="module")
 def checkers() -> dict[str, FileChecker]:
     wanted = Question.of(gpu="rtx-3090", gpus=1, host_memory="60GB", cpus="8")
@@ -88,7 +109,7 @@ def finite(data: object) -> bool:
     return not isinstance(data, float) or math.isfinite(data)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@every_model
 def test_an_estimate_is_an_answer_or_a_reason(name, checkers):
     checker = checkers[name]
     tasks = ("train", "evaluate", "generate")
@@ -112,7 +133,7 @@ def test_an_estimate_is_an_answer_or_a_reason(name, checkers):
     assert told >= len(PRECISIONS)  # of no model is every answer a reason
 
 
-@pytest.mark.parametrize("name", MODELS)
+@every_model
 def test_a_check_a_recommendation_and_a_plan_are_made(name, checkers):
     checker = checkers[name]
     model = MODELS[name]

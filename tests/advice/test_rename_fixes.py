@@ -58,6 +58,7 @@ def test_ten_evaluation_steps_take_more_than_one_unless_text_is_generated() -> N
         assert grown == 0 if generates else grown > 2**30
 
 
+@pytest.mark.long
 def test_a_raised_accumulation_is_said_to_raise_the_loss_of_an_encoder_decoder() -> None:
     text = (
         "general: {{model_name: google/mt5-base}}\n"

@@ -187,6 +187,7 @@ def test_the_fact_has_pytorchs_name() -> None:
 @pytest.mark.parametrize(
     ("model", "named"), [("mt5-base", None), ("phi-3-mini", "float32"), ("qwen2.5-0.5b", "float32")]
 )
+@pytest.mark.long
 def test_a_recommended_config_names_the_type_that_the_library_might_not_take(model: str, named: str | None) -> None:
     from kb.advice.answer import answer
     from kb.report.recommend.config import settings_of

@@ -67,6 +67,7 @@ def test_a_target_length_is_shown_only_where_it_means_something(model: str, leng
     assert f"<td>{lengths}</td>" in fits_by_model(LIBRARY, [row])
 
 
+@pytest.mark.long
 def test_every_measured_run_stands_with_its_prediction_and_error() -> None:
     shown = measured_rows(LIBRARY)
     runs = sum(
@@ -98,6 +99,7 @@ def test_the_engine_is_judged_by_the_phases_that_were_held_out() -> None:
 
 
 @pytest.mark.parametrize(("model", "gpu"), [("mt5-base", "rtx-3090"), ("mt5-xl", "rtx-3090"), ("t5-base", "a100-80gb")])
+@pytest.mark.long
 def test_the_first_table_says_what_the_chooser_says(model: str, gpu: str) -> None:
     said = choice_object({"model": model, "gpu": gpu}, LIBRARY.words)["ways"]
     own = next(way for way in said if way["chosen"])
@@ -109,6 +111,7 @@ def test_the_first_table_says_what_the_chooser_says(model: str, gpu: str) -> Non
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.long
 def test_the_chooser_begins_with_what_it_answers_when_it_is_asked(language: str) -> None:
     library = load_library(language)
     found = re.search(r'data-given="([^"]*)"', chooser(library, "t5-base", "rtx-3090"))
@@ -140,6 +143,7 @@ def test_an_unknown_comparison_is_said_with_those_there_are() -> None:
         compare(LIBRARY, "batch", "mt5-base", "rtx-3090", 4)
 
 
+@pytest.mark.long
 def test_the_notes_stand_beside_kb_with_reasons_and_errata() -> None:
     shown = noted_settings(LIBRARY, model="mt5-xl")
     assert "<b>kb</b>" in shown and "../errata/mt5-xl-in-24gb.md" in shown

@@ -89,6 +89,7 @@ def test_symptoms_stand_below_what_ran_short() -> None:
 
 
 @pytest.mark.parametrize("library", [KO, EN], ids=["ko", "en"])
+@pytest.mark.long
 def test_a_remedy_shows_what_the_command_answers_to_a_real_log(library) -> None:  # type: ignore[no-untyped-def]
     shown = remedy_page(library, library.entry("remedies", "gpu-oom"))
     assert "per_device_train_batch_size: 16 → 8, gradient_accumulation_steps: 2 → 4" in shown
@@ -106,6 +107,7 @@ def test_every_remedy_that_a_log_can_show_has_its_answer() -> None:
 
 
 @pytest.mark.parametrize("language", ["ko", "en"])
+@pytest.mark.long
 def test_the_example_of_the_python_page_runs_as_it_stands(language: str, capsys: pytest.CaptureFixture[str]) -> None:
     with open(f"docs/{language}/api.md", encoding="utf-8") as stream:
         source = stream.read().partition("```python\n")[2].partition("```")[0]

@@ -88,6 +88,7 @@ def configs_of(common: Mapping[str, Any], values: Mapping[str, list[Any]]) -> li
 
 
 @pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.long
 def test_a_config_of_a_grid_is_told_as_it_is_alone(name: str) -> None:
     configs = configs_of(*GRIDS[name])
     for config, row in zip(configs, kb.predict_many(configs, BOX), strict=True):

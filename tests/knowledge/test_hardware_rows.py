@@ -66,6 +66,7 @@ def test_every_gpu_of_the_contract_has_a_row() -> None:
     assert set(CONTRACT) <= set(ROWS)
 
 
+@pytest.mark.long
 @each_row
 def test_row_matches_its_schema(row: dict[str, Any]) -> None:
     schema = json.loads((RULES / "schema/hardware.json").read_text("utf-8"))

@@ -103,6 +103,7 @@ def same(written: Recording, whole: Recording) -> None:
 
 @settings(max_examples=examples(20, 100), deadline=None)
 @given(st.sampled_from(sorted(CONFIGS)), SETUPS)
+@pytest.mark.long
 def test_what_is_written_of_a_deep_model_is_what_it_asks_for(name: str, options: dict[str, Any]) -> None:
     setup = setup_of(options)
     try:

@@ -308,6 +308,7 @@ setups = st.fixed_dictionaries(
 
 @given(setups, st.sampled_from(ARCHITECTURES), st.booleans())
 @settings(max_examples=examples(40, 200), deadline=None)
+@pytest.mark.long
 def test_every_run_has_a_nearest_run_or_is_refused_by_name(
     setup: TrainingSetup, architecture: Architecture, sharded: bool
 ) -> None:

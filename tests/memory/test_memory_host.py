@@ -120,6 +120,7 @@ WORST_FIRST = ("oom", "tight", "fits")
     offload=st.booleans(),
     limits=st.tuples(st.integers(0, 400 * GB), st.integers(0, 400 * GB)),
 )
+@pytest.mark.long
 def test_a_larger_limit_never_makes_the_verdict_worse(workers, batch, ranks, method, offload, limits) -> None:
     setup = TrainingSetup(
         dataloader_num_workers=workers,
@@ -163,6 +164,7 @@ def on_host(text: str, limit: int, gpus: int = 1) -> dict[str, str]:
         ("Qwen/Qwen2.5-7B", "dataloader_num_workers: 4", 8),
     ],
 )
+@pytest.mark.long
 def test_a_larger_limit_never_brings_a_worse_finding(model: str, more: str, gpus: int) -> None:
     text = (
         f"model_name_or_path: {model}\noutput_dir: o\nlearning_rate: 1.0e-4\nper_device_train_batch_size: 4\n{more}\n"

@@ -33,6 +33,7 @@ NO_CONTEXT = Context(0, 0, 0)
 
 
 @pytest.mark.parametrize("kind", TRACES)
+@pytest.mark.long
 def test_rough_answers_agree_with_traces_of_the_real_code(kind: str) -> None:
     errors = {}
     for architecture, setup, row in sample.traces(kind)[::EACH]:

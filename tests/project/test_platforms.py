@@ -168,6 +168,7 @@ def test_ci_tries_every_system_and_python() -> None:
     assert job["steps"][-1]["run"] == ".ci/try"
 
 
+@pytest.mark.exhaustive  # each system's own job runs it; an installed kb is tried by test_packaging.py too
 def test_what_ci_tries_on_every_system_works_here(installed: Path, tmp_path: Path) -> None:
     path = os.pathsep.join([str(installed), os.environ["PATH"]])
     said = call([ROOT / ".ci" / "try"], tmp_path, env={"PATH": path, "XDG_CACHE_HOME": str(tmp_path)})

@@ -107,7 +107,16 @@ def test_every_command_of_kb_is_shown() -> None:
 ELSEWHERE = ("kb site build", "kb rules test")
 
 
-@pytest.mark.parametrize("line", [line for line in commands("en") if line not in ELSEWHERE])
+# Asks for many recommendations; test_rules_diff.py has its smaller kin.
+LONGEST = "kb rules diff HEAD"
+SHOWN = [
+    pytest.param(line, marks=pytest.mark.exhaustive) if line == LONGEST else line
+    for line in commands("en")
+    if line not in ELSEWHERE
+]
+
+
+@pytest.mark.parametrize("line", SHOWN)
 def test_every_command_that_is_shown_runs(
     line: str, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catalog_sample import load_guide
+from effort import examples
 from kb.advice.diagnosis import Diagnosis, diagnose
 from kb.advice.log_lines import clean, is_quoted, message_start
 from kb.advice.log_scan import LogLine
@@ -18,6 +20,8 @@ from kb.config.log.text import read_lines
 from kb.report.diagnosis_report import diagnosis_json
 from report_sample import words
 from yaml_file import read_yaml
+
+pytestmark = pytest.mark.long
 
 REMEDIES = load_guide()["remedies"]
 EXCERPTS = read_yaml(Path(__file__).parent.parent / "data" / "logs" / "excerpts.yaml")
@@ -54,7 +58,7 @@ def of(text: str) -> Diagnosis:
 
 
 @given(st.lists(LINE, max_size=30).map("\n".join))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40, 100), deadline=None)
 def test_no_text_breaks_it_and_the_answer_is_always_json(text: str) -> None:
     result = of(text)
     assert "causes" in diagnosis_json(result, words("ko"))
@@ -65,7 +69,7 @@ def test_no_text_breaks_it_and_the_answer_is_always_json(text: str) -> None:
 
 
 @given(st.binary(max_size=4000))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40, 100), deadline=None)
 def test_no_bytes_break_the_reading(raw: bytes) -> None:
     try:
         rows = list(read_lines(io.BufferedReader(io.BytesIO(raw)), "log"))
@@ -76,7 +80,7 @@ def test_no_bytes_break_the_reading(raw: bytes) -> None:
 
 
 @given(st.sampled_from(EXCERPTS), ORDINARY)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(40, 80), deadline=None)
 def test_ordinary_lines_before_it_change_only_the_line_number(row: dict[str, Any], before: list[str]) -> None:
     head = "".join(line.format(at) + "\n" for at, line in enumerate(before))
     alone, behind = of(row["log"]), of(head + row["log"])

@@ -14,11 +14,14 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from kb.commands import check, estimate, plan
 from kb.integrations import browser
 from kb.report.json_parts import to_json
 from kb.report.markdown import escaped
 from kb.report.values import is_hidden, printable
+
+pytestmark = pytest.mark.long
 
 HOSTILE = "\x9b31m\u202egnp\u200b\u2066\xad\u3164\ufe0f\U000e0041\x1b]0;\x07\x85\ufeff"
 PIECES = st.sampled_from(
@@ -59,7 +62,9 @@ def config_with(text: str) -> str:
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=examples(12, 25),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(TEXTS, st.sampled_from(("ko", "en")), st.sampled_from(ALL).map(lambda one: (one,)))
 @example(HOSTILE, "en", ALL)

@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from hypothesis import assume, given, settings
@@ -15,6 +17,8 @@ from kb.core.setup import TrainingSetup
 from kb.core.units import GIB, tenths
 from kb.memory import UnsupportedArchitectureError, predict
 from kb.memory.search import largest_within
+
+pytestmark = pytest.mark.long
 
 setups = st.fixed_dictionaries(
     {
@@ -62,7 +66,7 @@ def predicted(setup, architecture, **where):
 
 
 @given(setups, architectures)
-@settings(max_examples=examples(60, 100), deadline=None)
+@settings(max_examples=examples(30, 100), deadline=None)
 def test_ledgers_add_up_and_bands_are_ordered(setup, architecture):
     report = predicted(setup, architecture, gpu=sample.RTX_3090)
     for phase in report.phases:
@@ -84,7 +88,7 @@ def test_ledgers_add_up_and_bands_are_ordered(setup, architecture):
 @given(
     setups, architectures, st.sampled_from(["per_device_train_batch_size", "max_source_length", "max_target_length"])
 )
-@settings(max_examples=examples(40, 70), deadline=None)
+@settings(max_examples=examples(20, 70), deadline=None)
 def test_a_larger_batch_or_length_never_needs_less(setup, architecture, field):
     def train(s):
         return predicted(s, architecture).phase("train").peak_allocated_bytes

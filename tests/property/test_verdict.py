@@ -5,6 +5,7 @@ as severe as the prediction is certain.
 from functools import lru_cache
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,8 @@ from kb.advice.check import Checker
 from kb.config.reader import ConfigReader
 from kb.core.memory_report import OVER
 from kb.machine.detect import detect
+
+pytestmark = pytest.mark.long
 
 CATALOG = load_catalog()
 SMALLEST = sorted(CATALOG.gpus, key=lambda name: (CATALOG.gpus[name].memory_total, name))[:8]

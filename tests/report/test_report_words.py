@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
+import pytest
+
 import report_sample as sample
 from catalog_sample import load_catalog, shallow
 from every_row import for_every
@@ -85,6 +87,7 @@ def predictions() -> Iterator[MemoryReport]:
             yield predict(setup, family, constants=constants)
 
 
+@pytest.mark.long
 def test_every_term_moment_and_assumption_of_the_memory_model_has_a_name() -> None:
     used: set[str] = set()
     for report in predictions():

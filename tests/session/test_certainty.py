@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog_sample import load_catalog, shallow_catalog
+from effort import EXHAUSTIVE
 from kb.advice.question import Question
 from kb.config.files import ConfigError
 from kb.core.expression import compile_tree, deciding_facts, is_unknown
@@ -171,7 +172,7 @@ def test_the_panel_and_the_findings_agree_on_every_example(tmp_path: Path) -> No
     question = Question.of(gpu=gpu, host_memory="32GB", cpus="8")
     one = file_checker(shallow._replace(gpus=gpus), Project(), question, checking)
     judged: Counter[str] = Counter()
-    for rule, number, text in EXAMPLES:
+    for rule, number, text in EXAMPLES if EXHAUSTIVE else EXAMPLES[::3]:
         name = "x.json" if text.lstrip().startswith("{") else "x.yaml"
         try:
             results = one.check(text.encode(), str(tmp_path / name)).results
@@ -186,7 +187,8 @@ def test_the_panel_and_the_findings_agree_on_every_example(tmp_path: Path) -> No
             assert (status in OVER) is bool(over), (rule, number, status, over)
             likely = bool(result.if_so) or status == "likely_oom"
             assert not over or over & {"warning" if likely else "error", "error"}, (rule, number, over)
-    assert judged.total() > 150 and judged["oom"] > 50 and judged["fits"] > 50 and judged["likely_oom"]
+    assert judged.total() > (150 if EXHAUSTIVE else 50) and judged["likely_oom"]
+    assert min(judged["oom"], judged["fits"]) > (50 if EXHAUSTIVE else 15)
 
 
 TREES = st.recursive(

@@ -17,6 +17,8 @@ from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.run import Input, run
 
+pytestmark = pytest.mark.long
+
 TEXT = Text("", "")
 
 

@@ -24,7 +24,7 @@ def command(arguments: Sequence[str], language: str) -> int:
 
     from kb.guide.build import build_site
 
-    site = build_site(root, say)
+    site = build_site(root, say, preview=options.preview)
     cli.put(cli.said(words, "site.built", path=os.path.relpath(site)) + "\n")
     if options.action == "serve":
         _serve(site, options.port, words)
@@ -40,6 +40,7 @@ def build_parser(words: cli.Words) -> cli.Parser:
     for name in ("build", "serve"):
         made: cli.Parser = actions.add_parser(name, words=words, help=say(name), description=say(name))
         made.add_argument("--lang", choices=("ko", "en"), help=cli.said(words, "cli.option.lang"))
+        made.add_argument("--preview", action="store_true", help=say("preview"))
         if name == "serve":
             made.add_argument("--port", type=cli.number(words), default=PORT, metavar="N", help=say("port"))
     return parser

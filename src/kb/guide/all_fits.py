@@ -1,10 +1,9 @@
 """Every model on every GPU, computed once for both languages and data/, on all cores; kept until it would change."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any
 
-from kb.core.catalog import Catalog
 from kb.core.record import NamedTuple
 from kb.guide.curves import Curves
 from kb.guide.fits import Map, Row, fit_of, map_of
@@ -24,19 +23,24 @@ class Fits(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def all_fits(folder: str) -> Fits:
-    """Everything, from ``folder`` where models, GPUs, figures and memory model are those it was computed from."""
-    parts = kept(folder, "fits", _mark(), lambda: _computed(load_catalog()))
+def all_fits(folder: str, preview: bool = False) -> Fits:
+    """Everything, from ``folder`` where models, GPUs, figures and memory model are those it was computed from.
+
+    Args:
+        preview: of the typical models alone, one of each family.
+    """
+    name = "preview-fits" if preview else "fits"
+    parts = kept(folder, name, _mark(), lambda: _computed(TYPICAL_MODELS if preview else load_catalog().models))
     rows = [Row(*row) for part in parts for row in part["rows"]]
     maps = {(model, gpu): Map(*shown) if shown else None for part in parts for model, gpu, shown in part["maps"]}
     return Fits(rows, maps)
 
 
-def _computed(catalog: Catalog) -> list[dict[str, Any]]:
+def _computed(models: Collection[str]) -> list[dict[str, Any]]:
     from concurrent.futures import ProcessPoolExecutor
 
     with ProcessPoolExecutor() as pool:
-        return list(pool.map(_of_model, catalog.models.keys(), chunksize=4))
+        return list(pool.map(_of_model, models, chunksize=min(4, len(models) // 2 or 1)))
 
 
 _catalog = lru_cache(maxsize=1)(load_catalog)  # once in each process

@@ -7,11 +7,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from kb.core.text import UserError
+from kb.core.text import LANGUAGES, UserError
 from kb.guide.all_fits import all_fits
 from kb.guide.assets import fetch_assets
 from kb.guide.choices import choices
 from kb.guide.export import atom_feed, library_tables, write_data
+from kb.guide.pages import write_pages
 from kb.guide.playground import write_playground
 from kb.guide.rule_page import rules_that_open
 from kb.knowledge import load_catalog, load_guide
@@ -27,11 +28,13 @@ _MKDOCS = "import gc; gc.set_threshold(100_000, 50, 1000); from mkdocs.__main__ 
 QUIET = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
 
 
-def build_site(root: str, say: Callable[[str], None], target: str | None = None) -> str:
+def build_site(root: str, say: Callable[[str], None], target: str | None = None, *, preview: bool = False) -> str:
     """Build the site of the checkout ``root``; what a former build left is replaced once both languages are done.
 
     Args:
         target: the site's folder; ``site/`` of the checkout where it is not given.
+        preview: every page, but what fits for few models, what is recommended for one GPU, and few examples that open
+            in the playground: all that takes minutes to compute where rules or engine have changed.
 
     Returns:
         The site's folder.
@@ -47,17 +50,19 @@ def build_site(root: str, say: Callable[[str], None], target: str | None = None)
         say("assets fetched")
     write_playground(root)
     kept = os.path.join(root, "build")
-    all_fits(kept)  # before both languages ask for it
-    choices(kept)
-    rules_that_open(kept, catalog)
+    all_fits(kept, preview)  # before both languages ask for it
+    choices(kept, preview)
+    rules_that_open(kept, catalog, preview)
+    for language in LANGUAGES:  # one after the other: the second asks the memory engine what the first has asked
+        write_pages(os.path.join(root, "docs"), language, preview=preview)
     site, made = (target, f"{target}.made") if target else _places(root)
     shutil.rmtree(made, ignore_errors=True)
-    _build_languages(root, made, say)
+    _build_languages(root, made, say, preview)
     shutil.rmtree(site, ignore_errors=True)
     shutil.move(os.path.join(made, "ko"), site)
     shutil.move(os.path.join(made, "en"), os.path.join(site, "en"))
     os.rmdir(made)
-    _write_shared(root, site)
+    _write_shared(root, site, preview)
     return site
 
 
@@ -66,9 +71,9 @@ def _places(root: str) -> tuple[str, str]:
     return os.path.join(root, "site"), os.path.join(root, "build", "site")
 
 
-def _build_languages(root: str, made: str, say: Callable[[str], None]) -> None:
+def _build_languages(root: str, made: str, say: Callable[[str], None], preview: bool) -> None:
     builds = [
-        (name, _start(root, config, os.path.join(made, name)))
+        (name, _start(root, config, os.path.join(made, name), preview))
         for name, config in (("ko", "mkdocs.yml"), ("en", "mkdocs.en.yml"))
     ]
     failed = [(name, output) for name, output, code in ((n, *_end(p)) for n, p in builds) if code]
@@ -79,9 +84,9 @@ def _build_languages(root: str, made: str, say: Callable[[str], None]) -> None:
         raise UserError("site.failed", languages=", ".join(name for name, _ in failed))
 
 
-def _write_shared(root: str, site: str) -> None:
+def _write_shared(root: str, site: str, preview: bool) -> None:
     """What both languages share: tables as data, the feed of the changelog."""
-    fits = all_fits(os.path.join(root, "build"))
+    fits = all_fits(os.path.join(root, "build"), preview)
     write_data(site, library_tables(fits), load_catalog().version)
     with open(os.path.join(root, "CHANGELOG.md"), encoding="utf-8") as stream:
         feed = atom_feed(stream.read(), os.environ.get("KB_SITE_URL", "http://127.0.0.1:8000/"))
@@ -89,11 +94,12 @@ def _write_shared(root: str, site: str) -> None:
         stream.write(feed)
 
 
-def _start(root: str, config: str, target: str) -> subprocess.Popen[str]:
+def _start(root: str, config: str, target: str, preview: bool) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", _MKDOCS, "build", "--strict", "-f", config, "-d", target]
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # this kb, installed or not
     path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, **QUIET, "PYTHONPATH": path}
+    environment = {**os.environ, **QUIET, "PYTHONPATH": path, "KB_SITE_WRITTEN": "true"}
+    environment["KB_SITE_PREVIEW"] = str(preview).lower()
     return subprocess.Popen(
         command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

@@ -1,6 +1,6 @@
 """What is recommended for the models and GPUs of the first page, computed once for both languages, on all cores."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +17,7 @@ MODELS = (
     "llama-3.1-8b",
 )  # fmt: skip
 GPUS = ("t4", "v100-16gb", "rtx-3090", "rtx-4090", "a100-40gb", "a100-80gb")
+PREVIEWED = ("t5-base", "kobart", "mt5-base", "klue-roberta-base", "llama-3.2-1b"), ("rtx-3090",)
 
 
 class Way(NamedTuple):
@@ -36,9 +37,14 @@ class Choice(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def choices(folder: str) -> Mapping[tuple[str, str], Choice]:
-    """By model and GPU; from ``folder`` where all that it rests on is as it was."""
-    parts = kept(folder, "choices", _mark(), _computed)
+def choices(folder: str, preview: bool = False) -> Mapping[tuple[str, str], Choice]:
+    """By model and GPU; from ``folder`` where all that it rests on is as it was.
+
+    Args:
+        preview: of few.
+    """
+    name, shown = ("preview-choices", PREVIEWED) if preview else ("choices", (MODELS, GPUS))
+    parts = kept(folder, name, _mark(), lambda: _computed(*shown))
     return {(model, gpu): Choice(own and Way(*own), most and Way(*most)) for model, gpu, own, most in parts}
 
 
@@ -58,12 +64,12 @@ def choice_of(model: str, gpu: str) -> Choice:
     return Choice(own, most)
 
 
-def _computed() -> list[Any]:
+def _computed(models: Sequence[str], gpus: Sequence[str]) -> list[Any]:
     from concurrent.futures import ProcessPoolExecutor
 
-    pairs = [(model, gpu) for model in MODELS for gpu in GPUS]
+    pairs = [(model, gpu) for model in models for gpu in gpus]
     with ProcessPoolExecutor() as pool:
-        found = pool.map(choice_of, *zip(*pairs, strict=True), chunksize=len(GPUS))
+        found = pool.map(choice_of, *zip(*pairs, strict=True), chunksize=len(gpus))
         return [(*pair, *choice) for pair, choice in zip(pairs, found, strict=True)]
 
 

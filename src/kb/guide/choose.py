@@ -10,7 +10,7 @@ from kb.advice.usual import reads_target
 from kb.core.hardware import Gpu
 from kb.core.memory_report import STATUSES
 from kb.core.text import UserError
-from kb.guide.choices import GPUS, MODELS, Choice, Way, choices
+from kb.guide.choices import Choice, Way, choices
 from kb.guide.fits_table import by_family
 from kb.guide.library import Library
 from kb.guide.markup import badge, computed, fenced, origin, quantity, table, text
@@ -22,18 +22,20 @@ from kb.report.recommend.text import config_yaml
 from kb.report.values import short_name
 
 
-def choose_table(library: Library, folder: str) -> str:
+def choose_table(library: Library, folder: str, preview: bool = False) -> str:
     """For each model and GPU the way that the chooser starts from, with the largest batch that fits in it, and the way
     that fits most; each leads to its pages.
 
     Args:
         folder: where what takes long to compute is kept.
+        preview: of few models on few GPUs.
     """
     language, catalog = library.language, library.catalog
-    found = choices(folder)
+    found = choices(folder, preview)
+    models, gpus = (list(dict.fromkeys(names)) for names in zip(*found, strict=True))
     head = [say(language, "fits.model")]
-    head += [f"[{text(short_name(catalog.gpus[gpu]))}](gpus/{gpu}.md)" for gpu in GPUS]
-    rows = [[f"[{name}](models/{name}.md)", *(ways(library, found[name, gpu]) for gpu in GPUS)] for name in MODELS]
+    head += [f"[{text(short_name(catalog.gpus[gpu]))}](gpus/{gpu}.md)" for gpu in gpus]
+    rows = [[f"[{name}](models/{name}.md)", *(ways(library, found[name, gpu]) for gpu in gpus)] for name in models]
     return f"{table(head, rows)}\n\n{badge(library, 'computed')} {say(language, 'fits.all_computed')}"
 
 

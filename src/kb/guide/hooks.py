@@ -105,7 +105,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_pre_build(config: MkDocsConfig) -> None:
     _SHOWN.clear()
     _NAMES.clear()
-    write_pages(os.path.dirname(config.docs_dir), config.extra["lang"], log.info)
+    if not config.extra["written"]:
+        docs, preview = os.path.dirname(config.docs_dir), bool(config.extra["preview"])
+        write_pages(docs, config.extra["lang"], log.info, preview=preview)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

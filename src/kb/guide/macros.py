@@ -131,8 +131,9 @@ def define_env(env: Any) -> None:
     keep_in(Predictions(cache_folder()))  # both languages show the same
     library = load_library(env.conf["extra"]["lang"])
     folder = os.path.join(os.path.dirname(env.conf["config_file_path"]), "build")
+    preview = bool(env.conf["extra"]["preview"])
     for name, show in SHOWN.items():
-        own = partial(show, folder=folder) if name in KEEPING else show
+        own = partial(show, folder=folder, preview=preview) if name in KEEPING else show
         env.macro(_bound(own, library), name)
 
 

@@ -59,14 +59,17 @@ def _settings(rule: Rule) -> list[str]:
     return [place.rpartition(".")[2] for place in rule.at]
 
 
-def write_pages(docs: str, language: str, say: Callable[[str], None] = lambda line: None) -> int:
+def write_pages(
+    docs: str, language: str, say: Callable[[str], None] = lambda line: None, *, preview: bool = False
+) -> int:
     """Write every generated page of a language below ``docs``/``language``; pages of entries that are gone are removed.
 
     Returns:
         How many files changed.
     """
     folder, library = os.path.join(os.path.dirname(docs), "build"), load_library(language)
-    pages = dict(generated_pages(library, all_fits(folder), rules_that_open(folder, library.catalog)))
+    opening = rules_that_open(folder, library.catalog, preview)
+    pages = dict(generated_pages(library, all_fits(folder, preview), opening))
     changed = 0
     for path, page in pages.items():
         front = FRONT.format(

@@ -124,17 +124,28 @@ def _example(library: Library, rule: Rule, expect: str, *, opens: bool = False) 
 _CHECKING = ("advice", "config", "core", "integrations", "knowledge", "memory", "report", "session")
 
 
-def rules_that_open(folder: str, catalog: Catalog) -> frozenset[str]:
+def rules_that_open(folder: str, catalog: Catalog, preview: bool = False) -> frozenset[str]:
     """The rules whose example shows its finding in the playground; from ``folder`` where that was tried before.
 
     It is tried since the playground does not know which program reads a text: what rests on names may be silent there.
+
+    Args:
+        preview: the first rule of each area that does.
     """
 
     def tried() -> list[str]:
-        examples = ((rule.id, _first(rule, "fires")) for rule in catalog.rules.values())
-        return [name for name, example in examples if example and _shows(name, example)]
+        found: dict[str, list[str]] = {}
+        for rule in catalog.rules.values():
+            example = _first(rule, "fires")
+            if example and not (preview and rule.area in found) and _shows(rule.id, example):
+                found.setdefault(rule.area, []).append(rule.id)
+        return [name for names in found.values() for name in names]
 
-    return frozenset(kept(folder, "opening", mark_of(catalog.version, _CHECKING, ["guide/rule_page.py"]), tried))
+    name, mark = (
+        "preview-opening" if preview else "opening",
+        mark_of(catalog.version, _CHECKING, ["guide/rule_page.py"]),
+    )
+    return frozenset(kept(folder, name, mark, tried))
 
 
 def _state(example: Mapping[str, Any]) -> dict[str, str]:

@@ -149,7 +149,7 @@ def context_of(asked: Mapping[str, Any], folders: Sequence[str]) -> bytes:
 
     Args:
         asked: by name, values whose ``repr`` tells them apart.
-        folders: everything below them counts, by name, size and time.
+        folders: everything below them counts, by its place there, size and time. A copy of them is the same.
     """
     import hashlib
 
@@ -173,7 +173,7 @@ def _stamps(folder: str) -> list[str]:
                             pending.append(entry.path)
                     elif entry.name.endswith((".py", ".yaml", ".json")):
                         info = entry.stat()
-                        rows.append(f"{entry.path}\0{info.st_size}\0{info.st_mtime_ns}\n")
+                        rows.append(f"{entry.path[len(folder) :]}\0{info.st_size}\0{info.st_mtime_ns}\n")
         except OSError:
             continue
     return sorted(rows)

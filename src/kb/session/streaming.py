@@ -144,10 +144,11 @@ def _tree(
     jobs = 1 if options.online else options.jobs or default_jobs()
     if options.no_cache or options.online:
         return Tree(checker, render, jobs=jobs, progress=progress)
+    folders = _folders(options)
     return Tree(
         checker,
         render,
-        context=context_of(_asked(options, project, checker, style), _folders(options)),
+        context=context_of({**_asked(options, project, checker, style), "in": folders}, folders),
         cache=ResultCache(cache_folder()),
         jobs=jobs,
         progress=progress,

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 
+from effort import EXHAUSTIVE
 from kb.core.text import LANGUAGES
 from site_browser import Browser
 from site_needs import ROOT
@@ -87,6 +88,7 @@ ENGLISH = {
     "bf16 on V100": Task(r"V100 and T4 do not.*V100 16GB\s+7\.0\s+no", "search", "bf16 on V100"),
 }
 TASKS = {"ko": KOREAN, "en": ENGLISH}
+CHOOSING = "en"  # what is chosen is computed in the page, for seconds: in one language; in both with --exhaustive
 
 
 def home(language: str) -> str:
@@ -110,6 +112,8 @@ def found(browser: Browser) -> Any:
 def test_each_question_is_answered_within_two_actions(browser: Browser, found: Any, language: str) -> None:
     first, missed = found(language), []
     for name, task in TASKS[language].items():
+        if task.how == "choose" and language != CHOOSING and not EXHAUSTIVE:
+            continue
         browser.visit(home(language) + (first[task.what][0] if task.how == "search" else ""))
         if task.how == "follow":
             browser.driver.get(browser.wait(_LINK, task.what))

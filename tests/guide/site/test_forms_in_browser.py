@@ -107,7 +107,8 @@ def test_rules_are_filtered_by_words_area_library_and_severity(browser: Browser,
 
 @pytest.mark.parametrize(("path", "typed", "left"), [
     ("gpus/", "4090", 2), ("en/models/", "kobart", 8), ("errata/", "T5", 40), ("en/commands/", "diagnose", 8),
-    ("en/gpus/rtx-3090/", "mt5", 12), ("trouble/", "nccl", 12),
+    ("en/models/mt5-base/", "4090", 2), ("trouble/", "nccl", 12),
+    pytest.param("en/gpus/rtx-3090/", "mt5", 12, marks=pytest.mark.exhaustive),  # a preview has a row for few models
 ])  # fmt: skip
 def test_long_tables_are_filtered_and_hide_nothing(browser: Browser, path: str, typed: str, left: int) -> None:
     browser.visit(path)

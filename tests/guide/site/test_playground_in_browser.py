@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from catalog_sample import load_catalog
+from effort import EXHAUSTIVE
 from kb.core.text import LANGUAGES
 from site_browser import DESKTOP, PHONE, Browser
 from site_needs import ROOT
@@ -105,11 +106,17 @@ def check(browser: Browser) -> Answer:
 
 
 def examples() -> Iterator[Example]:
-    """The first example of each rule, which fires; ``kb rules test`` runs them all."""
+    """The first example of each rule, which fires; ``kb rules test`` runs them all.
+
+    Without ``--exhaustive`` one of each area in each kind of text, on a GPU that is named and on none.
+    """
+    seen = set()
     for rule in load_catalog(whole=True).rules.values():
         for number, example in enumerate(rule.examples[:1]):
-            if "base64" in example:
+            sort = (rule.area, example.get("dialect", "config"), "gpu" in example)
+            if "base64" in example or (sort in seen and not EXHAUSTIVE):
                 continue
+            seen.add(sort)
             asked = {name: example[name] for name in ("gpu", "gpus", "cpus") if name in example}
             asked |= {name: str(example[name]) for name in ("host_memory", "cpus") if name in example}
             known = {**LIBRARIES, **{name: v for name, v in example.get("versions", {}).items() if name in LIBRARIES}}
@@ -209,7 +216,7 @@ def test_nothing_is_loaded_before_the_reader_asks(fresh: Browser) -> None:
 
 def test_every_example_of_the_rules_gets_the_command_lines_answer(playground: Browser, tmp_path: Path) -> None:
     given = sorted(examples(), key=lambda example: json.dumps(example.asked, sort_keys=True))  # a machine is made once
-    assert len(given) > 300
+    assert len(given) > (300 if EXHAUSTIVE else 30)
     with ThreadPoolExecutor(1) as beside:
         command_line = beside.submit(from_command_line, tmp_path, given)
         there, here = from_browser(playground, given), command_line.result()
@@ -217,7 +224,7 @@ def test_every_example_of_the_rules_gets_the_command_lines_answer(playground: Br
     assert different == {}, (
         f"{len(different)} of {len(given)}: {json.dumps(dict(list(different.items())[:3]), indent=1)}"
     )
-    assert sum(len(answer["findings"]) for answer in here.values()) > 300
+    assert sum(len(answer["findings"]) for answer in here.values()) > 0.9 * len(given)
 
 
 def test_every_example_that_opens_there_shows_its_rule(playground: Browser, site: Path) -> None:
@@ -229,7 +236,7 @@ def test_every_example_that_opens_there_shows_its_rule(playground: Browser, site
             text = asked.pop("config")
             asked |= {"gpus": int(asked["gpus"])} if "gpus" in asked else {}
             given.append(Example(page.parent.name, text, asked))
-    assert len(given) > 200
+    assert len(given) > (200 if EXHAUSTIVE else 10)  # a preview opens one of each area
     found = from_browser(playground, sorted(given, key=lambda example: json.dumps(example.asked, sort_keys=True)))
     silent = [name for name, answer in found.items() if name not in {row[1] for row in answer.get("findings", [])}]
     assert silent == []
@@ -401,15 +408,18 @@ def test_markup_in_a_link_stays_text(browser: Browser) -> None:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_a_rules_page_opens_its_example_there(browser: Browser, language: str) -> None:
+def test_a_rules_page_opens_its_example_there(browser: Browser, site: Path, language: str) -> None:
     below = "" if language == "ko" else "en/"
-    browser.visit(f"{below}rules/t5-fp16-overflow/")
+    pages = (page for page in sorted(site.glob("en/rules/*/index.html")) if _OPENS.search(page.read_text("utf-8")))
+    rule = next(pages).parent.name
+    browser.visit(f"{below}rules/{rule}/")
     browser.driver.find_element("css selector", "a.md-button[href*='playground']").click()
     answer = browser.wait("window.kbAnswer")
-    assert "t5-fp16-overflow" in {row["rule"] for unit in answer["report"]["files"] for row in unit["findings"]}
-    assert browser.wait("document.querySelector('[data-rule=t5-fp16-overflow]')")
-    link = browser.ask("return document.querySelector('[data-rule=t5-fp16-overflow] a').href")
-    assert link == f"{browser.server.address}{below}rules/t5-fp16-overflow/"
+    assert rule in {row["rule"] for unit in answer["report"]["files"] for row in unit["findings"]}
+    finding = f"""document.querySelector('[data-rule="{rule}"]')"""
+    assert browser.wait(finding)
+    link = browser.ask(f"return {finding}.querySelector('a').href")
+    assert link == f"{browser.server.address}{below}rules/{rule}/"
 
 
 def test_without_webassembly_the_playground_says_so(browser: Browser) -> None:
