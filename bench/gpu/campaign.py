@@ -7,7 +7,8 @@
 
 Each trial's result goes to a journal at once, so that nothing is lost; in the end the journal's rows become
 rules/measurements/gpu-<name>-<date>.yaml. Trials come in a fixed shuffled order: any beginning of it is spread evenly.
-torch's figures are the process's own, so that trials beside one another change none; one that met a full GPU is left out.
+torch's figures are the process's own, so that trials beside one another change none; one that met a full GPU is left
+out.
 """
 
 import argparse

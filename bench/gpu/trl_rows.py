@@ -16,7 +16,8 @@ from kb.torch_runs.probe.rows import campaign_yaml
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("torch", "transformers", "accelerate", "peft", "bitsandbytes", "trl", "datasets", "liger-kernel")
 ABOUT = {
-    "ko": "임의 가중치의 모델과 단어 하나가 토큰 하나인 데이터로 TRL의 명령을 세 스텝 돌리고 torch의 할당·예약 메모리 최댓값을 쟀습니다. "
+    "ko": "임의 가중치의 모델과 단어 하나가 토큰 하나인 데이터로 TRL의 명령을 세 스텝 돌리고 "
+    "torch의 할당·예약 메모리 최댓값을 쟀습니다. "
     "표본은 모두 같은 길이라 배치에 패딩이 없습니다. dpo와 kto의 답은 표본의 일부이며, 보상은 답의 길이입니다.",
     "en": "TRL's commands run for three steps on models of random weights and data in which a word is a token; torch's "
     "peaks of allocated and reserved memory. All samples are equally long, so that no batch is padded. Of dpo and kto "

@@ -66,6 +66,8 @@ def test_what_a_process_holds_covers_what_torch_reserves_and_that_what_it_alloca
 
 def test_repeats_are_of_the_same_settings_and_differ_little() -> None:
     for campaign in GPU.values():
+        if campaign["id"] not in T4:
+            continue
         first: dict[tuple[Any, ...], int] = {}
         for row in campaign["rows"]:
             key = tuple(row.get(n) for n in ("model", "method", "attention", "batch", "source_length"))

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,40 +35,59 @@ def load(name: str) -> ModuleType:
 grid, rows = load("gpu_trials"), load("gpu_rows")
 
 
-def entry(recordable: bool = True, outcome: str | None = None, **trial: Any) -> dict[str, Any]:
-    given = grid.Trial("t5-base", "train", "full", "bf16", False, 8, 512, 128)._replace(**trial)
+CONFIG = {"model_type": "t5", "vocab_size": 32128, "d_model": 768}
+
+
+def entry(recordable: bool = True, outcome: str | None = None, **setup: Any) -> dict[str, Any]:
+    given = grid.Trial("t5-base", CONFIG, {"bf16": True, **setup}, ("train",))
     sizes = {"allocated_bytes": 2**30, "reserved_bytes": 2**30, "process_bytes": 2**31}
-    result = {"outcome": outcome} if outcome else {"trainable": 222903552, "phases": {"load": sizes, "train": sizes}}
+    measured = {"trainable": 222903552, "gpu_memory_bytes": 23 * 2**30, "retries": 0}
+    result = {"outcome": outcome} if outcome else {**measured, "phases": {"load": sizes, "train": sizes}}
     return {
         "id": given.id,
         "trial": given._asdict(),
         "date": "2026-11-21",
-        "machine": {"gpu_name": "NVIDIA L4", "gpu_memory_bytes": 23 * 2**30, "driver": "570.1", "cpus": 4},
+        "machine": {"gpu_name": "NVIDIA L4", "driver": "570.1", "cpus": 4},
         "stack": {"torch": "2.13.0+cu130"},
         "recordable": recordable,
         "result": result,
     }
 
 
-def test_the_grid_has_a_dozen_sizes_of_everything() -> None:
+def test_the_trials_are_the_engine_s_own_rows_and_published_models() -> None:
     trials = list(grid.trials())
-    assert len(set(trials)) == len(trials)
-    kinds = Counter((t.model, t.task, t.method, t.precision, t.gradient_checkpointing) for t in trials)
-    assert set(kinds.values()) == {12}
-    assert {t.model for t in trials} == {"t5-base", "mt5-base", "kobart", "qwen2-0.5b"}
-    for model in grid.MODELS:
-        trained = {kind[2:] for kind in kinds if kind[:2] == (model, "train")}
-        assert len(trained) == 2 * (3 + 3 + 2)  # full and LoRA in three precisions, QLoRA in two; checkpointing or not
-        assert (model, "evaluate", "full", "bf16", False) in kinds
-        assert (model, "generate", "full", "fp16", False) in kinds
+    assert len({trial.id for trial in trials}) == len(trials)
+    models = {trial.model for trial in trials}
+    assert {"t5-base", "kobart", "gpt2", "llama-few-layers", "bert-few-layers"} <= models
+    assert {phase for trial in trials for phase in trial.phases} == {"train", "evaluate", "generate"}
+    varied = [trial for trial in trials if trial.lengths]
+    assert sum(trial.expandable for trial in varied) * 2 == len(varied)  # each with and without expandable segments
+    assert not any(trial.expandable for trial in trials if not trial.lengths)
+
+
+def test_any_beginning_of_the_order_holds_the_models_evenly() -> None:
+    trials = grid.shuffled(list(grid.trials()), 7)
+    models = len({trial.model for trial in trials})
+    assert len({trial.model for trial in trials[:models]}) == models
+    assert [trial.id for trial in trials] == [trial.id for trial in grid.shuffled(list(grid.trials()), 7)]
 
 
 def test_rows_of_a_gpu_answer_to_the_schema() -> None:
-    text = rows.as_yaml("gpu-l4-2026-11-21", [entry(), entry(batch=16, outcome="oom")])
+    text = rows.as_yaml("gpu-l4-2026-11-21", [entry(), entry(per_device_train_batch_size=16)])
     document = yaml.safe_load(text)
     jsonschema.Draft202012Validator(SCHEMA).validate(document)
-    assert [row.get("outcome") for row in document["rows"]] == [None, "oom"]
+    assert [row["setup"].get("per_device_train_batch_size") for row in document["rows"]] == [None, 16]
     assert document["models"]["t5-base"]["architecture"]["vocab_size"] == 32128
+    assert document["machine"]["gpu"] == "l4"
+
+
+def test_what_met_a_full_gpu_or_gave_memory_back_is_not_taken_for_measured() -> None:
+    crowded = entry(per_device_train_batch_size=2)
+    crowded["result"]["retries"] = 1
+    emptied = entry(per_device_train_batch_size=4)
+    emptied["result"]["phases"]["train"] = {"allocated_bytes": 2**30, "reserved_bytes": 2**31, "process_bytes": 2**30}
+    (row,) = yaml.safe_load(rows.as_yaml("gpu-l4", [crowded, emptied]))["rows"]
+    assert row["phases"]["train"] == {"allocated_bytes": 2**30, "reserved_bytes": 2**31}
 
 
 def test_rows_of_a_cpu_and_failed_runs_are_not_recorded() -> None:
@@ -78,7 +96,7 @@ def test_rows_of_a_cpu_and_failed_runs_are_not_recorded() -> None:
 
 
 def test_machines_are_not_mixed() -> None:
-    other = entry(batch=1)
+    other = entry(per_device_train_batch_size=1)
     other["machine"] = {**other["machine"], "driver": "580.2"}
     with pytest.raises(ValueError, match="mixes several of machine"):
         rows.as_yaml("gpu-l4", [entry(), other])
@@ -87,10 +105,10 @@ def test_machines_are_not_mixed() -> None:
 def test_a_line_cut_short_is_left_out_of_the_journal(tmp_path: Path) -> None:
     journal = tmp_path / "deeper" / "journal.jsonl"
     rows.append(journal, entry())
-    rows.append(journal, entry(batch=2))
+    rows.append(journal, entry(per_device_train_batch_size=2))
     with journal.open("a") as stream:
-        stream.write('{"id": "t5-base/train')
-    assert set(rows.read_journal(journal)) == {entry()["id"], entry(batch=2)["id"]}
+        stream.write('{"id": "t5-base train')
+    assert set(rows.read_journal(journal)) == {entry()["id"], entry(per_device_train_batch_size=2)["id"]}
 
 
 def campaign(journal: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -105,7 +123,7 @@ def campaign(journal: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 def test_the_way_of_a_trial_on_a_cpu(tmp_path: Path) -> None:
     """The real Trainer on a tiny T5: every phase is passed, and a second run does not repeat what the journal holds."""
     journal = tmp_path / "journal.jsonl"
-    arguments = ("--device", "cpu", "--tiny", "--only", "t5-tiny/train/full/bf16/True/1/", "--timeout", "500")
+    arguments = ("--device", "cpu", "--tiny", "--only", "t5-tiny train", "--timeout", "500")
     first = campaign(journal, *arguments, "--no-write")
     (found,) = rows.read_journal(journal).values()
     assert first.returncode == 0, first.stderr

@@ -10,7 +10,7 @@ from kb.guide.accuracy import bench_results
 from kb.guide.drawings import svg, svg_text
 from kb.guide.library import Library, load_library
 from kb.guide.markup import badge, held
-from kb.guide.measured_runs import Run, measured_runs
+from kb.guide.measured_runs import OF_THE_BENCH, Run, measured_runs
 from kb.guide.site_words import say
 from kb.report.values import short_name
 
@@ -41,9 +41,41 @@ def _proof() -> Proof:
     return Proof(runs, allocated, process, list(dict.fromkeys(gpus)))
 
 
+class Scored(NamedTuple):
+    """A campaign that ``bench/accuracy.py`` scores: phases, and errors of allocated memory."""
+
+    id: str
+    gpu: str
+    methods: frozenset[str]
+    phases: int
+    mean: float
+    worst: float
+
+
+def _scored(library: Library) -> list[Scored]:
+    """The campaigns of many rows, as the bench last found them; none of one that it has not seen."""
+    results, found = bench_results()["measured"], []
+    for name, campaign in library.rows("measurements").items():
+        rows = campaign["rows"]
+        if not OF_THE_BENCH & rows[0].keys():
+            continue
+        lines = [
+            (line["rows"], line["scores"]["kb"])
+            for line in results
+            if line["group"].startswith(f"{name}, ") and line["quantity"] == "allocated"
+        ]
+        if lines:
+            phases = sum(count for count, _ in lines)
+            mean = sum(count * score["mean"] for count, score in lines) / phases
+            worst = max((score["worst"] for _, score in lines), key=abs)
+            methods = frozenset(row["setup"].get("method", "full") for row in rows if "setup" in row)
+            found.append(Scored(name, campaign["machine"]["gpu"], methods, phases, mean, worst))
+    return found
+
+
 def accuracy_summary(library: Library) -> str:
     """How far off, on what, and what no measured run has tested."""
-    found, judged = _proof(), bench_results()["verdicts"]
+    found, judged, scored = _proof(), bench_results()["verdicts"], _scored(library)
     gpus = library.catalog.gpus
     methods = {run.setup.method for run in found.runs}
     values = {
@@ -56,11 +88,32 @@ def accuracy_summary(library: Library) -> str:
         "process": _mean(found.process),
         "process_worst": _worst(found.process),
     }
-    untested = [library.words.named("attempt", name) for name in METHODS if name not in methods]
-    untested += [say(library.language, "proof.other_gpus", count=len(gpus) - len(found.gpus))]
+    tested = methods.union(*(each.methods for each in scored))
+    untested = [library.words.named("attempt", name) for name in METHODS if name not in tested]
+    untested += [
+        say(library.language, "proof.other_gpus", count=len(gpus) - len({*found.gpus, *(each.gpu for each in scored)}))
+    ]
     untested += [] if judged["ran_out"] else [say(library.language, "proof.ran_out")]
     left = say(library.language, "proof.untested", what=", ".join(untested))
-    return f"{say(library.language, 'proof.summary', **values)} {badge(library, 'measured')}\n\n{left}"
+    mark = badge(library, "measured")
+    told = [f"{say(library.language, 'proof.summary', **values)} {mark}"]
+    told += [f"{_told(library, each)} {mark}" for each in scored]
+    return "\n\n".join([*told, left])
+
+
+def _told(library: Library, scored: Scored) -> str:
+    campaign = library.rows("measurements")[scored.id]
+    kind = "commands" if "config" in campaign["rows"][0] else "runs"
+    return say(
+        library.language,
+        f"proof.scored_{kind}",
+        gpu=short_name(library.catalog.gpus[scored.gpu]),
+        rows=len(campaign["rows"]),
+        models=len(campaign["models"]),
+        phases=scored.phases,
+        mean=f"{100 * scored.mean:.2g} %",
+        worst=f"{100 * scored.worst:+.2g} %",
+    )
 
 
 def proof_line(library: Library) -> str:

@@ -137,6 +137,8 @@ def _trl(settings: Settings, setup: TrainingSetup, family: str) -> list[Row]:
         rows.append(("model.torch_dtype", "dtype", "bfloat16" if setup.bf16 else "float16"))
     if "training.bf16" not in settings:
         rows.append(("", "bf16", False))  # TRL turns it on by itself
+    if setup.method != "full":
+        rows.append(("", "lora_dropout", setup.lora_dropout))  # TRL's commands have one of their own
     kind = setup.post.kind if setup.post is not None else ""
     if kind in _OF_TRAINER:
         rows.append(("", *_OF_TRAINER[kind]))
