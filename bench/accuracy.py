@@ -67,11 +67,11 @@ def main() -> int:
     if options.simulate:
         from accuracy_simulated import level_1
 
-        for name, answer in level_1(rows, catalog.constants).items():
+        for name, answer in level_1([row for row in rows if not row.own], catalog.constants).items():
             predictions[name][LEVEL_1] = answer
     python = None if options.no_rivals else rivals.install()
     others = rivals.ask(
-        [*traces, *(row for row in rows if not row.lengths)], load_guide()["formulas"]["guide-gpu-memory"], python
+        [*traces, *(row for row in rows if not row.own)], load_guide()["formulas"]["guide-gpu-memory"], python
     )
     for name, answers in others.answers.items():
         predictions[name].update(answers)
@@ -248,7 +248,7 @@ def as_markdown(rows: Sequence[Row], traces: Sequence[Row], predictions: Any, re
         "Each cell: mean / worst of predicted over true, less one; in brackets, of how many rows where not of all.",
         "## Against measured runs",
         "fitcheck-llm was calibrated on the T4 rows, and kb's simulator was developed on them. The script behind them "
-        "keeps the model's outputs to the end of its step, and is followed and simulated so; level 1 is of 2026-11-21. "
+        "keeps the model's outputs to the end of its step, and is followed and simulated so; level 1 is of 2026-11-26. "
         '"kb, roughly" is its answer from few layers, which stands for what the memory engine does not follow.',
         as_table(lines_of(rows, predictions, lambda row: row.campaign), PREDICTORS, "campaign"),
         "\n".join(said),

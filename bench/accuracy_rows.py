@@ -31,7 +31,8 @@ class Row:
 
     ``campaign`` groups rows that are not independent of one another. ``memory_bytes`` is the card's, where known;
     ``ran_out``: the run did not fit into it, and nothing else is known. ``lengths`` are those of its batches, where
-    they vary; ``expandable``: PyTorch's allocator has expandable segments.
+    they vary; ``expandable``: PyTorch's allocator has expandable segments. ``own``: one of bench/gpu's
+    hundreds, which neither level 1 nor another program is asked about.
     """
 
     campaign: str
@@ -47,6 +48,7 @@ class Row:
     ran_out: bool = False
     lengths: tuple[int, ...] = ()
     expandable: bool = False
+    own: bool = False
     simulated: bool = False  # the truth is a trace, not a measurement
 
     @property
@@ -149,6 +151,7 @@ def _whole_runs(document: Mapping[str, Any], catalog: Catalog) -> Iterator[Row]:
                     memory_bytes=gpu.memory_total,
                     lengths=lengths,
                     expandable=expandable,
+                    own=True,
                 )
 
 

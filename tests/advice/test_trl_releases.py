@@ -56,3 +56,34 @@ def test_the_weight_of_an_earlier_release_is_listed() -> None:
 def test_bf16_is_the_trainers_own_before_0_19(release, bf16) -> None:
     assert setup_of(release).bf16 is bf16
     assert setup_of(release, "bf16: true\n").bf16 is True
+
+
+# --- adapters --------------------------------------------------------------------------------------------------------
+
+SFT = (
+    "model_name_or_path: Qwen/Qwen2.5-0.5B\ndtype: bfloat16\nbf16: true\nmax_length: 512\npacking: false\n"
+    "completion_only_loss: true\nper_device_train_batch_size: 2\nlearning_rate: 1.0e-4\n"
+)
+DPO = SFT.replace("completion_only_loss: true\n", "f_divergence_type: reverse_kl\nbeta: 0.1\n")
+
+
+def adapted(config: str, more: str) -> TrainingSetup:
+    (unit,) = read_units(config + more, "config.yaml", CATALOG.dialects, CATALOG.facts)
+    setup = Checker(CATALOG, Machine(), versions=lambda *_: None).prepare(unit).setup
+    assert setup is not None and setup.method == "lora"
+    return setup
+
+
+def test_trl_s_commands_make_adapters_of_their_own_defaults() -> None:
+    """``lora_r`` and ``lora_dropout`` of ModelConfig; measured on an H100 (rules/measurements/trl-h100-*)."""
+    setup = adapted(SFT, "use_peft: true\n")
+    assert (setup.lora_r, setup.lora_dropout) == (16, 0.05)
+    setup = adapted(SFT, "use_peft: true\nlora_r: 8\nlora_dropout: 0.0\n")
+    assert (setup.lora_r, setup.lora_dropout) == (8, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("more", "dropout"), [("", 0.0), ("lora_dropout: 0.1\n", 0.0), ("disable_dropout: false\n", 0.05)]
+)
+def test_a_trainer_of_preferences_turns_dropout_off_unless_it_is_told_not_to(more: str, dropout: float) -> None:
+    assert adapted(DPO, f"use_peft: true\n{more}").lora_dropout == dropout
