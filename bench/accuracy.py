@@ -16,6 +16,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ import accuracy_engine
 import accuracy_lengths
 import rivals
 from accuracy_commands import measured_commands
-from accuracy_rows import ROOT, Left, Row, is_known, measured, stored_traces
-from accuracy_scores import Line, as_data, as_table, lines_of
+from accuracy_rows import ROOT, Left, Row, is_known, stored_traces
+from accuracy_rows import measured as measured_rows
+from accuracy_scores import Line, Score, as_data, as_table, lines_of
 from truth_rows import truth_rows
 
 from kb import __version__
@@ -51,7 +53,7 @@ def main() -> int:
     if options.engine:
         return _one_section(ENGINE, "engine", engine, about_engine, write=not options.no_write)
     traces = [row for row in stored_traces() if is_known(row.config)]
-    rows: list[Row] = list(measured(catalog))
+    rows: list[Row] = list(measured_rows(catalog))
     left: list[Left] = []
     for folder in options.truth:
         for row in truth_rows(folder, catalog):
@@ -75,24 +77,39 @@ def main() -> int:
     )
     for name, answers in others.answers.items():
         predictions[name].update(answers)
+    measured_lines = lines_of([*rows, *ran], predictions, lambda row: row.campaign)
+    if not options.simulate:
+        measured_lines = _with_level_1_of_before(measured_lines)
     results = {
         "date": datetime.date.today().isoformat(),
         "kb": __version__,
         "rivals": {"versions": dict(others.versions), "failed": dict(others.failed)},
-        "measured": as_data(lines_of([*rows, *ran], predictions, lambda row: row.campaign)),
+        "measured": as_data(measured_lines),
         "traces": as_data(lines_of(traces, predictions, _kind)),
         "verdicts": verdicts(rows, reports),
         "left": _counted(left),
         "published": published,
         "engine": engine,
     }
-    text = "\n".join([as_markdown([*rows, *ran], traces, predictions, results), about_published, about_engine])
+    text = "\n".join([as_markdown(measured_lines, traces, predictions, results), about_published, about_engine])
     print(text)
     if not (options.no_write or options.truth):
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / "accuracy.json").write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", "utf-8")
         (RESULTS / "accuracy.md").write_text(text, "utf-8")
     return 0
+
+
+def _with_level_1_of_before(lines: Sequence[Line]) -> list[Line]:
+    """With the scores of level 1 that the last run with ``--simulate`` wrote, an hour's work."""
+    before = json.loads((RESULTS / "accuracy.json").read_text("utf-8"))["measured"]
+    known = {(line["group"], line["quantity"]): line["scores"].get(LEVEL_1) for line in before}
+    return [
+        replace(line, scores={**line.scores, LEVEL_1: Score(**score)})
+        if (score := known.get((line.group, line.quantity)))
+        else line
+        for line in lines
+    ]
 
 
 def _options() -> argparse.Namespace:
@@ -230,7 +247,7 @@ def _counted(left: Sequence[Left]) -> list[dict[str, Any]]:
     return [{"campaign": name, "reason": reason, "rows": number} for (name, reason), number in counts.items()]
 
 
-def as_markdown(rows: Sequence[Row], traces: Sequence[Row], predictions: Any, results: Any) -> str:
+def as_markdown(measured: Sequence[Line], traces: Sequence[Row], predictions: Any, results: Any) -> str:
     """The tables; each cell is mean / worst."""
     versions = ", ".join(f"{name} {version}" for name, version in results["rivals"]["versions"].items())
     trained = [row for row in traces if row.phase == "train"]
@@ -248,9 +265,9 @@ def as_markdown(rows: Sequence[Row], traces: Sequence[Row], predictions: Any, re
         "Each cell: mean / worst of predicted over true, less one; in brackets, of how many rows where not of all.",
         "## Against measured runs",
         "fitcheck-llm was calibrated on the T4 rows, and kb's simulator was developed on them. The script behind them "
-        "keeps the model's outputs to the end of its step, and is followed and simulated so; level 1 is of 2026-11-26. "
+        "keeps the model's outputs to the end of its step, and is followed and simulated so; level 1 is of 2026-11-21. "
         '"kb, roughly" is its answer from few layers, which stands for what the memory engine does not follow.',
-        as_table(lines_of(rows, predictions, lambda row: row.campaign), PREDICTORS, "campaign"),
+        as_table(measured, PREDICTORS, "campaign"),
         "\n".join(said),
         "## kb against level 1",
         f"{len(traces)} phases of stored traces (tests/data/traces): the real code on fake tensors.",

@@ -69,7 +69,7 @@ def smoothed_loss(logits: Tensor, labels: Tensor) -> Tensor:
     summed = _sum(smoothed)
     classes = new((), I64)
     smoothed = _divide(summed, classes)
-    del summed
+    del summed, classes
     return add(scale(nll_loss), scale(smoothed))
 
 
