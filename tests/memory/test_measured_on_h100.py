@@ -8,8 +8,8 @@ from catalog_sample import load_guide
 from kb.core.setup import TrainingSetup
 from kb.memory import architecture_from_config
 from kb.memory.engine.expandable import ExpandableAllocator
+from kb.memory.engine.kernel_choice import summed_buffers
 from kb.memory.engine.predict import record_runs, record_training
-from kb.memory.engine.reductions import summed_buffers
 
 CAMPAIGN = load_guide()["measurements"]["gpu-h100-2026-11-26"]
 ROWS: list[dict[str, Any]] = CAMPAIGN["rows"]
@@ -19,7 +19,9 @@ ALLOCATED, RESERVED, WORST = 0.002, 0.03, 0.04  # of the sample's mean; of one r
 
 
 def setup_of(row: dict[str, Any]) -> TrainingSetup:
-    return TrainingSetup(**{name: tuple(each) if isinstance(each, list) else each for name, each in row["setup"].items()})
+    return TrainingSetup(
+        **{name: tuple(each) if isinstance(each, list) else each for name, each in row["setup"].items()}
+    )
 
 
 def found(row: dict[str, Any]) -> dict[str, tuple[int, int]]:

@@ -12,10 +12,10 @@ from kb.memory import answers
 from kb.memory.answers import MOST_KNOWN
 from kb.memory.engine.allocator import CachingAllocator, ElasticAllocator
 from kb.memory.engine.deepened import recorded_deep
+from kb.memory.engine.kernel_choice import FEWEST_SHARED
 from kb.memory.engine.ops.attention import FLASH_GRADIENT_HEAD
 from kb.memory.engine.options import packs
 from kb.memory.engine.predict import record_runs
-from kb.memory.engine.reductions import FEWEST_SHARED
 from kb.memory.engine.world import AMPERE, WIDE_WORKSPACE_MAJORS, Peak, Recording
 from kb.memory.process import Context
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from kb.memory.engine import ops
 from kb.memory.engine.faults import NotFollowedError
-from kb.memory.engine.reductions import summed_buffers
+from kb.memory.engine.kernel_choice import summed_buffers
 from kb.memory.engine.tensor import F32, I8, Tensor, like, mark, new, scratch
 from kb.memory.engine.world import world
 

@@ -11,7 +11,7 @@ from sys import getrefcount
 from typing import Any
 
 from kb.memory.engine.faults import NotFollowedError
-from kb.memory.engine.reductions import summed_buffers
+from kb.memory.engine.kernel_choice import summed_buffers
 from kb.memory.engine.tensor import Tensor, bare, dense, like, mark, new, scratch, stays
 from kb.memory.engine.world import world
 

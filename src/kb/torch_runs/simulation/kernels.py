@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kb.memory.engine.reductions import summed_buffers
+from kb.memory.engine.kernel_choice import summed_buffers
 
 if TYPE_CHECKING:
     import torch
@@ -187,7 +187,7 @@ def logsumexp_scratch(tracer: "Tracer", tensor: "torch.Tensor", *rest: Any, **na
 def summed_scratch(
     tracer: "Tracer", tensor: "torch.Tensor", dimensions: Sequence[int] | None = None, *rest: Any, **named: Any
 ) -> Stages:
-    """What a sum over many rows holds: see :mod:`kb.memory.engine.reductions`."""
+    """What a sum over many rows holds: see :mod:`kb.memory.engine.kernel_choice`."""
     gone = {at % tensor.dim() for at in dimensions or range(tensor.dim())} if tensor.dim() else set()
     kept = tuple(at not in gone for at in range(tensor.dim()))
     return (summed_buffers(tuple(tensor.shape), tensor.stride(), kept, tracer.capability),)

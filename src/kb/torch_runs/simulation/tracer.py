@@ -22,12 +22,8 @@ else:
     from kb.torch_runs.simulation.torch_modules import TorchDispatchMode, torch
 
 Scalar = bool | int | float
-# What autograd calls in place on zeros that it has made; of fake tensors it makes another (FunctionsManual.cpp).
-PUT_INTO_ZEROS = (
-    torch.ops.aten.index_put.default,
-    torch.ops.aten.index_add.default,
-    torch.ops.aten.scatter_add.default,
-)
+aten = torch.ops.aten
+PUT_INTO_ZEROS = (aten.index_put.default, aten.index_add.default, aten.scatter_add.default)
 
 
 class Span(NamedTuple):
@@ -239,16 +235,15 @@ class Tracer(TorchDispatchMode):
 
         ``InputBuffer::accumulate`` (torch/csrc/autograd/input_buffer.cpp) adds into the gradient it already has where
         that has no other holder; for a subclass, as fake tensors are, it makes a new one. So do ``index_backward``,
-        ``index_select_backward`` and ``gather_backward`` (FunctionsManual.cpp), which put gradients into zeros, or add
-        them. A linear layer
-        adds its bias to the product of an input that is not contiguous in its place, unless one of the two is a
+        ``index_select_backward`` and ``gather_backward`` (FunctionsManual.cpp), which put gradients into zeros. A linear
+        layer adds its bias to the product of an input that is not contiguous in its place, unless one of the two is a
         subclass (ATen/native/Linear.cpp).
         """
-        if self.in_linear and func is torch.ops.aten.add.Tensor:
+        if self.in_linear and func is aten.add.Tensor:
             return int(args[0].untyped_storage()._cdata)
         if func in PUT_INTO_ZEROS and self._called_by_engine():
             return int(args[0].untyped_storage()._cdata)
-        if func is not torch.ops.aten.add.Tensor or torch.is_grad_enabled() or not isinstance(args[1], torch.Tensor):
+        if func is not aten.add.Tensor or torch.is_grad_enabled() or not isinstance(args[1], torch.Tensor):
             return None
         old = args[0]
         storage = old.untyped_storage()
