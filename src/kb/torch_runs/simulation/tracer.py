@@ -235,7 +235,7 @@ class Tracer(TorchDispatchMode):
 
         ``InputBuffer::accumulate`` (torch/csrc/autograd/input_buffer.cpp) adds into the gradient it already has where
         that has no other holder; for a subclass, as fake tensors are, it makes a new one. So do ``index_backward``,
-        ``index_select_backward`` and ``gather_backward`` (FunctionsManual.cpp), which put gradients into zeros. A linear
+        ``index_select_backward`` and ``gather_backward`` (FunctionsManual.cpp), which put gradients in zeros. A linear
         layer adds its bias to the product of an input that is not contiguous in its place, unless one of the two is a
         subclass (ATen/native/Linear.cpp).
         """
