@@ -12,6 +12,7 @@ from kb.machine.arguments import match_gpu
 from kb.torch_runs.probe.rows import campaign_yaml
 
 Entry = dict[str, Any]
+PARTS = ("forward", "backward", "step")
 ABOUT = {
     "ko": "임의 가중치의 모델을 Trainer로 학습하고 평가하고 생성까지 하며, 단계마다 torch의 할당·예약 메모리 최댓값과 "
     "NVML의 프로세스 메모리를 쟀습니다. 실행 하나가 프로세스 하나입니다. 모델은 공개 모델의 크기 그대로이거나, "
@@ -89,11 +90,14 @@ def row_of(entry: Entry) -> Entry:
         row["expandable_segments"] = True
     return row | {
         "trainable": result["trainable"],
-        "phases": {name: _ordered(each) for name, each in result["phases"].items()},
+        "phases": {name: _told(name, each) for name, each in result["phases"].items()},
     }
 
 
-def _ordered(sizes: dict[str, int]) -> dict[str, int]:
-    """Without the process's size where a phase had given memory back before it was read."""
+def _told(phase: str, sizes: dict[str, int]) -> dict[str, int]:
+    """Of a step's parts what is alive alone: the rest is the step's. Without the process's size where a phase had given
+    memory back before it was read."""
+    if phase in PARTS:
+        return {"allocated_bytes": sizes["allocated_bytes"]}
     whole = sizes.get("process_bytes", 0) >= sizes["reserved_bytes"]
     return sizes if whole else {name: size for name, size in sizes.items() if name != "process_bytes"}

@@ -122,6 +122,10 @@ def _names(name: str, unit: Unit) -> tuple[str, ...]:
     return (name,)
 
 
+# What follows from other settings in a format: types, and the adapters that its program makes unless it is told others.
+READ_AGAIN = ("weights", "prepare_for_kbit", "half_tables", "trained_type", "lora_r", "lora_dropout")
+
+
 class _Reading:
     """What a config says once it has other settings; asked once for each method and type of computing."""
 
@@ -131,7 +135,8 @@ class _Reading:
         self._found: dict[tuple[str, bool, bool], dict[str, Any]] = {_kind(self._first): _types(self._first)}
 
     def loaded(self, setup: TrainingSetup) -> TrainingSetup:
-        """``setup`` with the types in which its format loads and trains what is trained and computed in as it says."""
+        """``setup`` with the types in which its format loads and trains what is trained and computed in as it says, and
+        the adapters that it then makes."""
         kind = _kind(setup)
         if kind not in self._found:
             values = {"lora.enabled": setup.method != "full", "training.bf16": setup.bf16, "training.fp16": setup.fp16}
@@ -149,7 +154,7 @@ class _Reading:
 
 
 def _types(setup: TrainingSetup) -> dict[str, Any]:
-    return {name: getattr(setup, name) for name in ("weights", "prepare_for_kbit", "half_tables", "trained_type")}
+    return {name: getattr(setup, name) for name in READ_AGAIN}
 
 
 def _kind(setup: TrainingSetup) -> tuple[str, bool, bool]:
