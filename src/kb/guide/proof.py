@@ -103,10 +103,10 @@ def accuracy_summary(library: Library) -> str:
 
 def _told(library: Library, scored: Scored) -> str:
     campaign = library.rows("measurements")[scored.id]
-    kind = "commands" if "config" in campaign["rows"][0] else "runs"
+    key = "proof.scored_commands" if "config" in campaign["rows"][0] else "proof.scored_runs"
     return say(
         library.language,
-        f"proof.scored_{kind}",
+        key,
         gpu=short_name(library.catalog.gpus[scored.gpu]),
         rows=len(campaign["rows"]),
         models=len(campaign["models"]),
