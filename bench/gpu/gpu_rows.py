@@ -16,7 +16,7 @@ PARTS = ("forward", "backward", "step")
 ABOUT = {
     "ko": "임의 가중치의 모델을 Trainer로 학습하고 평가하고 생성까지 하며, 단계마다 torch의 할당·예약 메모리 최댓값과 "
     "NVML의 프로세스 메모리를 쟀습니다. 실행 하나가 프로세스 하나입니다. 모델은 공개 모델의 크기 그대로이거나, "
-    "그 크기에서 층만 줄인 것입니다. 한 GPU에서 여러 실행을 함께 돌렸으므로 걸린 시간은 견줄 수 없습니다.",
+    "그 크기에서 층만 줄인 것입니다. 한 GPU에서 여러 실행을 함께 돌렸으므로 걸린 시간은 비교할 수 없습니다.",
     "en": "Models of random weights trained, evaluated and made to generate by the Trainer; torch's peaks of allocated "
     "and reserved memory by phase, and the process's memory by NVML. One process to a run. Models have the dimensions "
     "of published ones, some with fewer layers. Runs went side by side on one GPU, so that times say nothing.",
