@@ -187,7 +187,8 @@ def test_the_panel_and_the_findings_agree_on_every_example(tmp_path: Path) -> No
             assert (status in OVER) is bool(over), (rule, number, status, over)
             likely = bool(result.if_so) or status == "likely_oom"
             assert not over or over & {"warning" if likely else "error", "error"}, (rule, number, over)
-    assert judged.total() > (150 if EXHAUSTIVE else 50) and judged["likely_oom"]
+    assert judged.total() > (150 if EXHAUSTIVE else 50)
+    assert judged["likely_oom"] or not EXHAUSTIVE  # few are: a third of them may hold none
     assert min(judged["oom"], judged["fits"]) > (50 if EXHAUSTIVE else 15)
 
 
