@@ -13,7 +13,6 @@ out.
 
 import argparse
 import datetime
-import importlib.metadata
 import multiprocessing
 import os
 import sys
@@ -34,10 +33,10 @@ from kb.core.units import parse_bytes
 from kb.memory import architecture_from_config
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.predict import record_runs
+from kb.torch_runs.probe.worker import stack
 
 ROOT = Path(__file__).resolve().parents[2]
 JOURNAL = ROOT / "bench" / "results" / "gpu-journal.jsonl"
-PACKAGES = ("torch", "transformers", "accelerate", "peft", "bitsandbytes")
 # Imported once, before the processes of the trials are forked. None of them touches CUDA, as bitsandbytes does when it
 # is imported, and with it PEFT and the Trainer.
 IMPORTED = ["torch", "accelerate", "transformers.modeling_utils", "transformers.generation.utils", "trial"]
@@ -156,16 +155,6 @@ def machine_of(device: str) -> dict[str, Any]:
         "driver": str(pynvml.nvmlSystemGetDriverVersion()),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
     }
-
-
-def stack() -> dict[str, str]:
-    installed = {}
-    for name in PACKAGES:
-        try:
-            installed[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return {"python": ".".join(map(str, sys.version_info[:3])), **installed}
 
 
 def summary(result: dict[str, Any]) -> str:

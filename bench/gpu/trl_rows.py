@@ -1,6 +1,5 @@
 """What bench/gpu/trl_runs.py measured as a file of rules/measurements: each row is a command with its config."""
 
-import importlib.metadata
 import json
 import sys
 from pathlib import Path
@@ -78,14 +77,3 @@ def row_of(entry: dict[str, Any], folder: Path) -> dict[str, Any]:
 def _config(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
     return {name: value for name, value in found.items() if value is not None}
-
-
-def stack() -> dict[str, str]:
-    """Versions of what a run depends on."""
-    found = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found

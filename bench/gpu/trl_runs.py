@@ -27,6 +27,8 @@ import trl_rows
 import yaml
 from campaign import machine_of
 
+from kb.torch_runs.probe.worker import stack
+
 ROOT = Path(__file__).resolve().parents[2]
 STEPS, SAMPLES = 3, 96
 LARGE = "llama-3.1-8b"  # of which few runs are made
@@ -236,7 +238,7 @@ def main() -> int:
         if run.model == LARGE:
             written.join()
         result = take(run, place, options.timeout)
-        about = {"date": datetime.date.today().isoformat(), "machine": machine, "stack": trl_rows.stack()}
+        about = {"date": datetime.date.today().isoformat(), "machine": machine, "stack": stack(trl_rows.PACKAGES)}
         entry = {"run": run._asdict(), "place": place.name, "result": result, **about}
         with options.journal.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(entry) + "\n")

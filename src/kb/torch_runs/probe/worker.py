@@ -8,6 +8,7 @@ import json
 import sys
 import tempfile
 import traceback
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kb.torch_runs.probe.events import GPU_WORDS, HOST_WORDS, Teller
@@ -72,10 +73,10 @@ def _measure(trial: Trial, teller: Teller, meter: "Meter", device: str) -> None:
                 teller.fact(step_seconds=seconds, samples_per_second=round(rate, 3))
 
 
-def stack() -> dict[str, str]:
-    """Versions of what the measurement depends on, by package."""
+def stack(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+    """Versions of what the measurement depends on, by package; of what is not installed none."""
     found = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for name in PACKAGES:
+    for name in packages:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
