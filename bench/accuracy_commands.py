@@ -19,8 +19,6 @@ from kb.session.estimating import estimate_file
 from kb.session.prepare import file_checker
 from kb.session.project import find_project
 
-GENERATING = ("trl grpo", "trl rloo")  # commands
-
 
 def measured_commands(catalog: Catalog) -> Iterator[tuple[Row, dict[str, int]]]:
     """Each row with kb's figures: the highest of all phases, as the row's are."""
@@ -73,7 +71,7 @@ def _as_read(
     pins = [f"{name}=={version}" for name, version in document["stack"].items() if name != "python"]
     (folder / "requirements.txt").write_text("\n".join(pins) + "\n", "utf-8")
     facts = {}
-    if row["run"].startswith(GENERATING):  # which cut no prompt: how long one is, is the data's to say
+    if "answer_tokens" in row:  # no option says how long a prompt is: that is the data's to say
         facts = {"trl.max_prompt_length": row["tokens"] - row["answer_tokens"]}
     (folder / "kb.toml").write_text("[facts]\n" + "".join(f'"{name}" = {value}\n' for name, value in facts.items()))
     path = str(folder / "run.sh")

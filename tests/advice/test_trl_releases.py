@@ -87,3 +87,15 @@ def test_trl_s_commands_make_adapters_of_their_own_defaults() -> None:
 )
 def test_a_trainer_of_preferences_turns_dropout_off_unless_it_is_told_not_to(more: str, dropout: float) -> None:
     assert adapted(DPO, f"use_peft: true\n{more}").lora_dropout == dropout
+
+
+# --- prompts and answers ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("facts", "scored"), [({}, 0), ({"trl.max_prompt_length": 400}, 112)])
+def test_of_a_sample_the_answer_alone_is_scored_where_the_project_says_how_long_a_prompt_is(facts, scored) -> None:
+    (unit,) = read_units(DPO, "config.yaml", CATALOG.dialects, CATALOG.facts)
+    setup = Checker(CATALOG, Machine(), versions=lambda *_: None, given=facts).prepare(unit).setup
+    assert setup is not None and setup.post is not None and setup.post.scored == scored
+    reasons = {each.reason for each in setup.assumed if each.name == "trl.max_prompt_length"}
+    assert reasons == (set() if facts else {"all_answer"})

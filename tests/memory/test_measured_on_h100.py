@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from catalog_sample import load_guide
-from kb.core.setup import TrainingSetup
+from kb.core.setup import PostTraining, TrainingSetup
 from kb.memory import architecture_from_config
 from kb.memory.engine.expandable import ExpandableAllocator
 from kb.memory.engine.kernel_choice import summed_buffers
@@ -73,3 +73,53 @@ def test_a_sum_over_rows_holds_a_number_for_each_block(
 
 def test_a_sum_over_the_fastest_dimension_holds_next_to_nothing() -> None:
     assert summed_buffers((32128, 512), (512, 1), (True, False), HOPPER) == ()
+
+
+# --- a trainer's own loss --------------------------------------------------------------------------------------------
+
+TRL = load_guide()["measurements"]["trl-h100-2026-11-26"]
+PREFERENCES = [row for row in TRL["rows"] if row["run"].startswith(("trl dpo", "trl kto"))]
+
+
+def preference_setup(row: dict[str, Any]) -> TrainingSetup:
+    config = row["config"]
+    adapted = config.get("use_peft", False)
+    reference: Any = "adapter_off" if adapted else "model"
+    post = PostTraining(
+        "dpo" if row["run"].startswith("trl dpo") else "kto",
+        reference="none" if config.get("precompute_ref_log_probs") else reference,
+        scored=row["answer_tokens"],
+    )
+    return TrainingSetup(
+        method="full" if not adapted else "qlora" if config.get("load_in_4bit") else "lora",
+        load_in_4bit=config.get("load_in_4bit", False),
+        bf16=True,
+        weights="fp32" if config["dtype"] == "float32" else "bf16",
+        per_device_train_batch_size=config["per_device_train_batch_size"],
+        gradient_accumulation_steps=config.get("gradient_accumulation_steps", 1),
+        gradient_checkpointing=config.get("gradient_checkpointing", True),
+        max_source_length=row["tokens"],
+        lora_target_modules=tuple(config["lora_target_modules"]) if adapted else None,
+        lora_r=16,
+        prepare_for_kbit=False,
+        trained_type="bf16" if config.get("load_in_4bit") else "peft",
+        padded=False,
+        post=post,
+    )
+
+
+def test_a_loss_of_answers_takes_what_it_took_on_an_h100() -> None:
+    """Two thirds of each sample are its prompt, which the loss does not read."""
+    errors = {0: [], 1: []}
+    for row in PREFERENCES:
+        architecture = architecture_from_config(TRL["models"][row["model"]]["architecture"])
+        setup = preference_setup(row)
+        assert setup.post is not None
+        for known in errors:
+            (recording,) = record_runs(
+                setup._replace(post=setup.post._replace(scored=known * row["answer_tokens"])), architecture, HOPPER
+            )
+            measured = row["phases"]["train"]["allocated_bytes"]
+            errors[known].append(abs(recording.phases["train"].allocated / measured - 1))
+    assert max(errors[1]) < 0.006
+    assert sum(errors[0]) / len(errors[0]) > 0.02  # without what the project says of its prompts

@@ -11,7 +11,6 @@ from kb.core.release import LATEST
 from kb.core.setup import (
     NEWEST_LIGER,
     Assumption,
-    Colocated,
     Head,
     Liger,
     LigerKernels,
@@ -32,13 +31,6 @@ WITHOUT_REFERENCE = ("orpo", "cpo", "reward")
 # Releases of TRL (trl-wheels): the fused head; a contiguous copy of logits; the first that was read.
 FIRST, MASKED, FUSED = TRL_READ
 VIEWED, COPIED = (1, 8), (0, 29)
-UNCUT = (0, 25)  # from here GRPO cuts no prompt
-# GRPO: answers of all accumulation steps are generated at once since the first; a reference model stands beside the
-# policy where nothing says `beta` until the second, which was 0.04; answers are longer from the third (grpo_config.py).
-TOGETHER, UNREFERRED, LONGER = (0, 17), (0, 19), (1, 10)
-EARLIER_BETA = 0.04
-# From here vllm_max_model_length is the longest request, before it prompt and answer; and vLLM's copy is packed.
-OWN_LENGTH, OWN_LENGTH_RLOO = (0, 26), (0, 27)
 OF_AXOLOTL = (1, 8)  # what Axolotl 0.18 pins
 # Liger's losses: `use_liger_loss` until 0.27, `use_liger_kernel` from 0.26; none from 1.13, with a fused head of TRL's.
 WITH_LIGER = ("dpo", "kto", "grpo")
@@ -81,14 +73,28 @@ def post_training_of(
             return None
         post = post._replace(liger=_liger(read, kind, method, release, versions))
     if kind in GENERATING:
-        return _generating(read, post, method, constants, versions)
+        from kb.advice.generated_answers import generating  # most runs generate none
+
+        return generating(read, post, method, constants, versions)
     if kind not in WITHOUT_REFERENCE and not ahead:
         post = post._replace(reference="model" if method == "full" else "adapter_off")
     if read.value("trl.max_length") or unit.dialect != "trl":
-        return post, None
-    return post, int(
-        read.or_assume("data.max_source_length", None, int(constants["trl_max_length"]), "library_default")
-    )
+        return with_prompts(post, read, read.number("trl.max_length")), None
+    length = int(read.or_assume("data.max_source_length", None, int(constants["trl_max_length"]), "library_default"))
+    return with_prompts(post, read, length), length
+
+
+def with_prompts(post: PostTraining, read: SettingsReader, length: int | None) -> PostTraining:
+    """With the answer's share of rows of ``length`` tokens, where the project says how long its prompts are: TRL's
+    fused head scores no others (``hidden_states[mask]`` of ``add_fused_lm_head``, trl/trainer/utils.py of 1.16)."""
+    if post.head != "fused" or post.kind not in ("sft", "dpo", "kto"):
+        return post
+    prompt = read.number("trl.max_prompt_length", least=0)
+    if prompt is None or length is None:
+        if post.kind != "sft":  # which may as well be of texts that have no prompt
+            read.assumed.append(Assumption(name="trl.max_prompt_length", value=0, reason="all_answer"))
+        return post
+    return post._replace(scored=max(length - prompt, 1))
 
 
 def embedding_of(read: SettingsReader) -> PostTraining | None:
@@ -126,7 +132,7 @@ def with_fused_head(
     release = versions("trl", FUSED)
     if release is None or release < FUSED:
         return setup
-    post = PostTraining("sft")
+    post = with_prompts(PostTraining("sft"), read, setup.max_source_length)
     fused = setup._replace(post=post, fused_loss=False, liger_kernels=None)
     if unfollowed(fused, model.architecture):
         return setup
@@ -235,66 +241,3 @@ def _of_llamafactory(read: SettingsReader, kind: PostKind, method: Method) -> tu
     if read.value("llamafactory.pref_loss") in ("orpo", "simpo") or read.value("llamafactory.ref_model") is not None:
         return None
     return PostTraining(kind, head="wide", reference="model" if method == "full" else "adapter_off"), None
-
-
-def _generating(
-    read: SettingsReader, post: PostTraining, method: Method, constants: Mapping[str, float], versions: VersionOf
-) -> tuple[PostTraining, int | None] | None:
-    """GRPO and RLOO: answers are generated, here, by vLLM in the same process, or by a server."""
-
-    def before(bound: tuple[int, ...]) -> bool:
-        release = versions("trl", bound)
-        return release is not None and release < bound
-
-    def length(name: str, constant: str, reason: str) -> int:
-        return int(read.or_assume(name, read.number(name), int(constants[constant]), reason))
-
-    usual = "trl_earlier_completion_length" if before(LONGER) else "trl_completion_length"
-    answer = length("trl.max_completion_length", usual, "library_default")
-    cut = before(UNCUT)
-    prompt = length("trl.max_prompt_length", "trl_prompt_length", "library_default" if cut else "usual_length")
-    weight = read.value("trl.beta")
-    if weight is None and post.kind == "grpo" and before(UNREFERRED):
-        weight = read.or_assume("trl.beta", None, EARLIER_BETA, "library_default")
-    refers = bool(weight) if weight is not None else post.kind == "rloo"
-    if refers:
-        post = post._replace(reference="model" if method == "full" else "adapter_off")
-    post = post._replace(completion=answer)
-    steps = read.number("trl.steps_per_generation") or read.number_or_default("training.gradient_accumulation_steps")
-    rows = read.number_or_default("training.per_device_train_batch_size") * (1 if before(TOGETHER) else steps)
-    if not read.value("trl.use_vllm"):
-        rows = read.number("trl.generation_batch_size") or rows
-        return post._replace(generated_rows=rows), prompt + answer
-    if read.value("model.loader") == "unsloth":  # its vLLM and its training share one copy of the weights
-        read.beyond.append(f"Unsloth + vLLM ({read.key('trl.use_vllm')})")
-        return None
-    mode = read.value("trl.vllm_mode")
-    if mode is None:
-        mode = "server" if before((1,)) else "colocate"
-        read.assumed.append(Assumption(name="trl.vllm_mode", value=mode, reason="library_default"))
-    if mode == "colocate":
-        share = read.value("trl.vllm_gpu_memory_utilization")
-        share = read.or_assume("trl.vllm_gpu_memory_utilization", share, constants["trl_vllm_share"], "library_default")
-        colocated = _colocated(read, post.kind, float(share), rows, prompt + answer, versions)
-        post = post._replace(colocated=colocated)
-    return post, prompt + answer
-
-
-def _colocated(
-    read: SettingsReader, kind: PostKind, share: float, rows: int, length: int, versions: VersionOf
-) -> Colocated:
-    """vLLM as TRL starts it (``LLM(…)`` in grpo_trainer.py, rloo_trainer.py, from 0.28 generation/vllm_generation.py).
-
-    Of an unknown release the newest is taken, as for the loss.
-    """
-    ranks = read.number("trl.vllm_tensor_parallel_size") or 1
-    own_length = OWN_LENGTH if kind == "grpo" else OWN_LENGTH_RLOO
-    release = versions("trl", OWN_LENGTH, OWN_LENGTH_RLOO) or FUSED
-    return Colocated(
-        share=share,
-        sleeps=bool(read.value("trl.vllm_enable_sleep_mode")),
-        ranks=ranks,
-        length=read.number("trl.vllm_max_model_length") if release >= own_length else length,
-        requests=rows * ranks,
-        packed=bool(read.value("quantization.load_in_4bit")) and release >= OWN_LENGTH,
-    )

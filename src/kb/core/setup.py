@@ -107,6 +107,7 @@ class PostTraining(NamedTuple):
     head: Head = "fused"
     reference: Literal["none", "model", "adapter_off"] = "none"
     completion: int = 0  # of a length, the answer's tokens, where the run generates it
+    scored: int = 0  # of a length, the tokens that the loss reads, where the project says so; 0: all of them
     generated_rows: int = 0  # answers that the model itself generates at once; 0: something else does, or nobody
     colocated: Colocated | None = None  # vLLM generates, in the same process
     liger: Liger | None = None  # the policy's loss is Liger's; ``head`` is then that of the passes beside it

@@ -2,8 +2,9 @@
 rewards.
 
 It reads as ``_compute_loss`` of trl/trainer/dpo_trainer.py and kto_trainer.py, and ``concatenated_forward`` of
-trl/experimental/orpo/orpo_trainer.py (TRL 1.16.0, 1.8.0, 0.29.1). Every token is taken as one of the answer's.
-Numbers for each row, of which a loss has a dozen, are left out: each is a block of 512 bytes.
+trl/experimental/orpo/orpo_trainer.py (TRL 1.16.0, 1.8.0, 0.29.1). Every token is taken as one of the answer's, unless
+the project says how long its prompts are. Numbers for each row, of which a loss has a dozen, are left out: each is a
+block of 512 bytes.
 """
 
 from collections.abc import Iterator
@@ -120,7 +121,7 @@ class Loss:
             with autocast(kind):
                 hidden = log_probs.without_last(model.base(ids, mask))
                 world.recording.term = "loss"
-                scored = self.post.completion or hidden.shape[1]
+                scored = min(self.post.completion or self.post.scored or ids.shape[1], hidden.shape[1])
                 outputs = OUTPUTS[self.post.kind] if model is self.model else 0
                 found, more = log_probs.fused(hidden, model.head.weight, model.head.bias, outputs, scored)
                 return found, more
