@@ -236,6 +236,22 @@ GEMMA = {"hidden_size": 128, "intermediate_size": 288, "num_hidden_layers": 2, "
          "num_key_value_heads": 2, "vocab_size": 1000, "model_type": "gemma", "head_dim": 32}  # fmt: skip
 PALIGEMMA = {"model_type": "paligemma", "image_token_index": 5, "projection_dim": 128, "vision_config": SIGLIP,
              "text_config": GEMMA}  # fmt: skip
+IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+WORDS = {"hidden_size": 1024, "num_hidden_layers": 6, "num_attention_heads": 16, "vocab_size": 32000, **IDS}
+FALCON = {**WORDS, "model_type": "falcon"}
+BLOOM = {**WORDS, "model_type": "bloom"}
+GPT2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 6, "n_head": 12, "vocab_size": 32000, "n_positions": 1024}
+MIXTRAL = {**SMALL, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+GPT_OSS = {**SMALL, "model_type": "gpt_oss", "intermediate_size": 128, "num_attention_heads": 4,
+           "num_key_value_heads": 2, "head_dim": 32, "num_local_experts": 4, "num_experts_per_tok": 2,
+           "sliding_window": 64}  # fmt: skip
+T5 = {"model_type": "t5", "d_model": 768, "d_ff": 2048, "num_heads": 12, "d_kv": 64, "num_layers": 4,
+      "vocab_size": 32128}  # fmt: skip
+BART = {"model_type": "bart", "d_model": 768, "encoder_layers": 4, "decoder_layers": 4, "encoder_attention_heads": 12,
+        "decoder_attention_heads": 12, "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048, "vocab_size": 32000,
+        "max_position_embeddings": 1024, **IDS}  # fmt: skip
+BERT = {**WORDS, "model_type": "bert", "architectures": ["BertForSequenceClassification"], "hidden_size": 768,
+        "num_attention_heads": 12, "intermediate_size": 2048}  # fmt: skip
 BASE: dict[str, Any] = {"bf16": True, "world_size": 2, "zero_stage": 3, "per_device_train_batch_size": 2}
 AGAIN = {"gradient_checkpointing": True, "world_size": 8}
 TIGHT = {"max_reuse_distance": 0, "prefetch_bucket": 943_718, "max_live_parameters": 10_000_000}
@@ -274,6 +290,15 @@ ROWS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]
         NARROW,
     ),
     "evaluated": (LLAMA, {"do_eval": True, "prediction_loss_only": True, "per_device_eval_batch_size": 2}, LATE),
+    "written attention": (FALCON, AGAIN, LATE),
+    "a norm behind the words": (BLOOM, {"gradient_accumulation_steps": 2}, LATE),
+    "learned positions": (GPT2, AGAIN, LATE),
+    "experts": (MIXTRAL, AGAIN, NARROW),
+    "gpt_oss": (GPT_OSS, {"do_eval": True, "prediction_loss_only": True}, NARROW),
+    "words of two stacks": (T5, {**AGAIN, "max_target_length": 64}, LATE),
+    "positions of two stacks": (BART, {"max_target_length": 64}, LATE),
+    "encoder": (BERT, {**AGAIN, "do_eval": True}, NARROW),
+    "lora of an encoder": (BERT, {**LORA, "lora_target_modules": ("query", "value")}, NARROW),
 }
 
 
@@ -311,7 +336,7 @@ def main() -> None:
     rows = {}
     for name, (config, given, spread) in ROWS.items():
         _, peaks = simulated(name)
-        peaks.pop("load")
+        peaks.pop("load", None)
         rows[name] = {"config": config, "setup": given, "spread": spread, "peaks": peaks}
         print(name, peaks)
     PATH.write_text(json.dumps(rows, indent=1) + "\n")

@@ -328,7 +328,6 @@ GPT_OSS = {
         ({"layer_types": ["full_attention"]}, {}, "layer_types names 1 layers of 2"),
         ({"num_local_experts": 2}, {}, "num_experts_per_tok 4 of 2"),
         ({}, {"attn_implementation": "flash"}, "flash_attention_2 of gpt_oss"),
-        ({}, {"zero_stage": 3, "world_size": 2}, "ZeRO-3 of gpt_oss"),
     ],
 )
 def test_what_is_not_followed_of_gpt_oss_is_refused_by_name(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import memory_sample as sample
 from effort import examples
 from kb.core.model import Architecture
-from kb.core.setup import PostTraining, Spread, TrainingSetup
+from kb.core.setup import EarlierRelease, PostTraining, Spread, TrainingSetup
 from kb.memory import architecture_from_config
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.follow import Found, follow
@@ -29,6 +29,9 @@ BART = {**sample.KOBART, "d_model": 128, "encoder_ffn_dim": 256, "decoder_ffn_di
         "vocab_size": 2000}  # fmt: skip
 BERT = {"model_type": "bert", "hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4,
         "num_hidden_layers": 3, "vocab_size": 2000, "max_position_embeddings": 512}  # fmt: skip
+DEBERTA = {**BERT, "model_type": "deberta-v2", "relative_attention": True, "position_buckets": 32,
+           "pos_att_type": ["p2c", "c2p"], "norm_rel_ebd": "layer_norm", "share_att_key": True,
+           "type_vocab_size": 0, "position_biased_input": False}  # fmt: skip
 ALBERT = {**BERT, "model_type": "albert", "embedding_size": 64}
 MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
 EXAONE = {"model_type": "exaone", "hidden_size": 256, "intermediate_size": 704, "num_attention_heads": 8,
@@ -89,10 +92,8 @@ CASES: dict[str, tuple[dict[str, Any], TrainingSetup]] = {
     "ZeRO with modules_to_save": (LLAMA, LORA._replace(world_size=4, zero_stage=2, modules_to_save=("lm_head",))),
     "ZeRO with adafactor": (T5, FOUR._replace(zero_stage=2, optim="adafactor")),
     "ZeRO with predict_with_generate": (T5, FOUR._replace(zero_stage=2, **GENERATES)),
-    "ZeRO-3 of t5": (T5, FOUR._replace(zero_stage=3)),
-    "ZeRO-3 of bart": (BART, FOUR._replace(zero_stage=3)),
-    "ZeRO-3 of bert": (BERT, FOUR._replace(zero_stage=3)),
-    "ZeRO-3 of mixtral": (MIXTRAL, FOUR._replace(zero_stage=3)),
+    "ZeRO-3 of deberta-v2": (DEBERTA, FOUR._replace(zero_stage=3)),
+    "ZeRO-3 of mixtral": (MIXTRAL, FOUR._replace(zero_stage=3, earlier=EarlierRelease(experts_apart=True))),
     "tensor_parallel": (LLAMA, BASE._replace(world_size=2, spread=Spread(tensor_parallel=2))),
     "lora_target_modules": (EXAONE, LORA._replace(uncompared=("exaone",))),
     "LoRA on experts of mixtral": (MIXTRAL, LORA._replace(lora_target_modules=("q_proj", "gate_proj"))),

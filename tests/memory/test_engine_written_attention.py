@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import memory_sample as sample
-from kb.core.setup import TrainingSetup
+from kb.core.setup import Spread, TrainingSetup
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, match_targets, parameter_count, predict
 
 FALCON = {
@@ -54,17 +54,18 @@ def test_targets_are_matched_under_the_names_of_the_modelling_files() -> None:
         assert missing == ()
 
 
+def test_what_is_not_followed_of_such_a_type_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedArchitectureError, match="flash_attention_2 of bloom"):
+        report(BLOOM, TrainingSetup(bf16=True, attn_implementation="flash"))
+
+
 @pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"attn_implementation": "flash"}, "flash_attention_2 of bloom"),
-        ({"fsdp": True, "world_size": 2}, "FSDP of bloom"),
-        ({"zero_stage": 3, "world_size": 2}, "ZeRO-3 of bloom"),
-    ],
+    "sharded", [{"fsdp": True}, {"fsdp": True, "spread": Spread(fsdp_version=1)}, {"zero_stage": 3}]
 )
-def test_what_is_not_followed_of_such_a_type_is_refused_by_name(change: dict[str, Any], says: str) -> None:
-    with pytest.raises(UnsupportedArchitectureError, match=says):
-        report(BLOOM, TrainingSetup(bf16=True)._replace(**change))
+def test_such_types_are_sharded_as_others_are(sharded: dict[str, Any]) -> None:
+    setup = TrainingSetup(bf16=True, max_source_length=128, per_device_train_batch_size=1, world_size=4)
+    whole, shared = (report(BLOOM, each).phases for each in (setup, setup._replace(**sharded)))
+    assert max(each.peak_allocated_bytes for each in shared) < max(each.peak_allocated_bytes for each in whole)
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,9 @@ def test_zero3_peaks_where_deepspeed_does(name: str) -> None:
     phases = follow(setup, architecture_from_config(row["config"]), (8, 6)).phases
     for phase, (allocated, reserved) in row["peaks"].items():
         found = phases[phase]  # a name of a phase
-        adapted = name.startswith("lora")  # where frozen and trained partitions lie is not followed to the byte
-        assert found.allocated == pytest.approx(allocated, rel=0.001 * adapted, abs=SCALARS), phase
-        assert found.reserved == pytest.approx(reserved, rel=0.011 * adapted, abs=SEGMENT), phase
+        paired = name == "positions of two stacks"  # how long gradients of the encoder's result live
+        assert found.allocated == pytest.approx(allocated, rel=0.0005 * paired, abs=SCALARS), phase
+        assert found.reserved == pytest.approx(reserved, abs=SEGMENT), phase
 
 
 def test_zero3_is_answered_by_the_engine_and_says_what_lies_there() -> None:

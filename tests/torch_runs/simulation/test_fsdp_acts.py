@@ -19,6 +19,12 @@ LLAMA = {"model_type": "llama", "hidden_size": 128, "intermediate_size": 320, "n
          "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "rms_norm_eps": 1e-5}  # fmt: skip
 TIED = {**LLAMA, "model_type": "starcoder2", "tie_word_embeddings": True}  # one unit with the last norm
 GPT2 = {"model_type": "gpt2", "n_embd": 128, "n_layer": 2, "n_head": 4, "vocab_size": 1000, "n_positions": 256}
+IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+BLOOM = {"model_type": "bloom", "hidden_size": 128, "n_layer": 2, "n_head": 4, "vocab_size": 1000, **IDS}
+FALCON = {"model_type": "falcon", "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+          "vocab_size": 1000, **IDS}  # fmt: skip
+GPT_OSS = {**LLAMA, "model_type": "gpt_oss", "intermediate_size": 128, "head_dim": 32, "num_local_experts": 4,
+           "num_experts_per_tok": 2, "sliding_window": 64}  # fmt: skip
 LORA = {"method": "lora", "lora_target_modules": ("q_proj", "down_proj")}
 QLORA = {**LORA, "method": "qlora", "load_in_4bit": True, "bnb_4bit_quant_storage": "bf16", "weights": "bf16",
          "prepare_for_kbit": False}  # fmt: skip
@@ -45,6 +51,8 @@ def in_fsdp(config: Mapping[str, Any], setup: TrainingSetup, capability: tuple[i
         (LLAMA, {"offload_param": True}),
         (LLAMA, REENTRANT),
         (GPT2, {"method": "lora", "lora_target_modules": ("c_attn",), "bf16": False}),  # its last norm is found
+        (FALCON, {"gradient_checkpointing": True, "world_size": 4}),
+        (BLOOM, {"method": "lora", "lora_target_modules": ("query_key_value",), "weights": "bf16"}),
         (LLAMA, {**QLORA, "bnb_4bit_use_double_quant": True, "world_size": 4}),  # whole on each GPU first
         (LLAMA, {**QLORA, **REENTRANT, "spread": Spread(packed_on="host"), "bf16": False, "trained_type": "bf16"}),
         (LLAMA, {**QLORA, "bnb_4bit_quant_storage": "uint8"}),  # integers are not sharded
@@ -60,6 +68,8 @@ def in_fsdp(config: Mapping[str, Any], setup: TrainingSetup, capability: tuple[i
         "offloaded",
         "reentrant",
         "gpt2, lora",
+        "falcon",
+        "bloom, lora",
         "4 bits",
         "4 bits from the host",
         "4 bits in uint8",
@@ -110,6 +120,9 @@ T5 = {"model_type": "t5", "d_model": 128, "d_ff": 256, "num_heads": 4, "d_kv": 3
         (LLAMA, {"weights": "bf16", "gradient_checkpointing": True}),
         (LLAMA, {"spread": Spread(fsdp_version=1, fsdp_wrapped=False), "bf16": False}),
         (T5, {"gradient_checkpointing": True, "world_size": 8}),
+        (FALCON, {"bf16": False}),
+        (BLOOM, {"gradient_checkpointing": True}),
+        (GPT_OSS, {"world_size": 4}),
         (LLAMA, {**LORA, "lora_dropout": 0.1, "gradient_accumulation_steps": 2}),
         (LLAMA, {**LORA, "weights": "bf16", "gradient_checkpointing": True, "world_size": 4}),
         (T5, {"method": "lora", "lora_target_modules": ("q", "wo"), "bf16": False}),
@@ -123,6 +136,9 @@ T5 = {"model_type": "t5", "d_model": 128, "d_ff": 256, "num_heads": 4, "d_kv": 3
         "weights in bf16",
         "one unit",
         "t5",
+        "falcon in fp32",
+        "bloom",
+        "gpt_oss",
         "lora",
         "lora, checkpointed",
         "lora of t5 in fp32",
@@ -137,4 +153,13 @@ def test_fsdp1_peaks_where_torchs_does(config: dict[str, Any], given: dict[str, 
     setup = base._replace(**{"spread": Spread(fsdp_version=1), **given})
     peaks = peaks_of(config, setup, simulate=in_fsdp, wrapped="fsdp")
     _, own = followed(config, setup, (8, 6))
+    assert {phase: own[phase] for phase in peaks} == peaks
+
+
+def test_gpt_oss_peaks_where_fsdp2_does() -> None:
+    """Its parameters arrive in another order, which moves no peak."""
+    base = TrainingSetup(bf16=True, per_device_train_batch_size=3, max_source_length=72, world_size=2, fsdp=True)
+    setup = base._replace(gradient_checkpointing=True, do_eval=True, prediction_loss_only=True)
+    peaks = peaks_of(GPT_OSS, setup, simulate=in_fsdp, wrapped="fsdp")
+    _, own = followed(GPT_OSS, setup, (8, 6))
     assert {phase: own[phase] for phase in peaks} == peaks

@@ -13,8 +13,8 @@ from math import prod
 from typing import Any
 
 from kb.core.setup import TrainingSetup
-from kb.memory.engine.fsdp import asking, drop, fill
-from kb.memory.engine.tensor import I8, WIDTH, Tensor, new
+from kb.memory.engine.fsdp import asking, fill
+from kb.memory.engine.tensor import I8, WIDTH, Storage, Tensor, new
 from kb.memory.engine.world import world
 
 PREFETCH = 50_000_000  # DeepSpeed's defaults, in elements
@@ -259,7 +259,8 @@ class Coordinator:
     def _release(self, key: int) -> None:
         if key in self.whole and not self.active[key]:
             self.whole.discard(key)
-            drop(self.tensors[key])
+            # ``param.data = torch.empty(0)``: who holds a view keeps the whole, as what a recomputation saves does
+            self.tensors[key].storage = Storage(0)
             self.available -= self.elements[key]
 
     def release_leftovers(self) -> None:

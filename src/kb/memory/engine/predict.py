@@ -120,7 +120,7 @@ def check_followed(architecture: Architecture, setup: TrainingSetup) -> None:
     flat = setup.spread.fsdp_version == 1
     if setup.fsdp and not (kind.flattens if flat else kind.shards):  # FSDP2 refuses tables that modules share
         refuse(f"FSDP of {architecture.model_type}", setup)
-    if setup.zero_stage == 3 and architecture.family != "decoder":
+    if setup.zero_stage == 3 and not kind.gathers:
         refuse(f"ZeRO-3 of {architecture.model_type}", setup)
     if setup.attn_implementation == "flash" and architecture.family == "t5":
         raise NotFollowedError("flash_attention_2")  # there is none for T5

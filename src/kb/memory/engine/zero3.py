@@ -7,6 +7,7 @@ parameter_offload.py (which hooks stand around a module), stage3.py (``__init__`
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -125,6 +126,7 @@ class Zero3:
         adapted = model.options.adapters is not None
         self.roots = [Module() for _ in range(3 if adapted else 1)]  # PEFT's two lie around the model
         self.stem, self.hooked = Module(), list[Module]()
+        self.stems = [Module() for _ in range(model.stems)]
         self.leaves: dict[int, Module] = {}
         self.dropouts: dict[int, Module] = {}
         self.dropout = Module()
@@ -132,13 +134,19 @@ class Zero3:
         for linear in model.linears:
             whole = own(linear)
             self.leaves[id(linear.weight)] = Module(tuple(packed.get(id(tensor), tensor) for tensor in whole))
+            if linear.product is not None:  # a class of the model's own, which DeepSpeed's function is not in
+                linear.product = partial(self._own_product, linear.product)
             if linear.a is not None:
                 self.leaves[id(linear.a)], self.leaves[id(linear.b)] = Module((linear.a,)), Module((linear.b,))
                 self.dropouts[id(linear.weight)] = Module()
-        self.named: dict[str, Module | None] = {}
+        words = getattr(model, "embed", None)  # a decoder's, which is looked up under another name
+        self.named: dict[str, Module | None] = {
+            path: Module((table,)) for path, table, _ in model.lookups if table is not words
+        }
         if model.architecture.family == "decoder":
-            self.named = {
+            self.named |= {
                 "embed": Module((model.embed,)),
+                "embed_norm": Module(own(model.embed_norm)) if model.embed_norm else None,
                 "norm": Module(own(model.norm)),
                 "head": None,
                 "turn": Module() if model.rotary_width else None,
@@ -190,6 +198,13 @@ class Zero3:
         self.dropout = self.dropouts.get(id(weight), self.dropout)
         return self.within(self.leaves[id(weight)], ops.linear_by_function, x, weight, bias)
 
+    def _own_product(
+        self, product: Callable[..., Tensor], x: Tensor, weight: Tensor, bias: Tensor | None = None
+    ) -> Any:
+        """As :meth:`_product`, of a class with a product of its own."""
+        self.dropout = self.dropouts.get(id(weight), self.dropout)
+        return self.within(self.leaves[id(weight)], product, x, weight, bias)
+
     def _drop(self, x: Tensor, rate: float) -> Any:
         return self.within(self.dropout, ops.dropout, x, rate)
 
@@ -230,13 +245,13 @@ class Zero3:
     def running(self, batch: Sequence[Any] = ()) -> Iterator[Sequence[Any]]:
         """The root's forward; its inputs stay as they are."""
         self.coordinator.begin()
-        for root in self.roots:
-            self.coordinator.fetch(root, forward=True)
+        for module in (*self.roots, *self.stems):
+            self.coordinator.fetch(module, forward=True)
         yield batch
 
     def through(self, name: str, call: Callable[..., Any], *args: Any) -> Any:
         """Run a module under its name in the model."""
-        module = self.named[name]
+        module = self.named.get(name)
         return call(*args) if module is None else self.within(module, call, *args)
 
     def given(self, outputs: Sequence[Any]) -> list[Any]:

@@ -189,6 +189,11 @@ class BartStack:
         self.model.require_input_grads(embeds)
         return embeds
 
+    def placed(self, places: Tensor) -> Tensor:
+        """Rows of the table of positions."""
+        table: Tensor = self.model.part(f"{self.path}.embed_positions", ops.embedding, places, self.positions)
+        return table
+
     def counted(self, ids: Tensor) -> Tensor:
         """``M2M100SinusoidalPositionalEmbedding``: rows of a buffer, by numbers that count what is no padding."""
         places = counted_places(ids)
@@ -203,10 +208,10 @@ class BartStack:
         if kind == "counted":
             positions = self.counted(ids)
         elif kind == "fixed":
-            positions = ops.embedding(new(ids.shape[1:], I64), self.positions)
+            positions = self.placed(new(ids.shape[1:], I64))
         else:  # BartLearnedPositionalEmbedding: expanded, then the offset is added
             row = new(ids.shape[1:], I64)
-            positions = ops.embedding(new(ids.shape, I64), self.positions)
+            positions = self.placed(new(ids.shape, I64))
             del row
         x = ops.add(embeds, positions)
         x = x if self.norm is None else self.norm(x)
@@ -239,11 +244,11 @@ class BartStack:
         if kind == "counted":
             positions = self.counted(ids)
         elif kind == "fixed":
-            positions = ops.embedding(places, self.positions)
+            positions = self.placed(places)
             places = None
         else:
             shifted = new((1, length), I64)
-            positions = ops.embedding(shifted, self.positions)
+            positions = self.placed(shifted)
             del shifted
         x = ops.add(embeds, positions)
         x = x if self.norm is None else self.norm(x)
@@ -306,8 +311,13 @@ class Bart(Model):
         a = self.architecture
         return BartStack(self, "encoder", a.encoder_layers), BartStack(self, "decoder", a.decoder_layers)
 
+    stems = 2  # the model below the head, its encoder
+
     def every_layer(self) -> list[Any]:
         return [*self.encoder.layers, *self.decoder.layers]
+
+    def beside_layers(self) -> list[Any]:
+        return [self.encoder, self.decoder]
 
     def batch(self, rows: int, source: int, target: int) -> list[Tensor]:
         return [new((rows, source), I64), new((rows, source), I64), new((rows, target), I64)]

@@ -224,6 +224,7 @@ class Deberta(Encoder):
     """DeBERTa v2 or v3 with the head that its config names."""
 
     reenters = False  # the distances' embeddings, which all layers share, would be run back twice
+    gathers = False  # nor does a module look them up, whose hook would gather them
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:

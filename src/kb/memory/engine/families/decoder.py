@@ -32,6 +32,7 @@ class Decoder(Model):
     filled: Cache | None = None  # by a forward pass, of whose outputs it is
     decodes = False  # whether ``generate`` has made it ready for a token at a time (``_optimize_model_for_decode``)
     forces_end = False
+    embed_norm: Any = None  # a norm behind the words
     trains_rows = True
     adapted_tables = ("embed_tokens", "embed_in", "wte", "wpe", "word_embeddings", "embed_positions")
 

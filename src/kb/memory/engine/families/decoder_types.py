@@ -235,8 +235,7 @@ def check_run(a: Architecture, setup: TrainingSetup) -> None:
     rewards = setup.post is not None and setup.post.kind == "reward"
     refused = {
         "flash_attention_2": flash and written,
-        "FSDP": setup.fsdp and written,
-        "ZeRO-3": setup.zero_stage == 3 and (written or mixture or bool(traits.positions)),  # tables beside the words'
+        "ZeRO-3": setup.zero_stage == 3 and mixture and not together,
         "reward": rewards and (written or traits.scores_apart),
         "LoRA on experts": together and wraps,
         "output_router_logits": a.router_loss,

@@ -236,6 +236,7 @@ class Encoder(Model):
 
     generates = False
     trains_rows = True
+    stems = 2  # the model below the head, its embeddings
     adapted_tables: tuple[str, ...] = ("word_embeddings", "token_type_embeddings", "position_embeddings")
 
     @classmethod
@@ -278,6 +279,9 @@ class Encoder(Model):
 
     def every_layer(self) -> list[Any]:
         return list(dict.fromkeys(self.layers))  # of ALBERT, all are one
+
+    def beside_layers(self) -> list[Any]:
+        return [self.embeddings]
 
     def batch(self, rows: int, source: int, target: int = 0) -> list[Tensor]:
         labels: dict[str, list[tuple[int, ...]]] = {"sequence": [(rows,)], "span": [(rows,), (rows,)]}

@@ -230,13 +230,10 @@ class Layer:
 class GptOss(Decoder):
     """``GptOssForCausalLM``."""
 
-    flattens = shards = False
-
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
         refused = {
             "flash_attention_2": setup.attn_implementation == "flash",
-            "ZeRO-3": setup.zero_stage == 3,
             f"{setup.post and setup.post.kind}": setup.post is not None,
         }
         for name, refuses in refused.items():
@@ -269,15 +266,15 @@ class GptOss(Decoder):
     ) -> Tensor:
         """From ids to the last hidden states."""
         world.recording.term = "activations_decoder"
-        embeds = self.looked_up(ids)
+        embeds = self.part("embed", self.looked_up, ids)
         if positions is None:
             plain = new((ids.shape[1],), I64)
             positions = new((1, ids.shape[1]), I64)
             del plain
         masks = masked(self, embeds, padding, cache, looks=False)
         x = embeds
-        cos, sin = angles(positions.shape[0], ids.shape[1], self.architecture.d_kv, x.dtype)
+        cos, sin = self.part("turn", angles, positions.shape[0], ids.shape[1], self.architecture.d_kv, x.dtype)
         for layer in self.layers:
             x = self.layer(layer, x, of_layer(masks, slides=layer.slides), cos, sin, cache, positions)
-        out: Tensor = self.norm(x)
+        out: Tensor = self.part("norm", self.norm, x)
         return out

@@ -117,7 +117,7 @@ class Stack(BartStack):
         mask = None
         masks = masks_of(numbers, first=False)
         places = new((given + more,), I64)
-        positions = ops.embedding(places, self.positions)
+        positions = self.placed(places)
         del places
         x = ops.add(embeds, positions)
         x = self.norm(x)
@@ -150,7 +150,7 @@ class Stack(BartStack):
             )
         encoder_mask = padding_mask(batch, length, other.shape[1], encoder_mask, eager=other.dtype, padded=padded)
         places = new((length,), I64)
-        positions = ops.embedding(places, self.positions)
+        positions = self.placed(places)
         del places
         x = ops.add(embeds, positions)
         x = self.norm(x)

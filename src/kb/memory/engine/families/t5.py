@@ -348,8 +348,13 @@ class T5(Model):
         """Whether attention is computed eagerly."""
         return self.options.eager
 
+    stems = 1  # the encoder
+
     def every_layer(self) -> list[Any]:
         return [*self.encoder.blocks, *self.decoder.blocks]
+
+    def beside_layers(self) -> list[Any]:
+        return [self.encoder, self.decoder]
 
     def batch(self, rows: int, source: int, target: int) -> list[Tensor]:
         return [new((rows, source), I64), new((rows, source), I64), new((rows, target), I64)]

@@ -184,6 +184,7 @@ class Whisper(Model):
     """``WhisperForConditionalGeneration``."""
 
     encodes = hears = True
+    gathers = False
     stack = "encoder"
     special_tokens = 4
     forces_end = False

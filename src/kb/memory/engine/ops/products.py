@@ -5,8 +5,8 @@ from typing import Any
 from kb.memory.engine.autocast import half, narrowed
 from kb.memory.engine.ops.pointwise import add, add_here
 from kb.memory.engine.ops.shapes import contiguous, expand, is_contiguous, reshape, rows, view
-from kb.memory.engine.tape import Gradients, Node, record, saved
-from kb.memory.engine.tensor import F32, Shape, Tensor, arranged, new, packed, seen_as, viewed
+from kb.memory.engine.tape import Gradients, Node, hold_sum, record, saved
+from kb.memory.engine.tensor import F32, Shape, Tensor, arranged, bare, new, packed, seen_as, viewed
 from kb.memory.engine.world import world
 
 
@@ -132,7 +132,7 @@ def linear_by_hand(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
 def _by_transposed(x: Tensor, weight: Tensor) -> Tensor:
     weight = narrowed(weight)
     given, x = x, half(x)
-    node = record(_mm_back, (x, weight), (weight if x.needs else None, x if weight.needs else None))
+    node = record(_mm_back, (x, weight), (bare(weight) if x.needs else None, x if weight.needs else None))
     out = new((rows(x.shape), weight.shape[0]), x.dtype, None, node)
     world.multiplied()
     del given
@@ -147,6 +147,8 @@ def _function_back(node: Node, grad: Tensor) -> Gradients:
         found.append(None if edge is None else new(edge[1], grad.dtype))
         if edge is not None and len(found) < 3:
             world.multiplied()
+        elif edge is not None:
+            hold_sum(grad, edge[1])
     del kept
     return found
 
