@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 import memory_sample as sample
-from kb.core.setup import Images, Spread, TrainingSetup
+from kb.core.setup import Images, PostTraining, Spread, TrainingSetup
 from kb.memory import architecture_from_config, predict
 from kb.memory.engine.follow import follow
+from kb.memory.engine.report import why_not
 
 ROWS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "data" / "zero3_peaks.json").read_text("utf-8"))
 BASE = {"bf16": True, "world_size": 2, "zero_stage": 3, "per_device_train_batch_size": 2}
@@ -30,6 +31,33 @@ def test_zero3_peaks_where_deepspeed_does(name: str) -> None:
         paired = name == "positions of two stacks"  # how long gradients of the encoder's result live
         assert found.allocated == pytest.approx(allocated, rel=0.0005 * paired, abs=SCALARS), phase
         assert found.reserved == pytest.approx(reserved, abs=SEGMENT), phase
+
+
+TRL_ROWS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "data" / "zero3_trl_peaks.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("name", TRL_ROWS)
+def test_a_trainer_s_own_loss_peaks_under_zero3_where_trl_s_does(name: str) -> None:
+    """bench/post_training_zero3.py: TRL 1.16.0, DeepSpeed 0.19.8; the reference is shared out by itself."""
+    row = TRL_ROWS[name]
+    given = {key: tuple(value) if isinstance(value, list) else value for key, value in row["setup"].items()}
+    reference: Any = "none" if row["kind"] == "sft" else "adapter_off" if "method" in given else "model"
+    setup = TrainingSetup(
+        **{**BASE, "world_size": 4, "max_source_length": 128, "gradient_checkpointing": True, **given},
+        post=PostTraining(row["kind"], reference=reference),
+        spread=Spread(deepspeed=True, **{"reduce_bucket": 20_000_000, **row["spread"]}),
+    )
+    found = follow(setup, architecture_from_config(row["config"]), (8, 6)).phases["train"]
+    allocated, reserved = row["peak"]
+    assert found.allocated == pytest.approx(allocated, abs=2 * SCALARS)
+    assert found.reserved == reserved
+    assert ("reference_model" in dict(found.terms)) is (reference == "model")
+
+
+@pytest.mark.parametrize("post", [PostTraining("orpo", head="rows"), PostTraining("grpo", completion=32)])
+def test_losses_that_were_not_compared_under_zero3_are_refused_by_name(post: PostTraining) -> None:
+    setup = TrainingSetup(**BASE, post=post, spread=Spread(deepspeed=True))
+    assert why_not(setup, architecture_from_config(ROWS["plain"]["config"])) == f"ZeRO-3 of {post.kind}"
 
 
 def test_zero3_is_answered_by_the_engine_and_says_what_lies_there() -> None:

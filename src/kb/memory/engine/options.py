@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 from kb.core.record import NamedTuple
-from kb.core.setup import NEWEST_LIGER, EarlierRelease, Images, PackedOn, TrainingSetup
+from kb.core.setup import NEWEST_LIGER, EarlierRelease, Images, PackedOn, PostTraining, TrainingSetup
 from kb.memory.engine.faults import refuse
 from kb.memory.engine.tensor import BF16, F16, F32, I8
 
@@ -286,8 +286,13 @@ def _of_zero3(setup: TrainingSetup) -> dict[str, bool]:
         "ZeRO-3 on NVMe": third and (setup.spread.optimizer_on_disk or setup.spread.params_on_disk),
         "ZeRO-3 with a part offloaded": third and setup.offload_optimizer and setup.spread.optimizer_offload_ratio != 1,
         "ZeRO-3 without optim": third and setup.optim == "none",
-        f"ZeRO-3 of {setup.post and setup.post.kind}": third and setup.post is not None,
+        f"ZeRO-3 of {setup.post and setup.post.kind}": third and not _read_whole(setup.post),
     }
+
+
+def _read_whole(post: PostTraining | None) -> bool:
+    """Whether a loss reads the output layer's weight as one that ZeRO-3 gathers for it; a plain one calls the layer."""
+    return post is None or (post.head == "fused" and post.kind in ("sft", "dpo", "kto") and post.liger is None)
 
 
 def _outside(frozen: tuple[str, ...], wraps: Callable[[str], bool]) -> Callable[[str], bool]:

@@ -162,17 +162,25 @@ def model_of(setup: TrainingSetup, architecture: Architecture) -> Model:
     build = partial(kind, architecture, options)
     if setup.zero_stage < 3 and not setup.fsdp:
         return build()
-    from kb.memory.engine.fsdp import drop, on_host, shard_model  # as the scorer
+    from kb.memory.engine.fsdp import shard_model  # as the scorer
 
     if options.quantization is not None and setup.zero_stage == 3:
         return build()
     if setup.fsdp and options.quantization is not None and setup.spread.packed_on == "gpu":
         return shard_model(build(), setup)
+    model = _on_host(build)
+    return shard_model(model, setup) if setup.fsdp else model
+
+
+def _on_host(build: Callable[[], Model]) -> Model:
+    """A model that waits in host memory for what shards it."""
+    from kb.memory.engine.fsdp import drop, on_host  # as the scorer
+
     with on_host():
         model = build()
         for tensor in (*(each for _, each in model.parameters), *model.adapters, *model.buffers):
             drop(tensor)
-    return shard_model(model, setup) if setup.fsdp else model
+    return model
 
 
 def _share_out(model: Model, setup: TrainingSetup) -> Any:
@@ -195,8 +203,11 @@ def loss_of(model: Model, setup: TrainingSetup) -> Any:
 
     reference = None
     if setup.post.reference == "model":
-        reference = type(model)(model.architecture, model.options._replace(adapters=None, checkpointing=False))
-        for _, tensor in reference.parameters:
+        options = model.options._replace(adapters=None, checkpointing=False)
+        build = partial(type(model), model.architecture, options)
+        reference = build() if setup.zero_stage < 3 else _on_host(build)
+        shared = _share_out(reference, setup)
+        for tensor in shared.frozen if shared is not None else [each for _, each in reference.parameters]:
             mark(tensor, "reference_model")
     return Loss(model, reference, setup)
 

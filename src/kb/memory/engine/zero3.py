@@ -18,11 +18,12 @@ from kb.memory.engine.gathering import Coordinator, Hooked, Module, own, sub_gro
 from kb.memory.engine.modules import Linear, Model
 from kb.memory.engine.optimizers import Optimizer
 from kb.memory.engine.tape import record
-from kb.memory.engine.tensor import F32, Tensor, mark, new
+from kb.memory.engine.tensor import F32, Storage, Tensor, mark, new
 from kb.memory.engine.world import world
 
 REDUCE_BUCKET = 500_000_000  # elements
 REDUCE = 2  # the stream that gradients are reduced in, where that overlaps
+SERVES = 4  # the stream that parameters are gathered in where nothing trains
 
 
 class Zero3:
@@ -47,6 +48,8 @@ class Zero3:
         tensors = [packed.get(id(tensor), tensor) for tensor in with_adapters(model)]
         self.frozen: list[Tensor | None] = []
         self.coordinator = Coordinator(tensors, setup)
+        if serves and self.overlaps:  # beside one that trains it has a stream of its own
+            self.coordinator.stream = SERVES
         self.part = {id(tensor): -(-prod(tensor.shape) // self.ranks) for tensor in tensors}
         for buffer in model.buffers:
             fill(buffer, prod(buffer.shape))
@@ -260,6 +263,17 @@ class Zero3:
         for root in reversed(self.roots):
             found = [self._before_backward(root, each) for each in found]
         return found
+
+    @contextmanager
+    def reading(self, tensors: Sequence[Tensor | None]) -> Iterator[None]:
+        """``GatheredParameters``, around what reads parameters outside of their module."""
+        apart = [each for each in tensors if each is not None and id(each) not in self.coordinator.whole]
+        with asking("gathered_parameters"):
+            for tensor in apart:
+                fill(tensor, self.part[id(tensor)] * self.ranks)
+        yield
+        for tensor in apart:
+            tensor.storage = Storage(0)
 
     def finish(self) -> None:
         """``release_backward_leftovers`` comes after the last reduction: see :meth:`after_pass`."""

@@ -4,6 +4,8 @@ Sources: trl/kernels/chunked_logprob.py (``ChunkedLogProbFunction``) and trl/tra
 ``selective_log_softmax``, ``entropy_from_logits``) of TRL 1.16.0, 1.8.0 and 0.29.1.
 """
 
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from math import prod
 
 from kb.memory.engine.ops.losses import log_softmax
@@ -11,6 +13,8 @@ from kb.memory.engine.ops.shapes import cast, contiguous, unbind
 from kb.memory.engine.tape import Gradients, Node, record, save, saved
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, bare, like, new
 from kb.memory.engine.world import world
+
+Reads = Callable[[Sequence[Tensor | None]], AbstractContextManager[None]]
 
 TILE_TOKENS, TILE_COLUMNS = 4096, 32768  # TOKEN_CHUNK_SIZE, _CHUNKED_LOGPROB_CHUNK_SIZE
 STATISTICS = 7  # fp32 numbers for each token while tiles are folded
@@ -44,18 +48,25 @@ def _whole_back(node: Node, grad: Tensor) -> Gradients:
 
 
 def fused(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, outputs: int, scored: int
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    outputs: int,
+    scored: int,
+    reads: Reads = nullcontext,
 ) -> tuple[Tensor, list[Tensor]]:
     """Of hidden states (batch, length, width): log-probabilities, and ``outputs`` more numbers for each token.
 
     Args:
         scored: tokens of each row that count.
+        reads: while it is open, what shares out the parameters has those together that it is given.
     """
     batch, length, _ = hidden.shape
     labels = new((batch, length), I64)
     mask = new((batch, length), BOOL)
     picked, chosen = _picked(hidden, scored), new((batch * scored,), I64)
-    found = _chunked(picked, weight, bias, chosen, outputs)
+    with reads((weight, bias)):
+        found = _chunked(picked, weight, bias, chosen, outputs, reads)
     del picked, chosen, labels
     made = [_scattered(each, (batch, length), mask) for each in found]
     del found
@@ -94,12 +105,14 @@ def _scattered_back(node: Node, grad: Tensor) -> Gradients:
     return (out,)
 
 
-def _chunked(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, outputs: int) -> list[Tensor]:
+def _chunked(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, outputs: int, reads: Reads
+) -> list[Tensor]:
     """``ChunkedLogProbFunction.forward``: one tile of logits, written over and over."""
     tokens, _ = hidden.shape
     kind = world.autocast or hidden.dtype
     inputs = [hidden, weight, *(() if bias is None else (bias,))]
-    node = record(_chunked_back, inputs, (), (kind, bias is not None))
+    node = record(_chunked_back, inputs, (), (kind, bias is not None, reads))
     running = [new((tokens,), F32) for _ in range(STATISTICS)]
     tile = new((min(tokens, TILE_TOKENS), TILE_COLUMNS), kind)
     _tiles(hidden, weight, kind)
@@ -139,8 +152,13 @@ def _tiles(hidden: Tensor, weight: Tensor, kind: str) -> None:
 
 def _chunked_back(node: Node, grad: Tensor) -> Gradients:
     """Gradients are summed in fp32 and cast to the type of what they belong to."""
-    hidden, weight, *_ = saved(node)
-    kind, biased = node.extra
+    hidden, weight, *_ = kept = saved(node)
+    kind, biased, reads = node.extra
+    with reads((weight, kept[2])):
+        return _tiles_back(node, hidden, weight, kind, biased=biased)
+
+
+def _tiles_back(node: Node, hidden: Tensor, weight: Tensor, kind: str, *, biased: bool) -> Gradients:
     tokens = hidden.shape[0]
     by_hidden = None if node.edges[0] is None else new(hidden.shape, F32)
     by_weight = None if node.edges[1] is None else new(weight.shape, F32)

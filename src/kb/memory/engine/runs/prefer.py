@@ -8,7 +8,7 @@ block of 512 bytes.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from kb.core.setup import PAIRED, PostTraining, TrainingSetup
@@ -119,11 +119,11 @@ class Loss:
         kind = model.options.autocast
         if self.post.head == "fused":
             with autocast(kind):
-                hidden = log_probs.without_last(model.base(ids, mask))
-                world.recording.term = "loss"
-                scored = min(self.post.completion or self.post.scored or ids.shape[1], hidden.shape[1])
-                outputs = OUTPUTS[self.post.kind] if model is self.model else 0
-                found, more = log_probs.fused(hidden, model.head.weight, model.head.bias, outputs, scored)
+                if model.units is None:
+                    return self._fused(model, ids, mask)
+                with model.units.running((ids, mask)) as given:
+                    found, more = self._fused(model, *given)
+                found, *more = model.units.given((found, *more))
                 return found, more
         logits = self._logits(model, ids, mask)
         world.recording.term = "loss"
@@ -133,6 +133,15 @@ class Loss:
             labels = Tensor(logits.shape[:-1], I64, ids.strides, ids.storage)
             return log_probs.selected(logits, labels), logits, logits
         return self._chosen(logits, ids), logits, logits
+
+    def _fused(self, model: Any, ids: Tensor, mask: Any) -> tuple[Tensor, list[Tensor]]:
+        """``_fused_forward`` of a model: it asks the backbone itself, and reads the output layer's weight."""
+        hidden = log_probs.without_last(model.base(ids, mask))
+        world.recording.term = "loss"
+        scored = min(self.post.completion or self.post.scored or ids.shape[1], hidden.shape[1])
+        outputs = OUTPUTS[self.post.kind] if model is self.model else 0
+        reads = nullcontext if model.units is None else model.units.reading
+        return log_probs.fused(hidden, model.head.weight, model.head.bias, outputs, scored, reads)
 
     def _logits(self, model: Any, ids: Tensor, mask: Any) -> Tensor:
         kind = model.options.autocast
