@@ -168,7 +168,7 @@ def test_checking_a_config_starts_without_heavy_packages() -> None:
 # --- sizes: what is longer than the limits is named here, each with its reason --------------------------------------
 LONGEST_FUNCTION, MOST_PARAMETERS = 60, 10
 LONGEST_MODULE, SHORTEST_MODULE = 300, 40
-MOST_LATE_IMPORTS = 78  # of kb, in functions
+MOST_LATE_IMPORTS = 80  # of kb, in functions
 MOST_PATTERNS = 12  # of kb's, compiled by a plain check of one file
 # Of kb's modules, by the model that the file names; of the second nothing is predicted.
 MOST_LOADED = {"csebuetnlp/mT5_multilingual_XLSum": 158, "data/of-nobody": 107}

@@ -45,7 +45,7 @@ def adapted(model: Any, path: str, ids: Tensor, base: Callable[[Tensor], Tensor]
     rows = model.token_rows
     if rows is not None and path in rows.paths and not model.adapters_off:
         return rows.words(ids, scale)  # type: ignore[no-any-return]
-    result = model.part(path, base, ids)
+    result: Tensor = model.part(path, base, ids)
     found = model.table_adapters.get(path)
     if found is None or model.adapters_off:
         return result

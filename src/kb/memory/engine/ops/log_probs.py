@@ -47,13 +47,18 @@ def _whole_back(node: Node, grad: Tensor) -> Gradients:
 # --- the fused head ---------------------------------------------------------------------------------------------------
 
 
+def _there(_: Sequence[Tensor | None]) -> AbstractContextManager[None]:
+    """Parameters that nothing shares out."""
+    return nullcontext()
+
+
 def fused(
     hidden: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     outputs: int,
     scored: int,
-    reads: Reads = nullcontext,
+    reads: Reads = _there,
 ) -> tuple[Tensor, list[Tensor]]:
     """Of hidden states (batch, length, width): log-probabilities, and ``outputs`` more numbers for each token.
 

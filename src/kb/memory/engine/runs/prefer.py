@@ -8,7 +8,7 @@ block of 512 bytes.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 from kb.core.setup import PAIRED, PostTraining, TrainingSetup
@@ -140,8 +140,8 @@ class Loss:
         world.recording.term = "loss"
         scored = min(self.post.completion or self.post.scored or ids.shape[1], hidden.shape[1])
         outputs = OUTPUTS[self.post.kind] if model is self.model else 0
-        reads = nullcontext if model.units is None else model.units.reading
-        return log_probs.fused(hidden, model.head.weight, model.head.bias, outputs, scored, reads)
+        head = hidden, model.head.weight, model.head.bias, outputs, scored
+        return log_probs.fused(*head) if model.units is None else log_probs.fused(*head, model.units.reading)
 
     def _logits(self, model: Any, ids: Tensor, mask: Any) -> Tensor:
         kind = model.options.autocast
