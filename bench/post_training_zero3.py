@@ -37,6 +37,7 @@ from sharded_by_fsdp import Streams
 PATH = zero3.PATH.with_name("zero3_trl_peaks.json")
 BASE: dict[str, Any] = {"bf16": True, "world_size": 4, "zero_stage": 3, "per_device_train_batch_size": 2,
                         "max_source_length": 128, "gradient_checkpointing": True}  # fmt: skip
+ANSWER = 64  # tokens of what vLLM has generated
 # Name → the loss, model, settings, how it is spread.
 ROWS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]] = {
     "sft, tied": ("sft", zero3.TIED, {}, {}),
@@ -44,14 +45,16 @@ ROWS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str,
     "dpo, lora": ("dpo", zero3.LLAMA, zero3.LORA, {}),
     "dpo, a reference": ("dpo", zero3.TIED, {"gradient_accumulation_steps": 2}, zero3.LATE),
     "kto, a reference": ("kto", zero3.TIED, {}, {}),
+    "grpo": ("grpo", zero3.TIED, {"gradient_accumulation_steps": 2}, {}),
 }
 
 
 def setup_of(kind: str, given: Mapping[str, Any], spread: Mapping[str, Any]) -> TrainingSetup:
-    reference: Any = "none" if kind == "sft" else "adapter_off" if given.get("method") else "model"
+    reference: Any = "none" if kind in ("sft", "grpo") else "adapter_off" if given.get("method") else "model"
+    answer = ANSWER if kind == "grpo" else 0
     return TrainingSetup(
         **{**BASE, **given},
-        post=PostTraining(kind, reference=reference),  # type: ignore[arg-type]
+        post=PostTraining(kind, reference=reference, completion=answer),  # type: ignore[arg-type]
         spread=Spread(deepspeed=True, **{"reduce_bucket": 20_000_000, **spread}),
     )
 
@@ -63,7 +66,7 @@ def simulated(kind: str, config: Mapping[str, Any], setup: TrainingSetup) -> tup
     with pytest.MonkeyPatch.context() as patch:
         zero3._stand_in(streams, setup, patch)
         patch.setattr(of_transformers, "is_deepspeed_zero3_enabled", lambda: True)
-        with session as tracer, post_training._host_answers(0):
+        with session as tracer, post_training._host_answers(setup.post.completion if setup.post else 0):
             streams.allocator = tracer.allocator
             post_training._in_place(tracer)
             tracer.padded = setup.padded

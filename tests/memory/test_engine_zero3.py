@@ -41,10 +41,11 @@ def test_a_trainer_s_own_loss_peaks_under_zero3_where_trl_s_does(name: str) -> N
     """bench/post_training_zero3.py: TRL 1.16.0, DeepSpeed 0.19.8; the reference is shared out by itself."""
     row = TRL_ROWS[name]
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in row["setup"].items()}
-    reference: Any = "none" if row["kind"] == "sft" else "adapter_off" if "method" in given else "model"
+    alone = row["kind"] in ("sft", "grpo")
+    reference: Any = "none" if alone else "adapter_off" if "method" in given else "model"
     setup = TrainingSetup(
         **{**BASE, "world_size": 4, "max_source_length": 128, "gradient_checkpointing": True, **given},
-        post=PostTraining(row["kind"], reference=reference),
+        post=PostTraining(row["kind"], reference=reference, completion=64 if row["kind"] == "grpo" else 0),
         spread=Spread(deepspeed=True, **{"reduce_bucket": 20_000_000, **row["spread"]}),
     )
     found = follow(setup, architecture_from_config(row["config"]), (8, 6)).phases["train"]
@@ -54,7 +55,9 @@ def test_a_trainer_s_own_loss_peaks_under_zero3_where_trl_s_does(name: str) -> N
     assert ("reference_model" in dict(found.terms)) is (reference == "model")
 
 
-@pytest.mark.parametrize("post", [PostTraining("orpo", head="rows"), PostTraining("grpo", completion=32)])
+@pytest.mark.parametrize(
+    "post", [PostTraining("orpo", head="rows"), PostTraining("grpo", completion=32, generated_rows=2)]
+)
 def test_losses_that_were_not_compared_under_zero3_are_refused_by_name(post: PostTraining) -> None:
     setup = TrainingSetup(**BASE, post=post, spread=Spread(deepspeed=True))
     assert why_not(setup, architecture_from_config(ROWS["plain"]["config"])) == f"ZeRO-3 of {post.kind}"

@@ -291,8 +291,12 @@ def _of_zero3(setup: TrainingSetup) -> dict[str, bool]:
 
 
 def _read_whole(post: PostTraining | None) -> bool:
-    """Whether a loss reads the output layer's weight as one that ZeRO-3 gathers for it; a plain one calls the layer."""
-    return post is None or (post.head == "fused" and post.kind in ("sft", "dpo", "kto") and post.liger is None)
+    """Whether a loss reads the output layer's weight as one that ZeRO-3 gathers for it, and something else generates
+    what it reads; a plain loss calls the layer."""
+    if post is None:
+        return True
+    fused = post.head == "fused" and post.liger is None and post.kind in ("sft", "dpo", "kto", "grpo", "rloo")
+    return fused and not post.generated_rows
 
 
 def _outside(frozen: tuple[str, ...], wraps: Callable[[str], bool]) -> Callable[[str], bool]:

@@ -102,6 +102,11 @@ class Loss:
             world.grad = world.training = True
             recording.begin("train")
             del prompts
+        elif self.setup.zero_stage == 3 and self.setup.method != "full":
+            # vLLM is sent the model with its adapter merged, all of it gathered (``_iter_named_params``,
+            # trl/generation/vllm_generation.py)
+            with self.model.units.reading([tensor for _, tensor in self.model.parameters]):
+                pass
         if self.post.reference != "none":
             recording.moment, recording.term = "forward", "inputs"
             batch = [new((self.setup.per_device_train_batch_size, source), I64) for _ in range(2)]
