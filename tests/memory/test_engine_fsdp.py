@@ -5,11 +5,13 @@ Published: benchmarks_03_2024.md of AnswerDotAI/fsdp_qlora (05ed9f2), peak reser
 4090; its train.py: FSDP1 with prefetching in backward, reentrant checkpointing, bf16 throughout, rank 64, dropout 0.1.
 """
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kb.core.setup import Spread, TrainingSetup
+from kb.core.setup import PostTraining, Spread, TrainingSetup
 from kb.core.units import GIB
 from kb.memory import architecture_from_config
 from kb.memory.engine.predict import record_runs
@@ -84,3 +86,25 @@ def test_where_packed_weights_wait_decides_what_loading_takes() -> None:
 )  # fmt: skip
 def test_what_fsdp_does_not_take_is_named(change: dict[str, Any], named: str) -> None:
     assert why_not(FSDP_QLORA._replace(**change), architecture_from_config(LLAMA_7B)) == named
+
+
+# --- a loss that reads the output layer's weight (bench/post_training_fsdp.py) ---------------------------------------
+
+TRL_ROWS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "data" / "fsdp_trl_peaks.json").read_text("utf-8"))
+TRL_BASE = {"bf16": True, "per_device_train_batch_size": 3, "max_source_length": 72, "world_size": 2, "fsdp": True,
+            "gradient_checkpointing": True, "post": PostTraining("sft")}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRL_ROWS)
+def test_sft_of_trl_peaks_under_fsdp_where_trl_s_own_code_does(name: str) -> None:
+    row = TRL_ROWS[name]
+    given = {key: tuple(value) if isinstance(value, list) else value for key, value in row["setup"].items()}
+    setup = TrainingSetup(**{**TRL_BASE, **given}, spread=Spread(**row["spread"]))
+    (recording,) = record_runs(setup, architecture_from_config(row["config"]), (8, 6))
+    peak = recording.phases["train"]
+    assert [peak.allocated, peak.reserved] == row["peak"]
+
+
+def test_a_reference_under_fsdp_is_refused_by_name() -> None:
+    setup = TrainingSetup(**{**TRL_BASE, "post": PostTraining("dpo", reference="model")})
+    assert why_not(setup, architecture_from_config(TRL_ROWS["FSDP2"]["config"])) == "FSDP of dpo"

@@ -7,7 +7,7 @@ takes is not in here.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from math import prod
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
+from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Model
 from kb.memory.engine.options import TYPES
 from kb.memory.engine.quantized import packed_elements
@@ -74,8 +75,11 @@ class Unit:
         if self.state == "backward":
             return
         self.left -= 1
-        if self.left:
-            return
+        if not self.left:
+            self.end(out)
+
+    def end(self, out: Any) -> None:
+        """All modules of the unit have run, or the root has ended: ``out`` is what the last of them gave."""
         self.left = self.parts
         if self.reshards:
             self._let_go()
@@ -299,7 +303,13 @@ class Units:
         return out
 
     def given(self, outputs: Sequence[Any]) -> list[Any]:
-        """The root's outputs: backward begins at them, and they leave in the type of mixed precision."""
+        """The root's outputs: backward begins at them, and they leave in the type of mixed precision.
+
+        A unit that not all modules of have run (a loss reads the output layer's weight) ends with the root.
+        """
+        for unit in self.every:
+            if unit.left < unit.parts:
+                unit.end(list(outputs))
         if self.root.parameters:
             for each in outputs:
                 before_backward(each, self.root._before_backward)
@@ -308,6 +318,26 @@ class Units:
             if isinstance(each, Tensor) and self.output is not None:
                 found[at] = ops.cast(each, self.output)
         self.copied = None
+        return found
+
+    def reading(self, _: Sequence[Tensor | None]) -> AbstractContextManager[None]:
+        """What a loss reads is whole already: in a unit that runs, or by :meth:`made_whole`."""
+        return nullcontext()
+
+    def made_whole(self, tensor: Tensor) -> Tensor:
+        """``DTensor.full_tensor`` of a parameter whose unit no module has gathered.
+
+        Raises:
+            NotFollowedError: it trains, and so its gradient is shared out by what made it whole.
+        """
+        if tensor.storage.size:
+            return tensor
+        if tensor.needs:
+            raise NotFollowedError("FSDP of an output layer that a loss reads")
+        with asking("gathered_parameters"):
+            gathered = new(tensor.shape, self.shards[id(tensor)].dtype)
+            found = new(tensor.shape, gathered.dtype)
+            del gathered
         return found
 
     def finish(self) -> None:

@@ -9,7 +9,7 @@ NCCL takes is not in here, nor blocks that wait for another stream before they a
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import prod
 from typing import Any
 
@@ -286,6 +286,13 @@ class Flats:
         out = call(*args)
         flat.leave(out)
         return out
+
+    def reading(self, _: Sequence[Tensor | None]) -> AbstractContextManager[None]:
+        """What a loss reads outside of its module is the root's, which is whole."""
+        return nullcontext()
+
+    def made_whole(self, tensor: Tensor) -> Tensor:
+        return tensor
 
     def given(self, outputs: Sequence[Any]) -> list[Any]:
         """The root's outputs: backward begins at them."""

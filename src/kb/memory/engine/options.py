@@ -222,7 +222,7 @@ def _of_fsdp(setup: TrainingSetup) -> dict[str, bool]:
         "FSDP with modules_to_save": bool(setup.modules_to_save),
         "FSDP with predict_with_generate": setup.do_eval and setup.predict_with_generate,
         f"FSDP with optim {setup.optim}": setup.optim not in OF_FSDP,
-        f"FSDP of {setup.post and setup.post.kind}": setup.post is not None,
+        f"FSDP of {setup.post and setup.post.kind}": not _read_whole(setup.post) or _refers(setup.post),
     }
 
 
@@ -297,6 +297,11 @@ def _read_whole(post: PostTraining | None) -> bool:
         return True
     fused = post.head == "fused" and post.liger is None and post.kind in ("sft", "dpo", "kto", "grpo", "rloo")
     return fused and not post.generated_rows
+
+
+def _refers(post: PostTraining | None) -> bool:
+    """Whether a reference stands beside the policy."""
+    return post is not None and post.kind != "sft"
 
 
 def _outside(frozen: tuple[str, ...], wraps: Callable[[str], bool]) -> Callable[[str], bool]:

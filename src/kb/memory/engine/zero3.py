@@ -264,6 +264,10 @@ class Zero3:
             found = [self._before_backward(root, each) for each in found]
         return found
 
+    def made_whole(self, tensor: Tensor) -> Tensor:
+        """What is gathered while it is read: :meth:`reading`."""
+        return tensor
+
     @contextmanager
     def reading(self, tensors: Sequence[Tensor | None]) -> Iterator[None]:
         """``GatheredParameters``, around what reads parameters outside of their module."""

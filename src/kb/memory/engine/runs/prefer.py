@@ -145,8 +145,10 @@ class Loss:
         world.recording.term = "loss"
         scored = min(self.post.completion or self.post.scored or ids.shape[1], hidden.shape[1])
         outputs = OUTPUTS[self.post.kind] if model is self.model else 0
-        head = hidden, model.head.weight, model.head.bias, outputs, scored
-        return log_probs.fused(*head) if model.units is None else log_probs.fused(*head, model.units.reading)
+        weight, bias, units = model.head.weight, model.head.bias, model.units
+        if units is None:
+            return log_probs.fused(hidden, weight, bias, outputs, scored)
+        return log_probs.fused(hidden, units.made_whole(weight), bias, outputs, scored, units.reading)
 
     def _logits(self, model: Any, ids: Tensor, mask: Any) -> Tensor:
         kind = model.options.autocast
