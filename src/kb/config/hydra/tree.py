@@ -123,7 +123,8 @@ class Tree:
             raise HydraError(by.name, _at(by, item, "config.hydra_cycle", name=name))
         file = self._file(name)
         if file is None:
-            if not item.optional and not wanted.startswith("../"):  # what lies above the tree is not looked at
+            # What lies above the tree is not looked at: of a file with a header, one of a group itself, all of it may.
+            if not item.optional and not wanted.startswith("../") and package_header(self._primary.text) is None:
                 self.problems.append(Problem("missing", item, by, name))
             return []
         self._placed += 1
