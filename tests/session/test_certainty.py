@@ -319,7 +319,7 @@ PARSES = (
     "if args.do_train:\n    trainer.train()\n"
     "if args.do_predict:\n    trainer.predict(rows)\n"
 )
-PREDICTS = "python run_sum.py --model_name_or_path ./out --output_dir out --do_predict --optim adafactor{}\n"
+PREDICTS = "python run_sum.py --model_name_or_path t5-small --output_dir out --do_predict --optim adafactor{}\n"
 
 
 @pytest.mark.parametrize(("more", "fires"), [("", False), (" --do_train", True)])
