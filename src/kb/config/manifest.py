@@ -19,7 +19,15 @@ from kb.config.shell.flags import Flag
 from kb.config.shell.launch import server_launch
 from kb.config.shell.lexer import split_commands
 from kb.config.shell.nested import runs_in
-from kb.config.shell.serving import TGI, VLLM, Started, own_image_of, read_server, server_of_image
+from kb.config.shell.serving import (
+    TGI,
+    VLLM,
+    Started,
+    names_other_device,
+    own_image_of,
+    read_server,
+    server_of_image,
+)
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
 from kb.config.text.parsing import Parsed
 from kb.config.text.source import Places
@@ -222,6 +230,9 @@ def _on_other_devices(container: Node, started: Started, text: str) -> bool:
     image = started.image.text if started.image is not None else None
     resources = _below(container, "resources")
     asked = resources is not None and _OTHER_DEVICES.search(_raw(resources, text)) is not None
+    told = plain_variables(container).get("VLLM_TARGET_DEVICE", "cuda") != "cuda"
+    if told or names_other_device(started.rest):
+        return True
     return asked or _OTHER_IMAGES.search((image or "").casefold()) is not None
 
 

@@ -98,6 +98,13 @@ class CommandReader:
         return None
 
 
+def _apart(first: Flag, again: Flag, span: Span, places: Places) -> bool:
+    """Whether two flags of one name lie in two variables, or one in the command itself: what is set for several
+    commands one of them sets otherwise on purpose."""
+    starts = (first.key.start, again.key.start)
+    return min(starts) < span.start and places.at(starts[0])[0] != places.at(starts[1])[0]
+
+
 def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, places: Places, span: Span) -> Unit:
     """The unit of one run. Of a flag given twice the last counts, as it does for argparse."""
     settings: dict[str, Setting] = {}
@@ -111,7 +118,7 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
         if targets:
             known.append(name)
             listed = speller.id in OF_OWN_PARSERS and targets[0].fact.type == "text"  # by argparse's ``append``
-            if name in seen and not listed:
+            if name in seen and not listed and not _apart(seen[name], flag, span, places):
                 events += repeated(seen[name], flag, places)
             seen[name] = flag
         elif (meant := speller.meant_by(name)) is not None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from kb.config.files import SHELL
 from kb.config.shell.expand import Argument
@@ -32,6 +33,7 @@ MODULES = {
     "vllm.entrypoints.api_server": VLLM,
     "sglang.launch_server": SGLANG,
 }
+_OTHER_DEVICES = ("cpu", "xpu", "hpu", "tpu", "npu", "neuron", "mps")
 # Images whose own entry point is the server: what follows them are its flags.
 _IMAGES = (
     (re.compile(r"(?:^|/)vllm/vllm-openai(?::|@|$)"), VLLM),
@@ -73,7 +75,21 @@ class Started(NamedTuple):
 
 
 def read_server(arguments: Sequence[Argument]) -> Started | None:
-    """The server that these arguments start, in a container or not; None where they start something else."""
+    """The server that these arguments start, in a container or not; None where they start something else, or one that
+    computes on no GPU of NVIDIA's."""
+    started = _read_any(arguments)
+    return None if started is not None and names_other_device(started.rest) else started
+
+
+def names_other_device(flags: Sequence[Argument]) -> bool:
+    """Whether a server's flags put it on something else: ``--device cpu``."""
+    texts = [flag.text or "" for flag in flags]
+    named = [text.partition("=")[2] for text in texts if text.startswith("--device=")]
+    named += [after for text, after in pairwise(texts) if text == "--device"]
+    return any(each.partition(":")[0] in _OTHER_DEVICES for each in named)
+
+
+def _read_any(arguments: Sequence[Argument]) -> Started | None:
     for at, argument in enumerate(arguments):
         text = argument.text or ""
         name = text.rpartition("/")[2]
