@@ -183,6 +183,8 @@ def catalog() -> Catalog:
         ("x/llama-3-8b-8bit", None),
         ("org/Idefics3-8B-Llama3", None),  # a vision model on it
         ("org/tinyllava-llama-3-8b", None),
+        ("Salesforce/blip2-opt-2.7b", None),
+        ("org/instructblip-flan-t5-xl", None),
         ("org/bart-base-sled", None),  # an encoder over pieces of a long text
         ("x/roberta-base-squad2", None),  # roberta-base and klue/roberta-base differ
         ("", None),

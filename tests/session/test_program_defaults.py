@@ -272,6 +272,7 @@ def test_evaluation_keeps_no_logits_where_a_function_makes_less_of_them() -> Non
     trainer = "Trainer(model, args, compute_metrics=f{})\n"
     assert not keeps_no_logits(trainer.format(""))
     assert keeps_no_logits(trainer.format(", preprocess_logits_for_metrics=argmax"))
+    assert keeps_no_logits("# def compute_metrics(p): ...\nTrainer(\n    model,\n    # compute_metrics=f,\n)\n")
 
 
 OWN_LOOP = """

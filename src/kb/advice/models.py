@@ -36,10 +36,11 @@ _OTHERS = frozenset(
         *("nvfp", "mxfp", "aqlm", "torchao"),
         # built on a model whose name they keep: a vision tower, encoders over pieces of a long text, two towers
         *("idefics", "vila", "bunny", "cambrian", "colpali", "colqwen", "internvl", "minicpm", "cogvlm", "mipha"),
+        *("minigpt", "mplug", "otter", "kosmos", "ovis", "video", "pixtral", "molmo", "openvla", "salmonn"),
         *("sled", "lsg", "longformer", "unlimiformer", "fid", "dpr", "clip"),
     )
 )
-_IN_ONE_WORD = ("llava", "vlm")  # tinyllava, smolvlm
+_IN_ONE_WORD = ("llava", "vlm", "blip", "flamingo")  # tinyllava, smolvlm, instructblip
 
 
 class _Marks(NamedTuple):

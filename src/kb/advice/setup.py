@@ -39,6 +39,7 @@ NOT_MODELLED = "run.not_modelled"
 MODELLED_TRAINERS = frozenset(("sft", "pretraining"))
 OF_LOADER = "training.dataloader_"
 EVERY_LINEAR = "all-linear"
+NEVER = 10_000_000  # steps from one evaluation to the next: no run has as many
 ACCUMULATES = 2  # accumulating takes more than not, however often
 
 
@@ -69,8 +70,7 @@ def setup_of(
     read.assumed.append(FULL)
     source, target = _lengths(read, model, constants, unit.script)
     method = _method(read)
-    strategy = read.value("training.eval_strategy")
-    evaluates = bool(read.value("training.do_eval")) or strategy not in (None, "no")
+    evaluates = _evaluates(read)
     generates = bool(read.or_default("training.predict_with_generate"))
     inference_batch = read.number("inference.batch_size")
     training = says_training(unit)
@@ -257,6 +257,13 @@ def _samples(read: SettingsReader) -> int | None:
     """How many samples are evaluated; scripts write -1 for all of them."""
     samples = read.value("data.eval_samples")
     return int(samples) if samples is not None and samples > 0 else None
+
+
+def _evaluates(read: SettingsReader) -> bool:
+    """Whether evaluation ever runs: with so many steps between two as no run has, it does not."""
+    strategy, steps = read.value("training.eval_strategy"), read.value("training.eval_steps")
+    never = strategy == "steps" and isinstance(steps, (int, float)) and steps >= NEVER
+    return bool(read.value("training.do_eval")) or (strategy not in (None, "no") and not never)
 
 
 def _batch(read: SettingsReader, name: str, matters: bool) -> int:
