@@ -4,6 +4,7 @@ from kb.advice.run_kind import only_loads
 from kb.core.finding import SEVERITIES, Because, Finding, Fix
 from kb.core.hardware import Machine
 from kb.core.memory_report import OVER
+from kb.core.release import LATEST
 from kb.core.result import CheckResult, UnitResult
 from kb.report.check.changes import SourceLines, describe_fix, place_name, quote_line
 from kb.report.check.panel import fit_panel
@@ -140,10 +141,14 @@ def _is_worth_saying(each: Because, finding: Finding, words: Words) -> bool:
     said = finding.message.placeholders() | {name for name, span in finding.related}
     if each.origin not in SAID or not each.place or each.name in said or each.name not in words.facts:
         return False
-    if finding.on_releases and each.name.startswith("versions."):  # the message says it, with its range
-        return False
+    if each.name.startswith("versions.") and (finding.on_releases or LATEST in _parts(each.value)):
+        return False  # the message says it, with its range; or no release is meant, but all that the pin allows
     here = f"{finding.span.line}:{finding.span.column}"
     return each.place != here and not each.name.startswith("written.")
+
+
+def _parts(version: object) -> tuple[object, ...]:
+    return version if isinstance(version, tuple) else ()
 
 
 def _fact(each: Because, words: Words) -> str:
