@@ -157,7 +157,7 @@ class Checker:
         unit, by_release = prepared.unit, result.by_release
         ruled = [(finding, rules.get(finding.rule) or self.catalog.rules[finding.rule]) for finding in result.findings]
         found = [self._weights.weighed(finding, rule, prepared) for finding, rule in ruled]
-        if unit.reader != "library" or any(rule.names for _, rule in ruled):
+        if unit.reader != "library" or unit.read_by or any(rule.names for _, rule in ruled):
             names = Names(unit, self._disk.programs, self.given)
             named = zip(found, (rule for _, rule in ruled), strict=True)
             found = [held for each, rule in named if (held := self._weights.as_named(each, rule, names)) is not None]

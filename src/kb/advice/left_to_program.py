@@ -7,7 +7,7 @@ from functools import lru_cache
 from kb.core.document import Setting, Unit
 from kb.core.expression import Unknown
 from kb.core.facts import FactType
-from kb.core.naming import HANDS_ON
+from kb.core.naming import HANDS_ON, is_unread
 from kb.core.program import Program, freezes, guards_sampling, has_own_loss
 
 DECIDED = ("training.", "data.", "lora.", "quantization.", "model.torch_dtype", "model.attn_implementation")
@@ -77,6 +77,7 @@ def left_to_program(
         hidden.add("model.fused_loss")
     if not unit.program:
         hidden.update(_set_by(unit, programs, facts))
+        unit = _untold(unit, _unread(unit, programs))
     elif not any(program.hands_on for program in programs):
         own = unit.dialect == OF_TRAINING and not any(program.is_of_trainer for program in programs)
         hidden.update(_settled(unit, facts, lambda key: own or any(program.decides(key) for program in programs)))
@@ -113,6 +114,12 @@ def _untold(unit: Unit, names: Sequence[str]) -> Unit:
     told = [(name, unit.settings[name]) for name in names if name in unit.settings]
     untold = {name: each._replace(value=Unknown(frozenset((name,)), "the program decides")) for name, each in told}
     return unit._replace(settings={**unit.settings, **untold}) if told else unit
+
+
+def _unread(unit: Unit, programs: Sequence[Program]) -> list[str]:
+    """The settings of training that stand in a config and that no program reads."""
+    said = ((name, each) for name, each in unit.settings.items() if name.startswith("training.") and not each.joined)
+    return [name for name, each in said if each.path and is_unread(unit, programs, str(each.path[-1]))]
 
 
 def _adds_adapter(unit: Unit, programs: Iterable[Program]) -> bool:

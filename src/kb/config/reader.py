@@ -21,7 +21,7 @@ MAX_COMMENT = 400  # characters of a comment that are read
 
 Arrange = Callable[[dict[str, Entry]], dict[str, Entry]]
 
-OF_THE_TRAINER = frozenset(("hf", "trl"))
+OF_THE_TRAINER = frozenset(("hf", "trl", "hydra", "team"))
 
 
 class ConfigReader:
@@ -142,7 +142,7 @@ class _DocumentReading:
 
     def may_be(self, dialects: list[str]) -> None:
         """Note that the document may be in any of several dialects; the first is taken. A name of the Trainer's means
-        the same in TRL's config, which is one of the Trainer's with more."""
+        the same in TRL's config, which is one of the Trainer's with more, and in what a program of one's own reads."""
         if len(dialects) > 1 and not OF_THE_TRAINER.issuperset(dialects):
             first = next(iter(self.entries.values()))[1]
             values = {"taken": dialects[0], "others": ", ".join(dialects[1:])}

@@ -5,12 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from kb.core.document import Unit
+from kb.core.document import Setting, Unit
 from kb.core.facts import Certainty
 from kb.core.finding import Edit, Finding, Fix
 from kb.core.program import Program
 
 OF_OMEGACONF = ("hydra",)  # formats that OmegaConf reads as often as not
+RUN_CONFIG = "launch.run_config"
 HANDS_ON = "script.passes_training_arguments"
 """The fact by which a project says that its program hands every name on."""
 _WRITTEN = "written."
@@ -18,6 +19,8 @@ _SET_BY_PROGRAMS = ("training.", "data.", "generation.", "lora.", "quantization.
 # OmegaConf and Dynaconf (YAML 1.2) read 5e-5 as a number, PyYAML as text.
 _BY_OMEGACONF = r"\bOmegaConf\b|\bDynaconf\b|\bhydra\.main\b|\bHydraConfig\b"
 _BY_PYYAML = r"\byaml\.(?:safe_load|load|full_load)\b|\bparse_yaml_file\b|\b(?:Trl|H4)ArgumentParser\b|\bTrlParser\b"
+_BY_YAML = r"(?i)yaml|OmegaConf|Dynaconf|hydra|HfArgumentParser|H4ArgumentParser|TrlParser|\baccelerate\b"
+_TREES = r"""\bconfig_path\s*=\s*["']([^"'\n]*\w)/?["']"""
 # Classes of these libraries make a number of a text where a field is one (pydantic by default, the others always).
 _CONVERTS = r"(?m)^[ \t]*(?:from|import)[ \t]+(?:pydantic|pydantic_settings|draccus|pyrallis|jsonargparse)\b"
 _ABOUT_VALUES = ("text",)  # types of which a wrong value is wrong for any program
@@ -76,6 +79,8 @@ class Names:
         if finding.facts.get("want") in _ABOUT_VALUES:
             bare = finding.facts.get("raw") == ""
             return None if bare and self._is_switch(str(finding.facts.get("key"))) else "certain"
+        if "entry" in finding.facts:  # of a defaults list: a program may store configs of its own under such names
+            return None if any("ConfigStore" in each.text for each in self._programs) else "certain"
         key, meant = finding.facts.get("key"), finding.facts.get("meant")
         if isinstance(key, str):  # an event's
             return self.certainty(_plain(key), _plain(meant) if isinstance(meant, str) else "")
@@ -137,9 +142,14 @@ class Names:
 
     def text_of_numbers(self, key: str) -> Certainty | None:
         """How certainly ``5e-5`` stays text where the file is read; None where what reads it makes a number of it."""
-        if self._unit.reader != "script":
+        by = self._unit.read_by
+        if self._unit.reader != "script" and not by:
             return "certain"
-        texts = [program.text for program in self._programs]
+        texts = [program.text for program in self._programs if not by or _same_file(program.path, by)]
+        if texts and not any(re.search(_BY_YAML, text) for text in texts):
+            return None  # nothing here reads YAML
+        if any(self._in_tree_of(text) for text in texts) or is_unread(self._unit, self._programs, key):
+            return None
         if any(_makes_number(text, key) for text in texts):
             return None
         if any(re.search(_BY_PYYAML, text) for text in texts):
@@ -148,13 +158,36 @@ class Names:
             return None
         return "likely" if self._unit.dialect in OF_OMEGACONF else "certain"
 
+    def _in_tree_of(self, text: str) -> bool:
+        """Whether the file lies below the folder of configs that a program hands to Hydra."""
+        folders = re.findall(_TREES, text) if "hydra" in text else []
+        within = self._unit.path.replace("\\", "/").split("/")[:-1]
+        return any(each.rpartition("/")[2] in within for each in folders)
+
     def of_rule(self, at: Sequence[str], meant: str = "") -> Certainty | None:
         """As :meth:`certainty`, of the first setting that a rule looks at, as it is written here."""
         setting = next((each for name in at if (each := self._unit.setting(name)) is not None), None)
-        if setting is not None and setting.joined:
+        if setting is not None and setting.joined and not self._of_run_config(setting):
             return "certain"  # a file of the library's own
         path = setting.path if setting is not None else at[:1]
         return self.certainty(_plain(str(path[-1]).rpartition(".")[2]) if path else "", meant)
+
+    def _of_run_config(self, setting: Setting) -> bool:
+        """Whether a setting stands in the config that a command's program reads: its names are that program's."""
+        named = self._unit.settings.get(RUN_CONFIG)
+        return named is not None and setting.joined == named.value
+
+
+def is_unread(unit: Unit, programs: Sequence[Program], key: str) -> bool:
+    """Whether no program has a key of a config, though one has most of its keys and none hands on what it does not
+    name: then what the config says there comes to nothing.
+    """
+    if unit.reader != "script" or unit.program or any(each.hands_on or each.spreads for each in programs):
+        return False
+    if any(each.speaks_of(key) for each in programs):
+        return False
+    keys = [str(each.path[-1]) for each in unit.settings.values() if each.path and not each.joined]
+    return any(2 * sum(map(each.speaks_of, keys)) >= len(keys) for each in programs)
 
 
 def _same_file(one: str, other: str) -> bool:

@@ -25,6 +25,9 @@ _BY_UNSLOTH = r"(?m)^[^#\n]*\bFast(?:Language|Vision|Text)?Model\.from_pretraine
 _GIVEN = r"""\b(\w+)["']?\s*(?:=(?!=)|\]\s*=(?!=)|:)"""
 MOST_PROGRAMS = 1024  # whose sources' marks are remembered
 _TRAINS = r"Trainer\(|TrainingArguments\b|\.backward\(|\.fit\("
+_MAY_TRAIN = r"""(?mix)^[ \t]*(?:from|import)\b[^\n]*(?:train|tune|tuning|runner|engine|lightning|accelerate|deepspeed)
+    |\b\w*(?:train|tune|fit|run_exp)\w*\s*\(|\bsubprocess\b|\bos\.(?:system|exec\w+|popen)\b|\brunpy\b|\b_target_\b|\binstantiate\("""
+_SPREADS = r"(?i)\*\*\s*(?!kwargs\b)[\w.]*(?:cfg|conf|arg|param|opt|train|hyper|setting|data\b|dict\b)|\bsetattr\("
 # Both turn gradient checkpointing on where they are not told otherwise (peft/utils/other.py, unsloth/models/llama.py).
 _CHECKPOINTS = r"\bprepare_model_for_(?:kbit|int8)_training\(|\bFastLanguageModel\.get_peft_model\("
 # a switch for adapters that is off unless it is written
@@ -63,6 +66,12 @@ class Program(NamedTuple):
     def trains(self) -> bool:
         """Whether a training starts there: by a Trainer, or by a loop of its own."""
         return re.search(_TRAINS, self.text) is not None
+
+    @property
+    def trains_nothing(self) -> bool:
+        """Whether it is sure to train nothing: no training starts there, and it neither calls nor brings in anything,
+        or starts another program, that may."""
+        return not self.trains and re.search(_MAY_TRAIN, self.own) is None
 
     @property
     def is_of_trainer(self) -> bool:
@@ -119,6 +128,15 @@ class Program(NamedTuple):
         return _adds_adapter(self.text)
 
     @property
+    def spreads(self) -> bool:
+        """Whether it hands on a table of settings whole, or sets them one by one by names that it does not say."""
+        return _spreads(self.text)
+
+    def speaks_of(self, key: str) -> bool:
+        """Whether it has a key anywhere, as a word."""
+        return key in self.text and re.search(rf"\b{re.escape(key)}\b", self.text) is not None
+
+    @property
     def own_text(self) -> str:
         """Its own source, without that of the modules."""
         return self.text[: self.own_length]
@@ -167,6 +185,11 @@ def _adds_adapter(text: str) -> bool:
 @lru_cache(MOST_PROGRAMS)
 def _of_another_framework(text: str) -> bool:
     return re.search(_OTHER_FRAMEWORK, text) is not None
+
+
+@lru_cache(MOST_PROGRAMS)
+def _spreads(text: str) -> bool:
+    return re.search(_SPREADS, text) is not None
 
 
 @lru_cache(MOST_PROGRAMS)

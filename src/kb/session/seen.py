@@ -4,12 +4,14 @@ Each look is remembered, so that a stored result is not taken for one of today.
 """
 
 import os
+import re
 import zlib
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from kb.config.files import read_if_any
+from kb.config.files import SHELL, read_if_any
+from kb.config.joining import RUN_CONFIG
 from kb.config.programs import ProgramReader
 from kb.config.text.encoding import decode
 from kb.config.text.guard import MAX_BYTES
@@ -101,9 +103,22 @@ def read_named(path: str, named: str) -> str | None:
         text = _text(os.path.join(folder, named))
         parent = os.path.dirname(folder)
         if text is not None or parent == folder or os.path.isabs(named):
-            return text
+            return text if text is not None else _written_by(path, named)
         folder = parent
-    return None
+    return _written_by(path, named)
+
+
+def _written_by(path: str, named: str) -> str | None:
+    """The text of a file that a script writes itself before it names it; None where its text is made of variables."""
+    script = _text(path) if path.endswith(SHELL) else None
+    if script is None or "<<" not in script:
+        return None
+    written = rf"""(?:cat[ \t]*>|(?:sudo[ \t]+)?tee)[ \t]*["']?(?:\./)?{re.escape(named.removeprefix("./"))}["']?"""
+    body = r"""<<-?[ \t]*(?P<quote>['"]?)(?P<end>\w+)(?P=quote)[ \t]*\n(?P<body>(?s:.*?))^[ \t]*(?P=end)[ \t]*$"""
+    found = re.search(rf"(?m)^[ \t]*{written}[ \t]*(?:>[ \t]*/dev/null[ \t]*)?{body}", script)
+    if found is None or (not found["quote"] and "$" in found["body"]):
+        return None
+    return found["body"]
 
 
 def read_below(primary: str, name: str) -> bytes | None:
@@ -202,12 +217,22 @@ class Commands:
             return unit
         from kb.session.read_by_program import as_its_program_takes
 
+        programs = self._programs(unit)
+        if RUN_CONFIG in unit.joined and programs and all(each.trains_nothing for each in programs):
+            return _without_run(unit)
         speller = self.reader.of_dialect(unit.dialect)
-        return as_its_program_takes(unit, self._programs(unit), self._catalog, self._programs.files(), speller)
+        return as_its_program_takes(unit, programs, self._catalog, self._programs.files(), speller)
+
+
+def _without_run(unit: Unit) -> Unit:
+    """A command whose program reads a training config and trains nothing, such as one that prepares the data: what the
+    config says is not said of it."""
+    said = {name: each for name, each in unit.settings.items() if name.startswith("launch.")}
+    return unit._replace(settings=said, joined=tuple(each for each in unit.joined if each != RUN_CONFIG))
 
 
 def starts_no_run(unit: Unit) -> bool:
     """Whether a command says nothing but its config, and that is of no format that kb knows: it does something else."""
-    named = "launch.run_config" in unit.settings
-    known = "launch.run_config" in unit.joined or "launch.run_config" in unit.unread
+    named = RUN_CONFIG in unit.settings
+    known = RUN_CONFIG in unit.joined or RUN_CONFIG in unit.unread
     return named and not known and not unit.events and all(name.startswith("launch.") for name in unit.settings)

@@ -1,0 +1,266 @@
+"""Projects that go ways of their own: what their programs do with a config decides whether a finding holds."""
+
+from pathlib import Path
+
+import pytest
+
+from catalog_sample import load_catalog
+from kb.advice.question import Question
+from kb.core.finding import Finding
+from kb.core.result import UnitResult, Unusable
+from kb.session.prepare import file_checker
+from kb.session.project import find_project
+from kb.session.run import Input, check_input
+
+CATALOG = load_catalog()
+TEAM = """
+general: {model_name: google-t5/t5-base}
+training:
+  per_device_train_batch_size: 8
+  gradient_accumulation_steps: 2
+  num_train_epochs: 3
+  max_steps: 1000
+  learning_rate: 5.0e-5
+"""
+READS = """
+import yaml
+from transformers import TrainingArguments
+config = yaml.safe_load(open("config.yaml"))
+args = TrainingArguments(
+    per_device_train_batch_size=config["training"]["per_device_train_batch_size"],
+    gradient_accumulation_steps=config["training"]["gradient_accumulation_steps"],
+    num_train_epochs=config["training"]["num_train_epochs"],
+    learning_rate=config["training"]["learning_rate"],
+    {more}
+)
+model = load(config["general"]["model_name"])
+Trainer(model, args).train()
+"""
+
+
+def results(folder: Path, files: dict[str, str], name: str, gpu: str = "t4") -> tuple[UnitResult, ...]:
+    (folder / ".git").mkdir(exist_ok=True, parents=True)
+    for each, text in files.items():
+        path = folder / each
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    question = Question.of(gpu=gpu, versions={"transformers": "4.49.0", "trl": "0.29.0"})
+    outcome = check_input(Input(str(folder / name)), file_checker(CATALOG, find_project(str(folder)), question))
+    assert not isinstance(outcome, Unusable), outcome
+    return tuple(outcome.results)
+
+
+def said(folder: Path, files: dict[str, str], name: str, rule: str) -> Finding | None:
+    found = (each for unit in results(folder, files, name) for each in unit.findings if each.rule == rule)
+    return next(found, None)
+
+
+@pytest.mark.parametrize(
+    ("more", "holds"),
+    [
+        ('max_steps=config["training"]["max_steps"],', True),
+        ("", False),  # nothing reads it
+        ('**config["training"],', True),
+    ],
+)
+def test_a_key_that_no_program_reads_comes_to_nothing(tmp_path: Path, more: str, holds: bool) -> None:
+    files = {"config.yaml": TEAM, "train.py": READS.replace("{more}", more)}
+    assert (said(tmp_path, files, "config.yaml", "max-steps-overrides-epochs") is not None) == holds
+
+
+def test_a_number_as_text_is_no_fault_where_nothing_reads_yaml(tmp_path: Path) -> None:
+    config = "model: {name: google-t5/t5-base}\ntraining: {batch_size: 8, learning_rate: 5e-5, fp16: true}\n"
+    flags = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float)\n"
+    flags += "parser.parse_args()\n"
+    rule = "yaml-number-is-text"
+    assert said(tmp_path / "a", {"config.yaml": config, "train.py": flags}, "config.yaml", rule) is None
+    assert said(tmp_path / "b", {"config.yaml": config, "train.py": "import yaml\n" + flags}, "config.yaml", rule)
+
+
+@pytest.mark.parametrize("loads", ["OmegaConf.load(path)", "yaml.safe_load(open(path))"])
+def test_a_config_read_in_a_programs_way_has_the_numbers_of_its_loader(tmp_path: Path, loads: str) -> None:
+    config = "model: {model_id: google-t5/t5-base}\ntraining: {per_device_train_batch_size: 8, learning_rate: 5e-5}\n"
+    program = (
+        "import sys, yaml\nfrom omegaconf import OmegaConf\nfrom transformers import AutoModelForSeq2SeqLM, Trainer\n"
+        f"from transformers import TrainingArguments\npath = sys.argv[1]\ncfg = {loads}\n"
+        "model = AutoModelForSeq2SeqLM.from_pretrained(cfg['model']['model_id'])\n"
+        "args = TrainingArguments('out', learning_rate=cfg['training']['learning_rate'],\n"
+        "    per_device_train_batch_size=cfg['training']['per_device_train_batch_size'])\nTrainer(model, args)\n"
+    )
+    found = said(tmp_path, {"run.yaml": config, "train.py": program}, "run.yaml", "yaml-number-is-text")
+    assert (found is None) == loads.startswith("Omega")
+
+
+HYDRA = "import hydra\n@hydra.main(config_path='conf', config_name='base')\ndef main(cfg): run(cfg)\n"
+
+
+def test_a_number_below_hydras_folder_is_one_whatever_else_reads_yaml(tmp_path: Path) -> None:
+    config = "model: {name: google-t5/t5-base}\ntraining: {batch_size: 8, learning_rate: 5e-5, fp16: true}\n"
+    files = {
+        "conf/experiment/a.yaml": config,
+        "main.py": HYDRA,
+        "log.py": "import yaml\nyaml.safe_load(ArgumentParser())\n",
+    }
+    assert said(tmp_path, files, "conf/experiment/a.yaml", "yaml-number-is-text") is None
+
+
+def test_of_a_groups_own_file_nothing_above_it_is_missing(tmp_path: Path) -> None:
+    text = (
+        "{}defaults:\n  - /model: t5\n  - _self_\ntraining: {{per_device_train_batch_size: 8, learning_rate: 5.0e-5}}\n"
+    )
+    rule = "hydra-group-missing"
+    assert said(tmp_path, {"a.yaml": text.format("")}, "a.yaml", rule) is not None
+    assert said(tmp_path, {"b.yaml": text.format("# @package _global_\n")}, "b.yaml", rule) is None
+
+
+SFT = """
+model_name_or_path: meta-llama/Llama-3.1-8B
+torch_dtype: bfloat16
+dataset_text_field: text
+max_seq_length: 2048
+packing: true
+per_device_train_batch_size: 2
+output_dir: out
+"""
+OWN = """
+from trl import SFTTrainer
+from dataclasses import dataclass
+import transformers
+@dataclass
+class ModelArguments:
+    torch_dtype: str = "auto"
+@dataclass
+class SFTConfig(transformers.TrainingArguments):
+    max_seq_length: int = 2048
+"""
+STARTS = """
+from tune.own import H4ArgumentParser, ModelArguments, SFTConfig
+from trl import SFTTrainer
+model_args, training_args = H4ArgumentParser((ModelArguments, SFTConfig)).parse()
+SFTTrainer(args=training_args).train()
+"""
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_names_in_a_commands_config_are_its_programs(tmp_path: Path, own: bool) -> None:
+    program = STARTS if own else STARTS.replace("from tune.own import", "from trl import")
+    files = {
+        "run.sh": "accelerate launch --num_processes 2 src/tune/run_sft.py conf.yaml --learning_rate 1e-5\n",
+        "conf.yaml": SFT,
+        "src/tune/run_sft.py": program,
+        "src/tune/own.py": OWN,
+    }
+    for rule in ("trl-torch-dtype-removed", "trl-max-seq-length-renamed"):
+        assert (said(tmp_path, files, "run.sh", rule) is None) == own
+
+
+@pytest.mark.parametrize(
+    ("program", "trains"),
+    [
+        ("import yaml\nrows = load(yaml.safe_load(open(args.config))['training']['seed'])\nrows.to_json('a')\n", False),
+        ("import yaml, subprocess\nsubprocess.run(['accelerate', 'launch', 'train.py'])\n", True),
+        ("import yaml\nfrom lab.runner import Run\nRun(yaml.safe_load(open(args.config))).go()\n", True),
+    ],
+)
+def test_a_program_that_trains_nothing_is_no_run_of_its_config(tmp_path: Path, program: str, trains: bool) -> None:
+    config = TEAM.replace("max_steps: 1000", "per_device_eval_batch_size: 8")
+    files = {
+        "run.sh": "python tools/prepare.py --config config.yaml\n",
+        "config.yaml": config,
+        "tools/prepare.py": program,
+    }
+    unit = results(tmp_path, files, "run.sh")[0].unit
+    assert ("training.per_device_train_batch_size" in unit.settings) == trains
+
+
+@pytest.mark.parametrize(
+    ("quote", "size", "stage"), [("'EOF'", '"auto"', 2), ("EOF", '"auto"', 2), ("EOF", "$SIZE", None)]
+)
+def test_a_file_that_the_script_writes_is_read_there(tmp_path: Path, quote: str, size: str, stage: int | None) -> None:
+    script = (
+        f"cat > ds.json << {quote}\n"
+        f'{{"zero_optimization": {{"stage": 2}}, "train_batch_size": {size}}}\nEOF\n'
+        "deepspeed --num_gpus 2 train.py --model_name_or_path t5-small --output_dir out --do_train "
+        "--per_device_train_batch_size 8 --deepspeed ds.json\n"
+    )
+    unit = results(tmp_path, {"run.sh": script, "train.py": "HfArgumentParser(TrainingArguments)"}, "run.sh")[0].unit
+    found = unit.settings.get("deepspeed.zero_stage")
+    assert (found and found.value) == stage
+
+
+def test_what_is_set_for_several_commands_one_may_set_otherwise(tmp_path: Path) -> None:
+    shared = 'shared="--model_name_or_path t5-small --output_dir out --do_train --max_steps 900"\n'
+    shared += "python train.py $shared {}\n"
+    rule = "yaml-duplicate-key"
+    assert said(tmp_path, {"a.sh": shared.format("--max_steps 50")}, "a.sh", rule) is None
+    assert said(tmp_path, {"b.sh": shared.format("--save_steps 50 --save_steps 90")}, "b.sh", rule) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("s.sh", "vllm serve meta-llama/Llama-3.1-8B --device {} --dtype float32\n"),
+        ("s.sh", "python -m vllm.entrypoints.openai.api_server --model meta-llama/Llama-3.1-8B --device={}\n"),
+        (
+            "compose.yaml",
+            "services:\n  a:\n    image: vllm/vllm-openai:v0.8.5\n    command: --model a/b --device {}\n",
+        ),
+        (
+            "compose.yaml",
+            "services:\n  a:\n    image: vllm/vllm-openai:v0.8.5\n    command: --model a/b --dtype float32\n"
+            "    environment: [VLLM_TARGET_DEVICE={}]\n",
+        ),
+    ],
+)
+def test_a_server_on_the_cpu_is_none_of_a_gpu(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text.format("cpu"), "utf-8")
+    checker = file_checker(CATALOG, find_project(str(tmp_path)), Question.of(gpu="t4"))
+    found = check_input(Input(str(tmp_path / name)), checker)
+    assert isinstance(found, Unusable) or all(each.unit.dialect != "vllm" for each in found.results)
+    assert results(tmp_path, {name: text.format("cuda")}, name)[0].unit.dialect == "vllm"
+
+
+def test_evaluation_that_no_run_reaches_takes_nothing(tmp_path: Path) -> None:
+    config = "model_name_or_path: t5-base\nper_device_train_batch_size: 8\noutput_dir: o\n"
+    config += "eval_strategy: steps\neval_steps: {}\n"
+    often, never = (results(tmp_path, {"a.yaml": config.format(steps)}, "a.yaml")[0] for steps in (500, 1_000_000_000))
+    assert [each.setup.do_eval for each in (often, never) if each.setup is not None] == [True, False]
+
+
+def test_a_loop_of_ones_own_compares_no_values_of_deepspeed(tmp_path: Path) -> None:
+    files = {
+        "ds.json": '{"fp16": {"enabled": true}, "zero_optimization": {"stage": 2}}',
+        "run.sh": "deepspeed --num_gpus 2 train.py --deepspeed ds.json --model_name_or_path t5-base --output_dir o "
+        "--per_device_train_batch_size 1 --gradient_accumulation_steps 2 --learning_rate 1e-5\n",
+    }
+    rule = "deepspeed-values-disagree-with-trainer"
+    own = "import deepspeed\nengine, *_ = deepspeed.initialize(args=args)\nengine.backward(loss)\nengine.step()\n"
+    assert said(tmp_path, files | {"train.py": own}, "run.sh", rule) is None
+    trainer = "from transformers import HfArgumentParser, TrainingArguments\nHfArgumentParser(TrainingArguments)\n"
+    assert said(tmp_path, files | {"train.py": trainer}, "run.sh", rule) is not None
+
+
+@pytest.mark.parametrize(
+    ("config", "dialect"),
+    [
+        ("cutoff_len: 150\nblock_size: 100\nbatch_size: 4\nreport_to: [wandb]\n", None),  # a project's own
+        ("model_name_or_path: a/b\ncutoff_len: 150\nstage: sft\nlora_rank: 8\n", "llamafactory"),
+        (
+            "model: {model_id: google/gemma-2-9b-it}\nlora: {r: 8, finetune_vision_layers: false, "
+            "finetune_language_layers: true}\ntraining: {per_device_train_batch_size: 8, num_train_epochs: 10}\n",
+            "team",
+        ),
+        (
+            "model: unsloth/gemma-2-9b-it\nlora: {lora_r: 8, finetune_vision_layers: false, "
+            "finetune_language_layers: true}\ntraining: {batch_size: 8, num_epochs: 10}\n",
+            "unsloth",
+        ),
+    ],
+)
+def test_a_programs_own_config_is_no_librarys_for_a_name_or_two(
+    tmp_path: Path, config: str, dialect: str | None
+) -> None:
+    (tmp_path / "a.yaml").write_text(config, "utf-8")
+    checker = file_checker(CATALOG, find_project(str(tmp_path)), Question.of(gpu="t4"))
+    found = check_input(Input(str(tmp_path / "a.yaml")), checker)
+    assert (None if isinstance(found, Unusable) else found.results[0].unit.dialect) == dialect
