@@ -236,6 +236,12 @@ def test_a_loop_of_ones_own_compares_no_values_of_deepspeed(tmp_path: Path) -> N
     rule = "deepspeed-values-disagree-with-trainer"
     own = "import deepspeed\nengine, *_ = deepspeed.initialize(args=args)\nengine.backward(loss)\nengine.step()\n"
     assert said(tmp_path, files | {"train.py": own}, "run.sh", rule) is None
+    auto = '{"train_batch_size": "auto", "zero_optimization": {"stage": 2}}'
+    for more, fires in (("", True), ("config = json.load(open(args.deepspeed))\n", False)):
+        found = said(
+            tmp_path, files | {"ds.json": auto, "train.py": own + more}, "run.sh", "deepspeed-auto-outside-trainer"
+        )
+        assert (found is not None) == fires
     trainer = "from transformers import HfArgumentParser, TrainingArguments\nHfArgumentParser(TrainingArguments)\n"
     assert said(tmp_path, files | {"train.py": trainer}, "run.sh", rule) is not None
 

@@ -44,6 +44,7 @@ SWITCHED = {
     "quantization.": ("quantization.load_in_4bit", "quantization.load_in_8bit"),
 }
 DEVICE_MAP, NOT_MODELLED, OWN_LOOP = "model.device_map", "run.not_modelled", "run.own_loop"
+CALLS_DEEPSPEED = "script.calls_deepspeed"
 # Of two that cannot both be on, what the command says of one leaves out the other, but where a library's own class of
 # arguments is given both as they are.
 PAIRS = {
@@ -55,6 +56,11 @@ UNMODELLED = ("run.quantized", NOT_MODELLED)
 # Libraries that split a model over GPUs by themselves, whatever the command says.
 _SPLITS = re.compile(
     r"^[ \t]*(?:from|import)[ \t]+(tensor_parallel|colossalai|megatron|fairscale|parallelformers|oslo|alpa)\b", re.M
+)
+
+# What may put numbers in the place of DeepSpeed's ``auto``: Accelerate, or the program itself, which reads the file.
+_FILLS = re.compile(
+    r"ccelerat|\bopen\([^\n)]*(?:ds_|deepspeed)|_batch_size_per_gpu|HfDeepSpeedConfig|train_batch_size['\"]\]"
 )
 
 
@@ -91,6 +97,8 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
         settings[POSITIONS] = naming._replace(value=unknown)
     if has_own_loop(program.text):
         settings[OWN_LOOP] = naming._replace(value=True)
+        if "deepspeed.initialize(" in program.text and _FILLS.search(program.text) is None:
+            settings[CALLS_DEEPSPEED] = naming._replace(value=True, path=("deepspeed.initialize",))
     trainers = trainers_of(program.text)
     if trainers - PLAIN and TRAINER not in unit.settings:
         told = Unknown(frozenset((TRAINER,)), "known only when the command runs")
