@@ -270,3 +270,18 @@ def test_a_programs_own_config_is_no_librarys_for_a_name_or_two(
     checker = file_checker(CATALOG, find_project(str(tmp_path)), Question.of(gpu="t4"))
     found = check_input(Input(str(tmp_path / "a.yaml")), checker)
     assert (None if isinstance(found, Unusable) else found.results[0].unit.dialect) == dialect
+
+
+@pytest.mark.parametrize("fills", [True, False])
+def test_a_program_that_starts_axolotl_from_within_may_fill_its_config_in(tmp_path: Path, fills: bool) -> None:
+    config = (
+        "base_model: TinyLlama/TinyLlama-1.1B-Chat-v1.0\nmicro_batch_size: 1\nsequence_len: 2048\nadapter: lora\n"
+        "load_in_4bit: auto\ndata_dir: auto\n"
+    )
+    program = (
+        "from axolotl.cli.train import do_cli\ncfg = load(path)\nif cfg.load_in_4bit == \"auto\":\n"
+        "    cfg.load_in_4bit = True\ncfg.pop(\"data_dir\")\ndo_cli(parse_args(cfg), yaml=True)\n"
+    )
+    files = {"config.yaml": config, "train.py": program} if fills else {"config.yaml": config}
+    for rule in ("setting-of-wrong-type", "unknown-argument"):
+        assert (said(tmp_path, files, "config.yaml", rule) is None) == fills

@@ -127,6 +127,8 @@ class Weights:
         if rule.on == TEXT_OF_NUMBER:
             return self._as_loaded(finding, names.text_of_numbers(str(finding.facts.get("key", ""))))
         certainty = names.of(finding, rule.at) if rule.names else "certain"
+        if names.fills_in(finding):
+            return None
         if certainty is not None and names.may_be_set_there(finding):
             certainty = weakest((certainty, "assumed"))
         if certainty is None or certainty == "certain":

@@ -19,7 +19,10 @@ _SKIPPED = frozenset((
 ))  # fmt: skip
 _IMPORT = r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+\(?([^\n#]*)|import[ \t]+([\w., \t]+))"
 # What a source that reads training configs names, and by which it reads them.
-_TRAINS = (b"TrainingArguments", b"ArgumentParser(", b"TrlParser(", b"Config(", b"Trainer(", b"hydra.main(")
+_TRAINS = (
+    b"TrainingArguments", b"ArgumentParser(", b"TrlParser(", b"Config(", b"Trainer(", b"hydra.main(", b"axolotl.cli",
+    b"run_exp(",
+)  # fmt: skip
 _STARTS = (b"TrainingArguments", b"Trainer(", b".backward(")
 _LOADS = (b"yaml", b"OmegaConf", b"hydra", b"json.load", b"toml", b"parse_json_file", b"parse_args")
 

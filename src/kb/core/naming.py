@@ -23,6 +23,8 @@ _BY_YAML = r"(?i)yaml|OmegaConf|Dynaconf|hydra|HfArgumentParser|H4ArgumentParser
 _TREES = r"""\bconfig_path\s*=\s*["']([^"'\n]*\w)/?["']"""
 # Classes of these libraries make a number of a text where a field is one (pydantic by default, the others always).
 _CONVERTS = r"(?m)^[ \t]*(?:from|import)[ \t]+(?:pydantic|pydantic_settings|draccus|pyrallis|jsonargparse)\b"
+_PACKAGES = {"axolotl": "axolotl", "llamafactory": "llamafactory"}  # formats, and the package that reads them
+_ASKS_AUTO = '"auto"'
 _ABOUT_VALUES = ("text",)  # types of which a wrong value is wrong for any program
 
 
@@ -60,7 +62,7 @@ class Names:
         """
         reader = self._unit.reader
         if reader != "script":
-            if reader != "library" or any(program.declares(key) for program in self._programs_in_the_way):
+            if reader != "library" or any(self._has(program, key) for program in self._programs_in_the_way):
                 return None  # a project made after the library's pattern has arguments of its own
             return "certain"
         if any(program.has_own(key) for program in self._programs):
@@ -73,6 +75,23 @@ class Names:
         if meant and any(program.has_own(meant) for program in self._programs):
             return "certain" if len(self._programs) == 1 else "likely"
         return "likely" if self._unit.typical and not self._programs else None
+
+    def _has(self, program: Program, key: str) -> bool:
+        """Whether a program has a name of a library's config for itself: declared, or, in one that starts the library
+        from within, anywhere."""
+        return program.declares(key) or (self._starts_library(program) and program.speaks_of(key))
+
+    def _starts_library(self, program: Program) -> bool:
+        package = _PACKAGES.get(self._unit.dialect or "")
+        return (
+            package is not None and re.search(rf"(?m)^[ \t]*(?:from|import)[ \t]+{package}\b", program.text) is not None
+        )
+
+    def fills_in(self, finding: Finding) -> bool:
+        """Whether a finding is about ``auto`` in a config that a program of the project fills in before it starts the
+        library."""
+        said = any(re.search(r"\bauto\b", str(value)) for value in finding.facts.values())
+        return said and any(self._starts_library(each) and _ASKS_AUTO in each.text for each in self._programs)
 
     def of(self, finding: Finding, at: Sequence[str]) -> Certainty | None:
         """As :meth:`certainty`, of the name that a finding is about; ``at`` are the settings that its rule looks at."""
