@@ -19,7 +19,7 @@ TOLD = (
 """What a command of a program with the library's arguments says: where to, what to do, or with which batch."""
 OF_COMMANDS = "command"  # flags of a program that generates
 OF_TRAINING = "command-training"  # flags that are named otherwise than a library's: the program's parser is its own
-ADAPTER = "lora.enabled"
+ADAPTER, TARGETS = "lora.enabled", "lora.target_modules"
 OF_UNSLOTH = (
     "model.torch_dtype", "model.attn_implementation", "model.fused_loss", "quantization.load_in_4bit",
     "training.gradient_checkpointing",
@@ -56,6 +56,8 @@ def left_to_program(
     """
     if unit.reader != "script" or given.get(HANDS_ON) is True:
         return unit
+    if (targets := unit.settings.get(TARGETS)) is not None and targets.value in ("all", ["all"], ("all",)):
+        unit = _untold(unit, (TARGETS,))  # no name of PEFT's: a program that takes it makes names of it
     programs = find(unit)
     if not programs:
         own = bool(unit.program) and unit.dialect != OF_COMMANDS and not unit.typical

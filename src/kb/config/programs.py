@@ -17,6 +17,8 @@ _SKIPPED = frozenset((
     "__pycache__", "bench", "benchmark", "benchmarks", "build", "dist", "docs", "env", "node_modules", "site-packages",
     "tests", "venv", "wandb",
 ))  # fmt: skip
+# Names that programs of other projects have as well: a command in a copy of one starts that.
+_COMMON = ("train.py", "main.py", "run.py", "finetune.py", "fine_tune.py", "test.py", "eval.py", "app.py", "demo.py")
 _IMPORT = r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+\(?([^\n#]*)|import[ \t]+([\w., \t]+))"
 # What a source that reads training configs names, and by which it reads them.
 _TRAINS = (
@@ -102,6 +104,12 @@ def _named(folder: str, top: str, named: str) -> Iterator[Program]:
         if path is not None and text is not None:
             yield Program(path, "\n".join((text, *_imported(path, text, top))), len(text))
             return
+    if "/" in named or named in _COMMON:
+        return
+    alike = [each for each in _sources(top) if os.path.basename(each) == named]
+    text = _text(alike[0]) if len(alike) == 1 else None
+    if text is not None:  # the command is run in a folder that its script does not say
+        yield Program(alike[0], "\n".join((text, *_imported(alike[0], text, top))), len(text))
 
 
 def _ends(named: str) -> Iterator[str]:

@@ -89,6 +89,8 @@ def contents(path: str | None) -> bytes | None:
     return None if path is None else read_if_any(path, MAX_BYTES)
 
 
+# Programs that read a training config and train nothing, by their names: axolotl.cli.preprocess, prepare_data.py.
+_PREPARES = r"(?:^|[./_])(?:preprocess|prepare|merge|convert|export|download|tokenize)[a-z_]*(?:\.py)?$"
 SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".py", ".env")
 MAX_FOLDERS = 8  # how far up a project's top may lie; runs are started there, and paths are relative to it
 
@@ -213,6 +215,8 @@ class Commands:
         The defaults of the program's own flags stand where the command leaves them out. A program that is not found
         says nothing: then the library's defaults count, and what rests on them is told with its condition.
         """
+        if RUN_CONFIG in unit.settings and re.search(_PREPARES, unit.program or unit.script or "") is not None:
+            return _without_run(unit)
         if not unit.program or unit.reader != "script" or self._programs is None:
             return unit
         from kb.session.read_by_program import as_its_program_takes
@@ -228,7 +232,8 @@ def _without_run(unit: Unit) -> Unit:
     """A command whose program reads a training config and trains nothing, such as one that prepares the data: what the
     config says is not said of it."""
     said = {name: each for name, each in unit.settings.items() if name.startswith("launch.")}
-    return unit._replace(settings=said, joined=tuple(each for each in unit.joined if each != RUN_CONFIG))
+    joined, unread = (tuple(each for each in row if each != RUN_CONFIG) for row in (unit.joined, unit.unread))
+    return unit._replace(settings=said, joined=joined, unread=unread, events=())
 
 
 def starts_no_run(unit: Unit) -> bool:

@@ -44,7 +44,8 @@ SWITCHED = {
     "quantization.": ("quantization.load_in_4bit", "quantization.load_in_8bit"),
 }
 DEVICE_MAP, NOT_MODELLED, OWN_LOOP = "model.device_map", "run.not_modelled", "run.own_loop"
-CALLS_DEEPSPEED = "script.calls_deepspeed"
+CALLS_DEEPSPEED, TASK_TYPE = "script.calls_deepspeed", "lora.task_type"
+_CLASSIFIES = r"""task_type[ \t]*=[ \t]*(?:\w+\.)?["']?SEQ_CLS\b"""
 # Of two that cannot both be on, what the command says of one leaves out the other, but where a library's own class of
 # arguments is given both as they are.
 PAIRS = {
@@ -90,6 +91,8 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
     asked = {name: each.value for name, each in {**settings, **unit.settings}.items()}
     if not asks_for_metrics(asked) and keeps_no_logits(program.text):
         settings[LOSS_ONLY] = naming._replace(value=True, path=("compute_metrics",))
+    if re.search(_CLASSIFIES, program.text) is not None:
+        settings[TASK_TYPE] = naming._replace(value="SEQ_CLS", path=("task_type",))
     if splits is not None:
         settings[NOT_MODELLED] = naming._replace(value=f"{splits[1]} ({unit.program})")
     if resizes_positions(program.text):
@@ -127,6 +130,7 @@ def _defaults(
 ) -> Iterator[tuple[str, Setting]]:
     """The settings that the program's own flags have where the command leaves them out."""
     found: dict[str, tuple[int, Setting]] = {}
+    hands_on = program._replace(text=program.own, own_length=None).hands_on
     for name, default in defaults.items():
         for target in speller.targets.get(name, []):
             fact = target.fact.name
@@ -134,7 +138,7 @@ def _defaults(
                 continue
             if _left_out(fact, default, unit.settings, own_name=target.rank >= LAST):
                 continue
-            if fact.startswith("data.") and not _is_read(name, program.text):
+            if (fact.startswith("data.") or not hands_on) and not _is_read(name, program.text):
                 continue
             value = _value(name, default, target)
             if value is not None and (fact not in found or target.rank < found[fact][0]):

@@ -141,14 +141,15 @@ def _is_worth_saying(each: Because, finding: Finding, words: Words) -> bool:
     said = finding.message.placeholders() | {name for name, span in finding.related}
     if each.origin not in SAID or not each.place or each.name in said or each.name not in words.facts:
         return False
-    if each.name.startswith("versions.") and (finding.on_releases or LATEST in _parts(each.value)):
+    if each.name.startswith("versions.") and (finding.on_releases or _stands_for_others(each.value)):
         return False  # the message says it, with its range; or no release is meant, but all that the pin allows
     here = f"{finding.span.line}:{finding.span.column}"
     return each.place != here and not each.name.startswith("written.")
 
 
-def _parts(version: object) -> tuple[object, ...]:
-    return version if isinstance(version, tuple) else ()
+def _stands_for_others(version: object) -> bool:
+    """Whether a release is one that is only thinkable: the newest before another, or the next after one."""
+    return isinstance(version, tuple) and (LATEST in version or (len(version) > 3 and version[-1] == 1))
 
 
 def _fact(each: Because, words: Words) -> str:
