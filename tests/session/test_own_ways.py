@@ -165,9 +165,9 @@ def test_names_in_a_commands_config_are_its_programs(tmp_path: Path, own: bool) 
 def test_a_program_that_trains_nothing_is_no_run_of_its_config(tmp_path: Path, program: str, trains: bool) -> None:
     config = TEAM.replace("max_steps: 1000", "per_device_eval_batch_size: 8")
     files = {
-        "run.sh": "python tools/prepare.py --config config.yaml\n",
+        "run.sh": "python tools/go.py --config config.yaml\n",
         "config.yaml": config,
-        "tools/prepare.py": program,
+        "tools/go.py": program,
     }
     unit = results(tmp_path, files, "run.sh")[0].unit
     assert ("training.per_device_train_batch_size" in unit.settings) == trains
@@ -279,9 +279,74 @@ def test_a_program_that_starts_axolotl_from_within_may_fill_its_config_in(tmp_pa
         "load_in_4bit: auto\ndata_dir: auto\n"
     )
     program = (
-        "from axolotl.cli.train import do_cli\ncfg = load(path)\nif cfg.load_in_4bit == \"auto\":\n"
-        "    cfg.load_in_4bit = True\ncfg.pop(\"data_dir\")\ndo_cli(parse_args(cfg), yaml=True)\n"
+        'from axolotl.cli.train import do_cli\ncfg = load(path)\nif cfg.load_in_4bit == "auto":\n'
+        '    cfg.load_in_4bit = True\ncfg.pop("data_dir")\ndo_cli(parse_args(cfg), yaml=True)\n'
     )
     files = {"config.yaml": config, "train.py": program} if fills else {"config.yaml": config}
     for rule in ("setting-of-wrong-type", "unknown-argument"):
         assert (said(tmp_path, files, "config.yaml", rule) is None) == fills
+
+
+ORPO = """
+from dataclasses import dataclass, field
+from transformers import HfArgumentParser
+from trl import ORPOConfig, ORPOTrainer
+from peft import LoraConfig, TaskType
+@dataclass
+class ScriptArguments:
+    model_name_or_path: str = field(default="t5-small")
+    max_steps: int = field(default=1000)
+    eval_steps: int = field(default=20)
+    eval_strategy: str = field(default="steps")
+    target_modules: str = field(default="all")
+args = HfArgumentParser(ScriptArguments).parse_args_into_dataclasses()[0]
+if "all" in args.target_modules: names = linear_names(model)
+config = ORPOConfig("out", num_train_epochs=3, eval_steps=args.eval_steps, eval_strategy=args.eval_strategy)
+ORPOTrainer(model, config, peft_config=LoraConfig(task_type=TaskType.SEQ_CLS, target_modules=names)).train()
+"""
+
+
+def test_what_a_program_has_of_its_own_is_no_fault_of_its_command(tmp_path: Path) -> None:
+    command = (
+        "python {} --model_name_or_path Qwen/Qwen2.5-0.5B --num_train_epochs 3 --output_dir out --eval_steps 9 "
+        "--do_train --use_peft true --target_modules all --per_device_train_batch_size 2\n"
+    )
+    files = {"run.sh": command.format("orpo_training.py"), "src/trainer/orpo_training.py": ORPO}
+    found = {each.rule for unit in results(tmp_path / "a", files, "run.sh") for each in unit.findings}
+    told = ("eval-steps-without-eval-strategy", "max-steps-overrides-epochs", "lora-targets-match-nothing")
+    assert not found.intersection((*told, "lora-target-string-is-a-regex"))
+    # a name that programs of any project have is looked for where the command says
+    own = "from transformers import HfArgumentParser, TrainingArguments\nHfArgumentParser(TrainingArguments)\n"
+    files = {"run.sh": command.format("train.py"), "other/train.py": ORPO, "train.py": own}
+    found = {each.rule for unit in results(tmp_path / "b", files, "run.sh") for each in unit.findings}
+    assert "eval-steps-without-eval-strategy" in found
+
+
+def test_a_task_type_that_the_program_gives_is_that_of_the_run(tmp_path: Path) -> None:
+    command = "python reward.py --model_name_or_path a/b --output_dir out --use_peft true --lora_r 8 --max_length 512\n"
+    trl = (
+        "from trl import ModelConfig, RewardConfig, RewardTrainer, TrlParser\nTrlParser((RewardConfig, ModelConfig))\n"
+    )
+    files = {"run.sh": command, "reward.py": trl + "peft = get_peft_config(model_args)\nRewardTrainer()\n"}
+    own = trl + "peft = LoraConfig(task_type=TaskType.SEQ_CLS)\nRewardTrainer()\n"
+    rule = "reward-adapter-task-type"
+    for text, fires in ((files["reward.py"], True), (own, False)):
+        question = Question.of(gpu="t4", versions={"transformers": "5.3.0", "trl": "0.29.0"})
+        for name, each in (files | {"reward.py": text}).items():
+            (tmp_path / name).write_text(each, "utf-8")
+        outcome = check_input(
+            Input(str(tmp_path / "run.sh")), file_checker(CATALOG, find_project(str(tmp_path)), question)
+        )
+        assert not isinstance(outcome, Unusable)
+        assert (rule in {each.rule for unit in outcome.results for each in unit.findings}) == fires
+
+
+def test_axolotls_preprocessing_is_no_run(tmp_path: Path) -> None:
+    config = "base_model: t5-small\nmicro_batch_size: 2\nsequence_len: 2048\nsample_packing: true\n"
+    files = {
+        "a.yml": config,
+        "p.sh": "python -m axolotl.cli.preprocess a.yml --debug\npython -m axolotl.cli.train a.yml\n",
+    }
+    units = [each.unit for each in results(tmp_path, files, "p.sh")]
+    assert len(units) == 1
+    assert units[0].dialect == "axolotl"
