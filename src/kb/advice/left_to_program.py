@@ -56,9 +56,8 @@ def left_to_program(
     """
     if unit.reader != "script" or given.get(HANDS_ON) is True:
         return unit
-    if (targets := unit.settings.get(TARGETS)) is not None and targets.value in ("all", ["all"], ("all",)):
-        unit = _untold(unit, (TARGETS,))  # no name of PEFT's: a program that takes it makes names of it
     programs = find(unit)
+    unit = _with_targets(unit, programs)
     if not programs:
         own = bool(unit.program) and unit.dialect != OF_COMMANDS and not unit.typical
         own = own and (unit.dialect == OF_TRAINING or not any(map(_is_told, unit.settings)))
@@ -73,6 +72,8 @@ def left_to_program(
     if unit.program and any(program.loads_adapters for program in programs):
         unit = _without_defaults(unit, OF_ADAPTERS)
     hidden = {ADAPTER} if _adds_adapter(unit, programs) else set()
+    if any(program.has_own_strategy for program in programs):
+        hidden.add("training.eval_strategy")
     if any(program.loads_by_unsloth for program in programs):
         hidden.update(OF_UNSLOTH)
     if any(has_own_loss(program.own_text) for program in programs):
@@ -87,6 +88,16 @@ def left_to_program(
         set_there = _settled(unit, facts, lambda key: any(program.sets(key) for program in programs))
         hidden.update(name for name in set_there if name.startswith("training."))
     return _without(unit, hidden, given)
+
+
+def _with_targets(unit: Unit, programs: Sequence[Program]) -> Unit:
+    """The unit, whose targets are unknown where they are called ``all``: that is no name of PEFT's, and a program that
+    takes it makes names of it."""
+    targets = unit.settings.get(TARGETS)
+    if targets is None or targets.value not in ("all", ["all"], ("all",)):
+        return unit
+    takes = not programs or any('"all"' in each.text or "'all'" in each.text for each in programs)
+    return _untold(unit, (TARGETS,)) if takes else unit
 
 
 def _without(unit: Unit, hidden: Iterable[str], given: Mapping[str, object]) -> Unit:

@@ -27,6 +27,8 @@ MOST_PROGRAMS = 1024  # whose sources' marks are remembered
 _TRAINS = r"Trainer\(|TrainingArguments\b|\.backward\(|\.fit\("
 _MAY_TRAIN = r"""(?mix)^[ \t]*(?:from|import)\b[^\n]*(?:train|tune|tuning|runner|engine|lightning|accelerate|deepspeed)
     |\b\w*(?:train|tune|fit|run_exp)\w*\s*\(|\bsubprocess\b|\bos\.(?:system|exec\w+|popen)\b|\brunpy\b|\b_target_\b|\binstantiate\("""
+_OWN_STRATEGY = r"""(?mx)^[ \t]+eval(?:uation)?_strategy[ \t]*:[ \t]*[A-Za-z][^\n]*=
+    |["']--eval(?:uation)?[-_]strategy["']"""
 _SPREADS = r"(?i)\*\*\s*(?!kwargs\b)[\w.]*(?:cfg|conf|arg|param|opt|train|hyper|setting|data\b|dict\b)|\bsetattr\("
 # Both turn gradient checkpointing on where they are not told otherwise (peft/utils/other.py, unsloth/models/llama.py).
 _CHECKPOINTS = r"\bprepare_model_for_(?:kbit|int8)_training\(|\bFastLanguageModel\.get_peft_model\("
@@ -131,6 +133,11 @@ class Program(NamedTuple):
     def spreads(self) -> bool:
         """Whether it hands on a table of settings whole, or sets them one by one by names that it does not say."""
         return _spreads(self.text)
+
+    @property
+    def has_own_strategy(self) -> bool:
+        """Whether a flag or a field of its own says when evaluation runs: the library's default is not its own."""
+        return "_strategy" in self.text and re.search(_OWN_STRATEGY, self.text) is not None
 
     def speaks_of(self, key: str) -> bool:
         """Whether it has a key anywhere, as a word."""

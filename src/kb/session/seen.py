@@ -90,7 +90,8 @@ def contents(path: str | None) -> bytes | None:
 
 
 # Programs that read a training config and train nothing, by their names: axolotl.cli.preprocess, prepare_data.py.
-_PREPARES = r"(?:^|[./_])(?!\w*(?:train|tune))(?:preprocess|prepare|merge|convert|export|download|tokenize)[a-z_]*(?:\.py)?$"
+_PREPARING = "preprocess|prepare|merge|convert|export|download|tokenize"
+_PREPARES = rf"(?:^|[./_])(?!\w*(?:train|tune))(?:{_PREPARING})[a-z_]*(?:\.py)?$"
 SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".py", ".env")
 MAX_FOLDERS = 8  # how far up a project's top may lie; runs are started there, and paths are relative to it
 

@@ -138,7 +138,8 @@ def _defaults(
                 continue
             if _left_out(fact, default, unit.settings, own_name=target.rank >= LAST):
                 continue
-            if (fact.startswith("data.") or not hands_on) and not _is_read(name, program.text):
+            counts = fact.startswith("data.") or (fact == "training.max_steps" and not hands_on)
+            if counts and not _is_read(name, program.text):
                 continue
             value = _value(name, default, target)
             if value is not None and (fact not in found or target.rank < found[fact][0]):
