@@ -350,3 +350,25 @@ def test_axolotls_preprocessing_is_no_run(tmp_path: Path) -> None:
     units = [each.unit for each in results(tmp_path, files, "p.sh")]
     assert len(units) == 1
     assert units[0].dialect == "axolotl"
+
+
+@pytest.mark.parametrize(
+    ("cut", "length"),
+    [
+        ("    block_size = 128\n    rows = rows.map(group_texts)\n", 128),
+        ("    rows = rows.map(lambda each: group_texts(each, 96))\n", 96),
+        ("    block_size = 128\n    rows, others = group_texts(rows, 96), group_texts(others, 128)\n", None),
+    ],
+)
+def test_texts_joined_together_are_as_long_as_a_function_cuts_them(
+    tmp_path: Path, cut: str, length: int | None
+) -> None:
+    program = (
+        "from transformers import AutoModelForCausalLM, Trainer, TrainingArguments\n"
+        f"def load(rows, others):\n{cut}    return rows\n"
+        "model = AutoModelForCausalLM.from_pretrained('gpt2')\n"
+        "Trainer(model, TrainingArguments('out', per_device_train_batch_size=16), train_dataset=load(a, b)).train()\n"
+    )
+    settings = results(tmp_path, {"train.py": program}, "train.py")[0].unit.settings
+    found = settings.get("data.max_source_length")
+    assert (found and found.value) == length

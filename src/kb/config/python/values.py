@@ -228,7 +228,26 @@ def lengths_by_constants(module: Module, names: Names, values: Values) -> dict[s
             start, end = module.extent(value)
             span = module.source.between(module.place(start), module.place(end))
             found[setting] = Setting(length, span, span, (name,), alias=True)
+    if grouped and SOURCE not in found:
+        found |= _length_of_groups(module)
     return found or _length_of_embedder(module, names)
+
+
+def _length_of_groups(module: Module) -> dict[str, Setting]:
+    """The length that texts joined together are cut to, where a function says it: ``block_size = 128``, or
+    ``group_texts(rows, 128)``; none where several are said."""
+    said: list[ast.expr] = []
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Assign):
+            said += [node.value for each in node.targets if isinstance(each, ast.Name) and each.id in OF_GROUPS]
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == GROUPING:
+            said += node.args[1:2]
+    known = [each for each in said if isinstance(each, ast.Constant) and type(each.value) is int]
+    if len(known) < len(said) or len({each.value for each in known}) != 1 or not 1 < known[0].value <= MOST:
+        return {}
+    start, end = module.extent(known[0])
+    span = module.source.between(module.place(start), module.place(end))
+    return {SOURCE: Setting(known[0].value, span, span, (OF_GROUPS[0],), alias=True)}
 
 
 def _length_of_embedder(module: Module, names: Names) -> dict[str, Setting]:
