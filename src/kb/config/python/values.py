@@ -242,12 +242,13 @@ def _length_of_groups(module: Module) -> dict[str, Setting]:
             said += [node.value for each in node.targets if isinstance(each, ast.Name) and each.id in OF_GROUPS]
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == GROUPING:
             said += node.args[1:2]
-    known = [each for each in said if isinstance(each, ast.Constant) and type(each.value) is int]
-    if len(known) < len(said) or len({each.value for each in known}) != 1 or not 1 < known[0].value <= MOST:
+    known = {each.value for each in said if isinstance(each, ast.Constant) and type(each.value) is int}
+    length = known.pop() if len(known) == 1 and all(isinstance(each, ast.Constant) for each in said) else None
+    if not (isinstance(length, int) and 1 < length <= MOST):
         return {}
-    start, end = module.extent(known[0])
+    start, end = module.extent(said[0])
     span = module.source.between(module.place(start), module.place(end))
-    return {SOURCE: Setting(known[0].value, span, span, (OF_GROUPS[0],), alias=True)}
+    return {SOURCE: Setting(length, span, span, (OF_GROUPS[0],), alias=True)}
 
 
 def _length_of_embedder(module: Module, names: Names) -> dict[str, Setting]:
