@@ -372,3 +372,15 @@ def test_texts_joined_together_are_as_long_as_a_function_cuts_them(
     settings = results(tmp_path, {"train.py": program}, "train.py")[0].unit.settings
     found = settings.get("data.max_source_length")
     assert (found and found.value) == length
+
+
+@pytest.mark.parametrize(("tuner", "dialect"), [("--tuner_type lora ", "ms-swift"), ("--use_peft ", "trl")])
+def test_swifts_programs_are_known_by_their_flags_where_their_folder_is_not_told(
+    tmp_path: Path, tuner: str, dialect: str
+) -> None:
+    script = (
+        'torchrun --nproc_per_node=2 $(python -c "import swift; print(swift.__path__[0])")/cli/sft.py --model a/b '
+        f"--quant_bits 4 --bnb_4bit_quant_type nf4 --lora_rank 8 --max_length 2048 {tuner}--dataset_text_field text\n"
+    )
+    (result,) = results(tmp_path, {"run.sh": script}, "run.sh")
+    assert result.unit.dialect == dialect

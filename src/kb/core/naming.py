@@ -90,6 +90,8 @@ class Names:
     def fills_in(self, finding: Finding) -> bool:
         """Whether a finding is about ``auto`` in a config that a program of the project fills in before it starts the
         library."""
+        if self._unit.dialect not in _PACKAGES:
+            return False
         said = any(re.search(r"\bauto\b", str(value)) for value in finding.facts.values())
         return said and any(self._starts_library(each) and _ASKS_AUTO in each.text for each in self._programs)
 

@@ -11,7 +11,7 @@ from kb.config.shell.launch import Launch, read_launch
 from kb.config.shell.lexer import split_commands
 from kb.config.shell.processes import ASKED, Surroundings
 from kb.config.shell.speller import Speller
-from kb.config.shell.tools import Tools
+from kb.config.shell.tools import Tool, Tools
 from kb.config.text.source import Places
 from kb.core.catalog import Dialect
 from kb.core.document import EVERY_GPU, NOT_COUNTED, Event, Setting, Unit
@@ -24,6 +24,8 @@ OF_OWN_PARSERS = ("command-training", "command")  # dialects of flags that a pro
 
 PROCESSES, MACHINES = "launch.num_processes", "launch.num_machines"
 ONE_PROCESS = ("hf", "trl")  # dialects whose programs `python` alone starts once
+# ms-swift's own programs, where what leads to them is not told (`$(python …)/cli/sft.py`), by flags that it has alone.
+OF_SWIFT, TUNERS = ("sft.py", "pt.py", "rlhf.py"), ("tuner_type", "train_type", "sft_type", "rlhf_type")
 RUN_CONFIG, CONFIG = "launch.run_config", "config"
 ACCELERATE_CONFIG = "launch.config_file"
 # Switches of `accelerate launch`; each means the setting of its name under launch.
@@ -64,6 +66,8 @@ class CommandReader:
             if name not in self._tools:
                 self._tools[name] = Speller(self._dialects[name], self._facts)
             return self._tools[name]
+        if launch.script in OF_SWIFT and any(flag.name in TUNERS for flag in launch.flags):
+            return self.speller(launch._replace(tool=Tool("ms-swift")))
         if self._bare.score(launch.flags) > self._any.score(launch.flags) and self._bare.gives(BATCH, launch.flags):
             return self._bare
         if self._trl.score(launch.flags) >= self._trl.least or launch.trainer is not None:
