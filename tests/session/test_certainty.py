@@ -359,3 +359,17 @@ def test_where_batches_are_filled_the_maximum_is_reached(tmp_path: Path, text: s
     (result,) = checker(tmp_path).check(text.encode(), str(tmp_path / name)).results
     assert result.setup is not None
     assert reason in [each.reason for each in result.setup.assumed if each.name == "data.lengths"]
+
+
+PREFERENCES = (
+    "model_name_or_path: meta-llama/Llama-3.1-8B\nlearning_rate: 1.0e-6\nbeta: 0.1\nbf16: true\noutput_dir: out\n"
+    "f_divergence_type: reverse_kl\nmax_length: 1024\nper_device_train_batch_size: 1\ngradient_checkpointing: true\n"
+)
+
+
+def test_how_long_prompts_are_decides_nothing_where_a_run_is_too_large_anyway(tmp_path: Path) -> None:
+    pin(tmp_path, "trl==1.16.0\ntransformers==5.23.0")
+    (tmp_path / "run.sh").write_text("trl dpo --config train.yaml\n", "utf-8")
+    finding = found(tmp_path, PREFERENCES, "training-peak-exceeds-gpu", gpu="rtx-3090")
+    assert finding is not None
+    assert (finding.severity, finding.certainty) == ("error", "certain")

@@ -53,6 +53,14 @@ def _short_answers(setup: TrainingSetup) -> TrainingSetup:
     )
 
 
+def _other_prompts(setup: TrainingSetup) -> TrainingSetup:
+    """Short ones before answers that are generated; else all of a sample but a short answer."""
+    post = setup.post
+    if post is not None and post.completion:
+        return setup._replace(max_source_length=min(setup.max_source_length, post.completion + SHORT_INPUT))
+    return setup._replace(post=post and post._replace(scored=SHORT_TARGET))
+
+
 def _sharded(setup: TrainingSetup) -> TrainingSetup:
     """Several GPUs, started by a launcher whose own file shards what training keeps: no config of the run says it."""
     spread = setup.spread._replace(deepspeed=True)
@@ -86,6 +94,7 @@ OTHERWISE: Mapping[str, tuple[Callable[[TrainingSetup], TrainingSetup], ...]] = 
     ),
     "training.bf16": (lambda setup: setup._replace(bf16=not setup.bf16),),
     "embedding.columns": (lambda setup: setup._replace(post=setup.post and setup.post._replace(columns=3)),),
+    "trl.max_prompt_length": (_other_prompts,),
     "training.fused_loss": (_short,),  # logits counted whole: a run of few tokens has hardly any
     "model.logits_of_answers": (lambda setup: setup._replace(fused_loss=True, fused_evaluation=True),),  # of few tokens
 }

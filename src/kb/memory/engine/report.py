@@ -5,7 +5,7 @@ from typing import Any
 
 from kb.core.memory_report import HostLedger, MemoryReport, Phase, TakenByLengths, Verdict
 from kb.core.model import Architecture
-from kb.core.setup import Assumption, EarlierRelease, TrainingSetup
+from kb.core.setup import Assumption, EarlierRelease, PostTraining, TrainingSetup
 from kb.memory.answers import kept
 from kb.memory.architecture import BART_TYPES, T5_TYPES
 from kb.memory.config_fields import UnsupportedArchitectureError
@@ -52,6 +52,13 @@ def report_of(
     return MemoryReport("engine", assumed, phases, HostLedger((), 0, 0, None), verdict)
 
 
+def _is_measured(post: PostTraining) -> bool:
+    """Whether runs on a GPU were within 1 % of the loss (rules/measurements/trl-h100-*, TRL 1.16)."""
+    if post.liger is not None:
+        return False
+    return post.kind == "reward" or (post.head == "fused" and post.kind in ("sft", "dpo", "kto", "grpo", "rloo"))
+
+
 def assumed_of(
     setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int] | None
 ) -> tuple[Assumption, ...]:
@@ -68,7 +75,7 @@ def assumed_of(
         assumed += (Assumption("training.ddp_find_unused_parameters", finds_unused(setup), "library_default"),)
     if setup.load_in_8bit and not setup.load_in_4bit:
         assumed += (Assumption("lora.load_in_8bit", True, "no_outliers"),)
-    if setup.post is not None:
+    if setup.post is not None and not _is_measured(setup.post):
         assumed += (Assumption("training.loss", setup.post.kind, "loss_computed"),)
     assumed += _of_fused_loss(setup, architecture)
     if setup.attn_implementation == "sdpa" and _without_sdpa(architecture):
