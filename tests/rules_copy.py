@@ -7,8 +7,8 @@ from pathlib import Path
 from kb.knowledge.readings import FILE
 
 ROOT = Path(__file__).resolve().parent.parent
-# What rules that are few hold of each folder; of the others everything. They are right, and compiled in a quarter of the
-# time that all rules take.
+# What rules that are few hold of each folder; of the others everything. They are right, and compiled in a quarter of
+# the time that all rules take.
 FEW = {
     "checks": ("t5-fp16-overflow", "zero-epochs"), "models": ("mt5-base", "t5-base"),
     "hardware": ("rtx-3090", "t4", "l4"), "tables": (), "remedies": (), "measurements": (),
