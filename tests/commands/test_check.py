@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rules_copy import copy_of_rules
+from rules_copy import few_rules
 from warm_runs import ENVIRON, run_module
 
 ROOT = Path(__file__).parents[2]
@@ -577,7 +577,7 @@ def test_a_file_of_no_known_format_says_which_keys_it_knew(tmp_path: Path) -> No
 
 
 def test_nothing_runs_on_a_broken_rules_folder(tmp_path: Path) -> None:
-    rule = copy_of_rules(tmp_path) / "checks" / "precision" / "t5-fp16-overflow.yaml"
+    rule = few_rules(tmp_path) / "checks" / "precision" / "t5-fp16-overflow.yaml"
     rule.write_text(rule.read_text("utf-8").replace("severity: error", "severity: fatal"), "utf-8")
     run = kb(DATA / "two_models.yaml", *BOX, "--rules", tmp_path / "rules")
     assert run.returncode == 2

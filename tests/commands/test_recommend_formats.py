@@ -9,6 +9,7 @@ import pytest
 
 from catalog_sample import shallow_catalog
 from command_runs import ROOT
+from effort import EXHAUSTIVE
 from kb.advice.answer import answer
 from kb.advice.estimator import Estimator
 from kb.advice.question import Question
@@ -45,8 +46,9 @@ GPUS = ("rtx-3060-12gb", "rtx-4090", "t4", "a100-80gb")
 @pytest.mark.parametrize("seed", range(4))
 def test_check_says_nothing_of_what_recommend_writes(seed: int) -> None:
     """A sample; bench/recommend_check.py draws as many as one likes."""
-    found = [each for each in itertools.islice(cases(seed, SHALLOW), 9) if each is not None]
-    assert len(found) > 3
+    drawn = 9 if EXHAUSTIVE else 4
+    found = [each for each in itertools.islice(cases(seed, SHALLOW), drawn) if each is not None]
+    assert len(found) > drawn // 3
     for each in found:
         assert each.said == (), (each[:5], each.text)
 

@@ -8,13 +8,18 @@ from pathlib import Path
 import pytest
 
 from command_runs import ENVIRON, run_kb
-from rules_copy import copy_of_rules
+from rules_copy import copy_of_rules, few_rules
 
 kb = partial(run_kb, module="kb.rules")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    return few_rules(tmp_path)
+
+
+@pytest.fixture
+def whole_folder(tmp_path: Path) -> Path:
     return copy_of_rules(tmp_path)
 
 
@@ -32,10 +37,10 @@ def test_a_broken_rule_fails_validation_at_its_place(folder: Path) -> None:
     assert "t5-fp16-overflow.yaml:5:11:" in run.stderr
 
 
-def test_a_failing_example_is_shown(folder: Path) -> None:
-    rule = folder / "checks" / "precision" / "t5-fp16-overflow.yaml"
+def test_a_failing_example_is_shown(whole_folder: Path) -> None:
+    rule = whole_folder / "checks" / "precision" / "t5-fp16-overflow.yaml"
     rule.write_text(rule.read_text("utf-8").replace("- expect: fires", "- expect: silent", 1) + "", "utf-8")
-    run = kb("test", "t5-fp16-overflow", "--rules", folder, "--lang", "en")
+    run = kb("test", "t5-fp16-overflow", "--rules", whole_folder, "--lang", "en")
     assert run.returncode in (1, 2)
     assert "t5-fp16-overflow" in run.stdout + run.stderr
 
@@ -133,21 +138,21 @@ def test_missing_arguments_are_named_in_the_users_language() -> None:
     ],
 )
 def test_a_failed_example_says_which_part_was_false_and_each_facts_value(
-    folder: Path, language: str, words: tuple[str, ...]
+    whole_folder: Path, language: str, words: tuple[str, ...]
 ) -> None:
-    rule = folder / "checks" / "precision" / "t5-fp16-overflow.yaml"
+    rule = whole_folder / "checks" / "precision" / "t5-fp16-overflow.yaml"
     rule.write_text(rule.read_text("utf-8").replace("  when: ", "when: ").replace("mt5-base}", "bert-base-uncased}", 1))
-    run = kb("test", "t5-fp16-overflow", "--rules", folder, "--lang", language)
+    run = kb("test", "t5-fp16-overflow", "--rules", whole_folder, "--lang", language)
     assert run.returncode == 1, run.stderr
     assert "t5-fp16-overflow" in run.stdout and "model.overflows_fp16" in run.stdout
     for each in words:
         assert each in run.stdout, run.stdout
 
 
-def test_a_failed_row_of_a_table_says_its_condition(folder: Path) -> None:
-    table = folder / "tables" / "transformers.yaml"
+def test_a_failed_row_of_a_table_says_its_condition(whole_folder: Path) -> None:
+    table = whole_folder / "tables" / "transformers.yaml"
     table.write_text(table.read_text("utf-8").replace("training.seed < 0 or", "training.seed < -10 or"), "utf-8")
-    run = kb("test", "transformers", "--rules", folder, "--lang", "en")
+    run = kb("test", "transformers", "--rules", whole_folder, "--lang", "en")
     assert run.returncode == 1, run.stdout + run.stderr
     assert "training.seed < -10 (-1 < -10)" in run.stdout
 
@@ -169,16 +174,17 @@ def test_every_unknown_name_of_an_entry_is_told_at_once_with_the_one_that_was_me
         assert run.returncode == 2 and words in run.stderr, run.stderr
 
 
-def test_a_remedys_examples_are_run_too(folder: Path) -> None:
-    path = folder / "remedies" / "broken-pipe.yaml"
+def test_a_remedys_examples_are_run_too(whole_folder: Path) -> None:
+    path = whole_folder / "remedies" / "broken-pipe.yaml"
     path.write_text(path.read_text("utf-8").replace("expect: silent", "expect: found"), "utf-8")
-    run = kb("test", "broken-pipe", "--rules", folder, "--lang", "en")
+    run = kb("test", "broken-pipe", "--rules", whole_folder, "--lang", "en")
     assert run.returncode == 1 and "broken-pipe, example 2: expected found, got gpu-" in run.stdout, run.stdout
-    assert kb("test", "gpu-oom", "--rules", folder).returncode == 0
-    copy = folder / "remedies" / "a-new-one.yaml"  # copied, its patterns not yet its own
+    assert kb("test", "gpu-oom", "--rules", whole_folder).returncode == 0
+    copy = whole_folder / "remedies" / "a-new-one.yaml"  # copied, its patterns not yet its own
     copy.write_text(
-        (folder / "remedies" / "disk-full.yaml").read_text("utf-8").replace("id: disk-full", "id: a-new-one"), "utf-8"
+        (whole_folder / "remedies" / "disk-full.yaml").read_text("utf-8").replace("id: disk-full", "id: a-new-one"),
+        "utf-8",
     )
-    run = kb("test", "a-new-one", "disk-full", "--rules", folder, "--lang", "en")
+    run = kb("test", "a-new-one", "disk-full", "--rules", whole_folder, "--lang", "en")
     assert run.returncode == 1 and "a log leads to" not in run.stdout
     assert " before " in run.stdout and "patterns of its own" in run.stdout, run.stdout

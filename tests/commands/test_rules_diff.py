@@ -21,7 +21,7 @@ from kb.integrations.git_files import GitError, resolve
 from kb.knowledge import load_words
 from kb.report.rules.diff import MOST_ROWS, rule_diff_markdown
 from kb.report.words import Words
-from rules_copy import copy_of_rules
+from rules_copy import few_rules
 from warm_runs import run_text
 from yaml_file import read_yaml
 
@@ -58,11 +58,8 @@ def git(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository whose one commit holds the shipped rules, with some of the models."""
-    rules = copy_of_rules(tmp_path)
-    for path in (rules / "models").glob("*.yaml"):
-        if path.stem not in SMALL.catalog.models.keys() | NOTED:
-            path.unlink()
+    """A repository whose one commit holds some of the shipped rules."""
+    few_rules(tmp_path, models=SMALL.catalog.models.keys() | NOTED)
     (tmp_path / ".gitignore").write_text(".bundle/\n", "utf-8")
     git(tmp_path, "init", "--quiet", "--initial-branch", "main")
     git(tmp_path, "config", "user.email", "someone@example.com")

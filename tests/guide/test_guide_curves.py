@@ -23,6 +23,7 @@ MODELS = ("mt5-base", "kobart", "llama-3.2-1b", "klue-roberta-base", "gpt2")
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.long
 def test_cards_together_give_the_same_batches_as_each_alone(name: str) -> None:
     model = CATALOG.models[name]
     curves = Curves(model, CATALOG.constants)
@@ -78,6 +79,7 @@ def test_the_page_of_a_model_that_is_on_no_table_says_what_to_ask(name: str) -> 
         assert "{ #fits }" in page and f"`kb recommend --model {name} --gpu a100-80gb`" in page
 
 
+@pytest.mark.long
 def test_everything_is_computed_once_and_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = CATALOG._replace(models={name: CATALOG.models[name] for name in MODELS[:2]})
     monkeypatch.setattr(whole, "load_catalog", lambda: few)

@@ -82,6 +82,7 @@ def test_every_measured_run_stands_with_its_prediction_and_error() -> None:
     assert len(re.findall(r"<td>[+-][\d.e+]+ %</td>", shown)) >= runs
 
 
+@pytest.mark.long
 def test_campaigns_of_hundreds_of_rows_are_told_by_what_the_bench_found() -> None:
     told = accuracy_summary(LIBRARY)
     campaigns = {

@@ -96,6 +96,7 @@ def test_a_remedy_shows_what_the_command_answers_to_a_real_log(library) -> None:
     assert "kb diagnose train.log --config examples/mt5-summary-team.yaml" in shown
 
 
+@pytest.mark.long
 def test_every_remedy_that_a_log_can_show_has_its_answer() -> None:
     pages = {name: remedy_page(EN, entry) for name, entry in EN.rows("remedies").items()}
     seen = {
@@ -129,6 +130,7 @@ def test_the_grammars_page_has_every_sign_function_and_unit_with_its_value() -> 
 
 
 @pytest.mark.parametrize("language", ["ko", "en"])
+@pytest.mark.long
 def test_a_remedys_conditions_stand_in_words(language: str) -> None:
     library = load_library(language)
     seen = 0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kb.integrations.contribution import entry_file
-from rules_copy import copy_of_rules
+from rules_copy import few_rules
 from site_needs import ROOT
 
 L4 = {"id": "l4-next", "name": "NVIDIA L4 Next", "aliases": "L4 Next, l4n", "reported": "23,034", "capability": "8.9",
@@ -53,7 +53,7 @@ def test_a_form_filled_in_makes_a_file_that_kb_rules_validate_takes(
     answer = made(kind, form)
     assert answer["problems"] == []
     assert answer["path"] == f"rules/{kind}/{form['id']}.yaml"
-    rules = copy_of_rules(tmp_path)
+    rules = few_rules(tmp_path)
     (tmp_path / answer["path"]).write_text(answer["text"], "utf-8")
     command = [sys.executable, "-m", "kb.rules", "validate", str(tmp_path / answer["path"]), "--rules", str(rules)]
     run = subprocess.run(command, cwd=ROOT / "src", capture_output=True, text=True, check=False, timeout=120)
@@ -67,7 +67,7 @@ def test_a_rule_comes_with_its_source_and_the_config_that_its_fix_makes(tmp_path
     assert [answer["path"], source["path"]] == [
         "rules/checks/batch/batch-over-a-hundred.yaml", "rules/sources/batch-over-a-hundred.yaml"
     ]  # fmt: skip
-    rules = copy_of_rules(tmp_path)
+    rules = few_rules(tmp_path)
     for file in (answer, source):
         (tmp_path / file["path"]).write_text(file["text"], "utf-8")
     for command in (["validate", str(tmp_path / answer["path"])], ["test", RULE["id"]]):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import kb
+from effort import EXHAUSTIVE
 from kb.integrations import many
 
 BOX = {"gpu": "rtx-3090", "host_memory": "60GB", "cpus": 16}
@@ -82,7 +83,7 @@ GRIDS: dict[str, tuple[dict[str, Any], dict[str, list[Any]]]] = {
 def configs_of(common: Mapping[str, Any], values: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
     """Some of the grid, in no order; a key that is None is left out."""
     whole = list(itertools.product(*values.values()))
-    chosen = random.Random(7).sample(whole, min(30, len(whole)))
+    chosen = random.Random(7).sample(whole, min(30 if EXHAUSTIVE else 10, len(whole)))
     own = ({name: value for name, value in zip(values, row, strict=True) if value is not None} for row in chosen)
     return [{**common, **each} for each in own]
 

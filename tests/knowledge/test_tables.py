@@ -14,7 +14,7 @@ from kb.core.release import parse_version
 from kb.core.result import UnitResult
 from kb.knowledge import KnowledgeError, load_catalog, load_table_examples
 from kb.session.rule_examples import ExampleRunner
-from rules_copy import copy_of_rules
+from rules_copy import few_rules
 
 pytestmark = pytest.mark.long
 
@@ -120,7 +120,7 @@ def test_a_table_is_read_only_where_a_config_names_a_setting_of_it() -> None:
     ],
 )
 def test_a_fault_in_a_table_is_said_with_its_place(tmp_path: Path, old: str, new: str, said: str) -> None:
-    folder = copy_of_rules(tmp_path)
+    folder = few_rules(tmp_path, tables={"axolotl"}, checks={"refused-at-start"})
     path = folder / "tables" / "axolotl.yaml"
     text = path.read_text("utf-8")
     assert old in text

@@ -108,10 +108,20 @@ def test_experts_are_no_linear_layers_that_adapters_could_wrap() -> None:
     assert {module.leaf for module in matched} == {"q_proj", "k_proj", "v_proj", "o_proj"}
 
 
+# Each family in one way by turns; with --exhaustive in every way.
 @pytest.mark.parametrize(
-    "config", [LLAMA_32_1B, KOGPT2, PYTHIA_410M, GEMMA3_1B, MIXTRAL, OPT_350M, QWEN_MOE], ids=lambda c: c["model_type"]
+    ("config", "method"),
+    [
+        pytest.param(
+            config,
+            method,
+            id=f"{method}-{config['model_type']}",
+            marks=[pytest.mark.exhaustive] if (number - way) % 3 else [],
+        )
+        for way, method in enumerate(("full", "lora", "qlora"))
+        for number, config in enumerate((LLAMA_32_1B, KOGPT2, PYTHIA_410M, GEMMA3_1B, MIXTRAL, OPT_350M, QWEN_MOE))
+    ],
 )
-@pytest.mark.parametrize("method", ["full", "lora", "qlora"])
 def test_the_terms_of_every_phase_add_up_to_its_peak(config: dict[str, Any], method: str) -> None:
     report = report_of(
         config, method=method, weights="fp32" if method == "full" else "bf16", load_in_4bit=method == "qlora",

@@ -106,6 +106,7 @@ def test_a_release_whose_code_was_only_read_is_listed(release, listed) -> None:
 
 
 @pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.long
 def test_the_engine_is_near_what_the_release_does(name: str) -> None:
     """The rows are simulations of that release's own code: small models, 21 types by 4 to 7 ways."""
     found = score(RECORDED[name])

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -60,9 +61,19 @@ def name_of(path: Path) -> str:
 MODULES = {name_of(path): path for path in sorted(SOURCE.rglob("*.py"))}
 
 
-def imports_of(path: Path) -> Iterator[tuple[str, int, bool]]:
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+@cache
+def imports_of(path: Path) -> tuple[tuple[str, int, bool], ...]:
     """(module, line, at module level) of every import."""
-    tree = ast.parse(path.read_text("utf-8"))
+    return tuple(_imports_of(path))
+
+
+def _imports_of(path: Path) -> Iterator[tuple[str, int, bool]]:
+    tree = tree_of(path)
     top = {id(node) for node in tree.body}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -125,7 +136,7 @@ def test_the_pure_floors_do_no_input_or_output() -> None:
             root = target.split(".")[0]
             if root != "kb" and root not in PURE_LIBRARY and (module, root) not in PURE_BUT:
                 wrong.append(f"{path}:{line}: {target}")
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(tree_of(path)):
             called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
             if called in {"print", "open", "eval", "exec", "input", "compile", "__import__"}:
                 wrong.append(f"{path}:{node.lineno}: {called}")
@@ -195,7 +206,7 @@ BEING_REBUILT = "kb.memory"  # its floor is the engine's, with limits of its own
 
 
 def functions_of(module: str, path: Path) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield f"{module}.{node.name}", node
 

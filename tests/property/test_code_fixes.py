@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catalog_sample import load_catalog
+from effort import examples
 from kb.config.files import ConfigError
 from kb.config.fixing.fixes import Fixer, Request
 from kb.config.notebook.reader import read_cells
@@ -115,7 +116,7 @@ def code_but_for_values(text: str) -> list[str]:
 
 
 @given(scripts(), st.lists(edits(), min_size=1, max_size=3))
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=examples(30, 70), deadline=None)
 def test_a_python_file_says_after_its_fixes_what_it_said_but_for_them(text: str, wanted: list[Edit]):
     (unit,) = PYTHON.read(text, "train.py")
     outcome = FIXER.apply(text, "train.py", requests(unit, wanted))
@@ -134,7 +135,7 @@ def as_notebook(text: str, listed: bool, indent: int | None) -> str:
 
 
 @given(scripts(), st.lists(edits(), min_size=1, max_size=3), st.booleans(), st.sampled_from([None, 1, 2]))
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=examples(30, 70), deadline=None)
 def test_a_notebook_changes_in_its_source_alone(text: str, wanted: list[Edit], listed: bool, indent: int | None):
     before = as_notebook(text, listed, indent)
     (unit,) = read_cells(before, "a.ipynb", PYTHON, COMMANDS)
@@ -190,7 +191,7 @@ PIECES += [
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=60).map("".join))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40, 100), deadline=None)
 def test_any_text_is_read_or_refused_with_a_place(text: str):
     try:
         found = PYTHON.read(text, "a.py")

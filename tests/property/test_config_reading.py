@@ -10,6 +10,8 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from effort import examples
+
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from config_sample import DIALECTS, FACTS, read
 from kb.config.dialect.typos import slips
@@ -65,7 +67,7 @@ def scalars_of(node: Node) -> list[Node]:
 
 
 @given(DATA, st.booleans(), st.sampled_from([None, True, False]), st.sampled_from([2, 4]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40, 100), deadline=None)
 def test_values_are_those_of_pyyaml(data, unicode, flow, indent):
     text = yaml.safe_dump(data, allow_unicode=unicode, default_flow_style=flow, indent=indent)
     (document,) = parse(text, "a.yaml").documents
@@ -73,7 +75,7 @@ def test_values_are_those_of_pyyaml(data, unicode, flow, indent):
 
 
 @given(DATA, st.sampled_from([yaml.SafeLoader, yaml.CSafeLoader]))
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=examples(30, 70), deadline=None)
 def test_both_parsers_give_the_same_tree_and_places(data, loader):
     text = yaml.safe_dump(data, allow_unicode=True)
     composer = Composer()
@@ -89,7 +91,7 @@ def test_both_parsers_give_the_same_tree_and_places(data, loader):
 
 
 @given(DATA)
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=examples(30, 70), deadline=None)
 def test_the_text_of_a_places_span_is_the_value(data):
     text = "# 🔥 한글\n" + yaml.safe_dump(data, allow_unicode=True)
     parsed = parse(text, "a.yaml")
@@ -103,7 +105,7 @@ def test_the_text_of_a_places_span_is_the_value(data):
 
 
 @given(WORDS)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(200, 500), deadline=None)
 @example("a:\n\tb: 1\n")
 @example("? [a]\n: b")
 @example("<<: 1")
@@ -131,7 +133,7 @@ def test_any_text_is_read_as_pyyaml_reads_it_or_refused_in_our_own_words(text):
     st.text(max_size=60) | WORDS.map(lambda word: '{"training": {"fp16": ' + word),
     st.sampled_from(["a.json", "a.yaml", "-"]),
 )
-@settings(max_examples=270, deadline=None)
+@settings(max_examples=examples(108, 270), deadline=None)
 def test_nothing_but_a_config_error_ever_leaves_the_reader(text, path):
     try:
         units = read(text, path)
@@ -147,7 +149,7 @@ def test_nothing_but_a_config_error_ever_leaves_the_reader(text, path):
 
 
 @given(JSON_DATA, st.sampled_from([None, 2, "\t"]), st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40, 100), deadline=None)
 def test_json_is_read_as_json_reads_it(data, indent, ascii_only):
     text = json.dumps(data, indent=indent, ensure_ascii=ascii_only)
     node = JsonReader(text).read()
@@ -160,7 +162,7 @@ def test_json_is_read_as_json_reads_it(data, indent, ascii_only):
 
 
 @given(st.text('{}[]",:0123456789.eE+-truefalsn \n\t\\/u', max_size=20))
-@settings(max_examples=330, deadline=None)
+@settings(max_examples=examples(132, 330), deadline=None)
 @example('{"a": 1e5}')
 @example('{"a": -0.0}')
 @example('"\\ud83d\\ude00"')
@@ -182,7 +184,7 @@ NUMBERS = st.from_regex(r"[-+]?[0-9]{0,4}\.?[0-9]{0,3}([eE][-+]?[0-9]{1,3})?", f
 
 
 @given(NUMBERS)
-@settings(max_examples=170)
+@settings(max_examples=examples(68, 170))
 def test_a_number_as_it_is_to_be_written_means_the_same_to_yaml(text):
     meant = number_meant(text)
     if meant is None:
@@ -198,7 +200,7 @@ def test_a_number_as_it_is_to_be_written_means_the_same_to_yaml(text):
     ),
     NUMBERS,
 )
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=examples(30, 70), deadline=None)
 def test_a_mended_number_is_a_number_to_pyyaml(name, written):
     key = name.removeprefix("training.")
     text = f"training: {{do_train: true, {key}: {written or 0}}}\n"

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catalog_sample import load_guide
+from effort import examples
 from kb.advice.decision import walk
 
 INFERENCE: dict[str, Any] = load_guide()["decisions"]["inference-batch"]
@@ -23,7 +24,7 @@ TREES = st.sampled_from([tree["id"] for tree in INFERENCE["trees"]])
 
 
 @given(ANSWERS, TREES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40, 100), deadline=None)
 def test_a_walk_ends_in_a_leaf_or_names_what_it_needs(values: dict[str, Any], tree: str) -> None:
     found = walk(INFERENCE, values, tree)
     assert (found.leaf is None) == bool(found.needs)
@@ -34,7 +35,7 @@ def test_a_walk_ends_in_a_leaf_or_names_what_it_needs(values: dict[str, Any], tr
 
 
 @given(ANSWERS, ANSWERS, TREES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40, 100), deadline=None)
 def test_more_answers_do_not_change_a_leaf_that_was_found(
     values: dict[str, Any], more: dict[str, Any], tree: str
 ) -> None:

@@ -58,7 +58,7 @@ def of(text: str) -> Diagnosis:
 
 
 @given(st.lists(LINE, max_size=30).map("\n".join))
-@settings(max_examples=examples(40, 100), deadline=None)
+@settings(max_examples=examples(20, 100), deadline=None)
 def test_no_text_breaks_it_and_the_answer_is_always_json(text: str) -> None:
     result = of(text)
     assert "causes" in diagnosis_json(result, words("ko"))
@@ -69,7 +69,7 @@ def test_no_text_breaks_it_and_the_answer_is_always_json(text: str) -> None:
 
 
 @given(st.binary(max_size=4000))
-@settings(max_examples=examples(40, 100), deadline=None)
+@settings(max_examples=examples(20, 100), deadline=None)
 def test_no_bytes_break_the_reading(raw: bytes) -> None:
     try:
         rows = list(read_lines(io.BufferedReader(io.BytesIO(raw)), "log"))
@@ -80,7 +80,7 @@ def test_no_bytes_break_the_reading(raw: bytes) -> None:
 
 
 @given(st.sampled_from(EXCERPTS), ORDINARY)
-@settings(max_examples=examples(40, 80), deadline=None)
+@settings(max_examples=examples(20, 80), deadline=None)
 def test_ordinary_lines_before_it_change_only_the_line_number(row: dict[str, Any], before: list[str]) -> None:
     head = "".join(line.format(at) + "\n" for at, line in enumerate(before))
     alone, behind = of(row["log"]), of(head + row["log"])

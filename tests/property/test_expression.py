@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from kb.core.expression import LARGEST_NUMBER, Unknown, compile_tree, is_unknown
 from kb.core.grammar import ExpressionError, parse
 
@@ -74,7 +75,7 @@ PIECES = st.sampled_from(
         st.text(max_size=1200), st.lists(PIECES, max_size=80).map(" ".join), st.lists(PIECES, max_size=80).map("".join)
     )
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(80, 200), deadline=None)
 def test_any_text_is_parsed_or_refused(source: str) -> None:
     try:
         tree = parse(source, NAMES)
@@ -119,7 +120,7 @@ def truths(depth: int) -> st.SearchStrategy[str]:
 
 
 @given(st.one_of(numbers(3), truths(3)))
-@settings(max_examples=170, deadline=None)
+@settings(max_examples=examples(68, 170), deadline=None)
 def test_with_every_fact_known_the_answer_is_pythons(source: str) -> None:
     try:
         answer = compile_tree(parse(source, NAMES))(VALUES.__getitem__)
@@ -141,7 +142,7 @@ def test_with_every_fact_known_the_answer_is_pythons(source: str) -> None:
 
 
 @given(truths(3), st.sets(st.sampled_from(sorted(NAMES))))
-@settings(max_examples=130, deadline=None)
+@settings(max_examples=examples(52, 130), deadline=None)
 def test_hiding_facts_never_turns_an_answer_over(source: str, hidden: set[str]) -> None:
     """Three-valued logic is monotone: an answer given with less knowledge stands with more."""
     try:

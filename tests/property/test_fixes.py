@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from config_sample import DIALECTS, FACTS, read
+from effort import examples
 from kb.config.files import ConfigError
 from kb.config.fixing.fixes import Fixer, Request
 from kb.config.text.yaml_nodes import LOADER
@@ -140,7 +141,7 @@ def untouched(text: str, applied: list[Edit]) -> list[str]:
     return kept
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40, 100), deadline=None)
 @given(documents(), st.lists(edits(), min_size=1, max_size=4))
 def test_applied_fixes_change_their_targets_and_leave_every_other_line(text: str, chosen: list[Edit]) -> None:
     result = FIXER.apply(text, "c.yaml", requests_for(text, "c.yaml", chosen))
@@ -157,7 +158,7 @@ def test_applied_fixes_change_their_targets_and_leave_every_other_line(text: str
         assert result.text == text
 
 
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=examples(30, 70), deadline=None)
 @given(documents(), NAMES, st.data())
 def test_one_plain_change_is_never_refused(text: str, name: str, data: st.DataObject) -> None:
     value = data.draw(st.sampled_from(PLACES[name][2]))
@@ -166,7 +167,7 @@ def test_one_plain_change_is_never_refused(text: str, name: str, data: st.DataOb
     assert [refused.key for refused in result.refused] == []
 
 
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=examples(30, 70), deadline=None)
 @given(
     st.dictionaries(NAMES, st.none(), min_size=1),
     st.sampled_from([None, 0, 2, "\t"]),
@@ -187,7 +188,7 @@ def test_json_stays_json(names: dict[str, None], indent: Any, chosen: list[Edit]
     assert json.loads(result.text) == after
 
 
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=examples(30, 70), deadline=None)
 @given(documents(), st.integers(0, 400), st.integers(0, 40), st.text("ab: \n-#{}[]'\"", max_size=8))
 def test_a_replacement_never_changes_what_lies_elsewhere(text: str, start: int, length: int, new: str) -> None:
     (request,) = requests_for(text, "c.yaml", [Edit("remove", "training.fp16")])

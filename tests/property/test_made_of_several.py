@@ -6,6 +6,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from kb.config.files import ConfigError
 from kb.config.hydra.composing import compose
 from kb.config.sweep.sweep import combinations, read_sweep
@@ -41,7 +42,7 @@ SWEEPS = st.lists(
 ).map("\n".join)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60, 150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(FILES, FILES, FILES)
 def test_any_tree_is_composed_or_refused_with_words(primary: str, first: str, second: str) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -64,7 +65,7 @@ def test_any_tree_is_composed_or_refused_with_words(primary: str, first: str, se
                 assert 0 <= composed.virtual.number_of(event.span) < len(composed.files)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60, 150), deadline=None)
 @given(SWEEPS)
 def test_any_sweep_is_read_or_is_none(text: str) -> None:
     try:

@@ -5,6 +5,7 @@ import contextlib
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from kb.commands.monitor.columns import COLUMNS, csv_header, json_line
 from kb.commands.monitor.replay import Replay
 from kb.core.text import UserError
@@ -38,7 +39,7 @@ def replay(lines: list[str], fields: tuple[str, ...] = ()) -> None:
                 assert state.used_bytes is None or state.used_bytes >= 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40, 100), deadline=None)
 @given(head=_HEAD, rows=st.lists(st.one_of(_ROW, _FULL_ROW, st.text(max_size=40)), max_size=6))
 @example(head="time,gpu", rows=["2026-01-02T03:04:05+23:59,0", "1970-01-01T00:00:00Z,"])
 @example(head="time,gpu", rows=["9999-12-31T23:59:59-23:59,0"])
@@ -47,7 +48,7 @@ def test_no_text_raises_anything_but_a_reason(head: str, rows: list[str]) -> Non
     replay(rows, ("index", "memory.used"))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40, 100), deadline=None)
 @given(data=_OBJECT)
 def test_no_json_raises_anything_but_a_reason(data: dict) -> None:
     import json

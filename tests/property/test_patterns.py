@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from kb.core.patterns import Pattern, PatternError
 
 ATOMS = ["a", "b", ".", "X", r"\.", r"\d", r"\w", r"\s", r"\W", "[ab]", "[^a]", r"[\d_-]", "[a-c0]", "^", "$", r"\b"]
@@ -25,7 +26,7 @@ def patterns() -> st.SearchStrategy[str]:
     return st.recursive(atoms, grown, max_leaves=8)
 
 
-@settings(max_examples=170, deadline=None)
+@settings(max_examples=examples(68, 170), deadline=None)
 @given(patterns(), st.text("abcX.1_ \né-", min_size=1, max_size=8))
 @example("(.|.)*X", "ababab")
 @example("(?:^|a)*b$", "aab")

@@ -8,6 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from catalog_sample import load_catalog
+from effort import examples
 from kb.config.python.names import Names, Where
 from kb.config.python.reader import PythonReader
 from kb.config.python.syntax import Module
@@ -95,7 +96,7 @@ def agrees(read: Any, made: Any) -> bool:
     return type(read) is type(made) and (read == made or read != read)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60, 150), deadline=None)
 @given(expressions())
 @example("'x' if torch.cuda.is_bf16_supported() else 'y'")
 @example("f'{torch.cuda.is_bf16_supported()}'")

@@ -7,6 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from config_sample import DIALECTS, FACTS
+from effort import examples
 from kb.config.shell.command import CommandReader
 from kb.config.shell.lexer import split_commands
 from kb.config.shell.script import read_shell
@@ -16,7 +17,7 @@ WORDS = ["python x.py ", "--fp16 ", "--batch_size ", "16", "$A", "${A:-8}", "A=3
 PIECES = st.sampled_from(WORDS) | st.text("a \\\n\r#$(){}[]<>|&;`'\"=-", max_size=6)
 
 
-@settings(max_examples=170, deadline=None)
+@settings(max_examples=examples(68, 170), deadline=None)
 @given(st.lists(PIECES, max_size=12).map("".join))
 def test_any_text_is_read_and_every_place_lies_in_it(text: str) -> None:
     for unit in read_shell(text, "run.sh", READER):
@@ -26,7 +27,7 @@ def test_any_text_is_read_and_every_place_lies_in_it(text: str) -> None:
     READER.read(text)
 
 
-@settings(max_examples=170, deadline=None)
+@settings(max_examples=examples(68, 170), deadline=None)
 @given(st.text("ab-= '\"\\", max_size=30))
 def test_quotes_and_escapes_are_read_as_a_shell_reads_them(text: str) -> None:
     assume(not re.search(r"\\\s*\Z", text))

@@ -41,6 +41,10 @@ MANIFEST = "release.json"
 LARGEST_BYTES = 64 << 20  # of all texts: today 5 MB
 SPARED_SECONDS = 24 * 3600  # a run that began before may still read what nothing names any more
 
+# The texts of both languages are read and written ten times faster so.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
 _NO_PART = re.compile(r"[\\:\x00]")  # of a path: a folder, or a drive, under Windows
 # What a damaged archive can end in, whichever of its bytes it is.
 _DAMAGE = (
@@ -205,9 +209,9 @@ def _compiled(release: Release, folder: str) -> str:
     for language in LANGUAGES:  # the program's own sentences go with its code; what the rules need beside them is added
         path = os.path.join(location.i18n, f"{language}.yaml")
         with open(path, encoding="utf-8") as stream:
-            texts = {**yaml.safe_load(stream), **load_words_alone(language)}
+            texts = {**yaml.load(stream, _LOADER), **load_words_alone(language)}
         with open(path, "w", encoding="utf-8") as stream:
-            yaml.safe_dump(texts, stream, allow_unicode=True, width=1 << 20)
+            yaml.dump(texts, stream, _DUMPER, allow_unicode=True, width=1 << 20)
     try:
         parts = compile_knowledge(location, released=release.released)
     except KnowledgeError as error:
