@@ -13,7 +13,7 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -332,6 +332,19 @@ def _host_answers(answer: int) -> Iterator[None]:
         torch.nonzero = nonzero
         for name, original in before.items():
             setattr(kind, name, original)
+
+
+def rows_asked(document: str | None, rows: Iterable[str]) -> list[str]:
+    """The rows that a bench of TRL's losses is asked for, none for all; TRL can be imported then."""
+    parser = argparse.ArgumentParser(description=(document or "").partition("\n")[0])
+    parser.add_argument("--trl", required=True, help="an unpacked wheel of TRL")
+    parser.add_argument("--beside", action="append", default=[], help="a folder of packages that TRL imports")
+    parser.add_argument("names", nargs="*", choices=(*rows, []))
+    given = parser.parse_intermixed_args()
+    sys.path.insert(0, given.trl)
+    sys.path += given.beside
+    names: list[str] = given.names
+    return names
 
 
 def main() -> int:

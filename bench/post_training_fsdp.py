@@ -7,9 +7,7 @@ the engine. FOLDER is an unpacked wheel of TRL 1.16.0; ``--beside`` names folder
 The rest is as in tests/sharded_by_fsdp.py and post_training.py.
 """
 
-import argparse
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,22 +91,16 @@ def one_pass(model: Any, setup: TrainingSetup, tracer: Any, _: Any) -> None:
 
 def main() -> None:
     """Record every row, or show some."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--trl", required=True, type=Path, help="an unpacked wheel of TRL")
-    parser.add_argument("--beside", action="append", default=[], help="a folder of packages that TRL imports")
-    parser.add_argument("names", nargs="*", choices=(*ROWS, []))
-    given = parser.parse_intermixed_args()
-    sys.path.insert(0, str(given.trl))
-    sys.path += given.beside
+    names = post_training.rows_asked(__doc__, ROWS)
     rows = {}
-    for name in given.names or ROWS:
+    for name in names or ROWS:
         config, settings, spread = ROWS[name]
         setup = setup_of(settings, spread)
         allocated, reserved = simulated(config, setup)
         _, own = followed(config, setup, CAPABILITY)
         print(f"{name}: allocated {allocated:,} {own['train'][0]:,}, reserved {reserved:,} {own['train'][1]:,}")
         rows[name] = {"config": config, "setup": settings, "spread": spread, "peak": (allocated, reserved)}
-    if not given.names:
+    if not names:
         PATH.write_text(json.dumps(rows, indent=1) + "\n")
 
 

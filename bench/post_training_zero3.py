@@ -10,11 +10,8 @@ Full training of a model whose output layer is its own is not here: PyTorch copi
 its parameter, and the parameter is in parts again when the loss's gradient comes.
 """
 
-import argparse
 import json
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import post_training
@@ -22,13 +19,12 @@ import pytest
 import zero3
 from engine_diff import followed
 
-from kb.core.setup import PostTraining, Spread, TrainingSetup
+from kb.core.setup import PostKind, PostTraining, Spread, TrainingSetup
 from kb.torch_runs.simulation.optimizers import optimizer_of
 from kb.torch_runs.simulation.session import open_session
 from kb.torch_runs.simulation.timeline import peaks_of
 
 # isort: split
-import torch
 from deepspeed.runtime.zero.parameter_offload import DeepSpeedZeRoOffload
 from transformers.integrations import deepspeed as of_transformers
 
@@ -39,7 +35,7 @@ BASE: dict[str, Any] = {"bf16": True, "world_size": 4, "zero_stage": 3, "per_dev
                         "max_source_length": 128, "gradient_checkpointing": True}  # fmt: skip
 ANSWER = 64  # tokens of what vLLM has generated
 # Name → the loss, model, settings, how it is spread.
-ROWS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]] = {
+ROWS: Mapping[str, tuple[PostKind, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]] = {
     "sft, tied": ("sft", zero3.TIED, {}, {}),
     "sft, lora": ("sft", zero3.LLAMA, zero3.LORA, {}),
     "dpo, lora": ("dpo", zero3.LLAMA, zero3.LORA, {}),
@@ -49,12 +45,12 @@ ROWS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str,
 }
 
 
-def setup_of(kind: str, given: Mapping[str, Any], spread: Mapping[str, Any]) -> TrainingSetup:
+def setup_of(kind: PostKind, given: Mapping[str, Any], spread: Mapping[str, Any]) -> TrainingSetup:
     reference: Any = "none" if kind in ("sft", "grpo") else "adapter_off" if given.get("method") else "model"
     answer = ANSWER if kind == "grpo" else 0
     return TrainingSetup(
         **{**BASE, **given},
-        post=PostTraining(kind, reference=reference, completion=answer),  # type: ignore[arg-type]
+        post=PostTraining(kind, reference=reference, completion=answer),
         spread=Spread(deepspeed=True, **{"reduce_bucket": 20_000_000, **spread}),
     )
 
@@ -135,16 +131,9 @@ def _train(trainer: Any, model: Any, setup: TrainingSetup, tracer: Any, kind: st
 
 def main() -> None:
     """Record every row, or show some."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--trl", required=True, type=Path, help="an unpacked wheel of TRL")
-    parser.add_argument("--beside", action="append", default=[], help="a folder of packages that TRL imports")
-    parser.add_argument("names", nargs="*", choices=(*ROWS, []))
-    given = parser.parse_intermixed_args()
-    sys.path.insert(0, str(given.trl))
-    sys.path += given.beside
-    torch.nn.utils.clip_grad_norm_ = lambda *_: None  # type: ignore[assignment]  # DeepSpeed clips
+    names = post_training.rows_asked(__doc__, ROWS)
     rows = {}
-    for name in given.names or ROWS:
+    for name in names or ROWS:
         kind, config, settings, spread = ROWS[name]
         setup = setup_of(kind, settings, spread)
         allocated, reserved = simulated(kind, config, setup)
@@ -152,7 +141,7 @@ def main() -> None:
         print(f"{name}: allocated {allocated:,} {own['train'][0]:,}, reserved {reserved:,} {own['train'][1]:,}")
         rows[name] = {"kind": kind, "config": config, "setup": settings, "spread": spread,
                       "peak": (allocated, reserved)}  # fmt: skip
-    if not given.names:
+    if not names:
         PATH.write_text(json.dumps(rows, indent=1) + "\n")
 
 
