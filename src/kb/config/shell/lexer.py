@@ -13,6 +13,7 @@ _FAULT = re.compile(r"\\([ \t]+)(#[^\r\n]*)?(?=\r?\n|\Z)")
 _COMMENT = re.compile(r"#[^\r\n]*")
 _COMMENT_LINES = re.compile(r"(?:[ \t]*#[^\n]*\n)+(?=[ \t]*-)")
 _REDIRECTION = re.compile(r"(?:\d*|&)(?:<<<|>>|>\||[<>]&?)[ \t]*")
+_PLACEHOLDER = re.compile(r"<[A-Za-z][\w./-]*>(?=[ \t]*(?:[\\#-]|\r?\n|\Z))")  # `<OUTPUT_DIR> \`: to be filled in
 _HEREDOC = re.compile(r"\d*<<-?[ \t]*(['\"]?)([A-Za-z0-9_.-]+)\1")
 _OPERATOR = re.compile(r";;&?|;&|&&|\|\|?&?|[;&()]")
 _EXPR = re.compile(r"\s*expr\s((?:[\w\s${}+/%-]|\\\*)+)")  # of whole numbers, as ``$(expr 16 / $processes)``
@@ -69,6 +70,9 @@ class _Lexer:
             self._comment_below()
         elif character == "#" and (found := _COMMENT.match(text, at)):
             self.at = found.end()
+        elif found := _PLACEHOLDER.match(text, at):
+            self.at = found.end()
+            self.state.words.append(Word((Piece("unknown", found[0], at, False),), at, self.at))
         elif found := _HEREDOC.match(text, at):
             self.state.heredocs.append(found[2])
             self.at = found.end()
