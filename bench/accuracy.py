@@ -22,6 +22,7 @@ from typing import Any
 
 import accuracy_engine
 import accuracy_lengths
+import edges
 import rivals
 from accuracy_commands import measured_commands
 from accuracy_rows import ROOT, Left, Row, is_known, stored_traces
@@ -49,6 +50,8 @@ def main() -> int:
     catalog = load_catalog()
     if options.published:
         return _one_section(accuracy_lengths.HEAD, "published", *_published(catalog, []), write=not options.no_write)
+    if options.limits:
+        return _one_section(edges.HEAD, "limits", *edges.limited(), write=not options.no_write)
     engine, about_engine = _engine()
     if options.engine:
         return _one_section(ENGINE, "engine", engine, about_engine, write=not options.no_write)
@@ -80,6 +83,7 @@ def main() -> int:
     measured_lines = lines_of([*rows, *ran], predictions, lambda row: row.campaign)
     if not options.simulate:
         measured_lines = _with_level_1_of_before(measured_lines)
+    limits, about_limits = edges.limited()
     results = {
         "date": datetime.date.today().isoformat(),
         "kb": __version__,
@@ -89,9 +93,11 @@ def main() -> int:
         "verdicts": verdicts(rows, reports),
         "left": _counted(left),
         "published": published,
+        "limits": limits,
         "engine": engine,
     }
-    text = "\n".join([as_markdown(measured_lines, traces, predictions, results), about_published, about_engine])
+    tables = as_markdown(measured_lines, traces, predictions, results)
+    text = "\n".join([tables, about_published, about_limits, about_engine])
     print(text)
     if not (options.no_write or options.truth):
         RESULTS.mkdir(exist_ok=True)
@@ -118,6 +124,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--simulate", action="store_true", help="level 1 too, on the measured rows")
     parser.add_argument("--engine", action="store_true", help="only the memory engine against level 1")
     parser.add_argument("--published", action="store_true", help="only published runs on data of varied lengths")
+    parser.add_argument("--limits", action="store_true", help="only runs that were held to a limit of memory")
     parser.add_argument("--no-rivals", action="store_true", help="ask no other program")
     parser.add_argument("--no-write", action="store_true", help="leave bench/results/ as it is")
     options = parser.parse_args()

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import trial as one
 from gpu_rows import append, as_yaml, read_journal
-from gpu_trials import Trial, shuffled, trials
+from gpu_trials import Trial, shuffled, trials, trials_from
 
 from kb.core.setup import TrainingSetup
 from kb.core.units import parse_bytes
@@ -52,6 +52,7 @@ def main() -> int:
         "--tiny", action="store_true", help="tiny models and two sizes: tries the way, measures nothing"
     )
     parser.add_argument("--only", default="", help="what a trial's id must hold: a model, a phase, a setting")
+    parser.add_argument("--trials", type=Path, help="these trials alone, as bench/gpu/limits.py wrote them")
     parser.add_argument("--limit", type=int, help="trials at most")
     parser.add_argument("--hours", type=float, help="stop when so much time has passed")
     parser.add_argument("--timeout", type=float, default=TIMEOUT_SECONDS, help=f"seconds a trial ({TIMEOUT_SECONDS})")
@@ -74,8 +75,9 @@ def main() -> int:
 
 def run_all(options: argparse.Namespace, machine: dict[str, Any]) -> None:
     done = read_journal(options.journal)
-    wanted = [each for each in trials(tiny=options.tiny) if options.only in each.id and each.id not in done]
-    wanted = shuffled(wanted, SEED)[: options.limit]
+    given = trials(tiny=options.tiny) if options.trials is None else trials_from(options.trials)
+    wanted = [each for each in given if options.only in each.id and each.id not in done]
+    wanted = (wanted if options.trials else shuffled(wanted, SEED))[: options.limit]
     stop = time.monotonic() + options.hours * 3600 if options.hours else float("inf")
     lock, count = threading.Lock(), iter(range(1, len(wanted) + 1))
     context = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")
@@ -167,7 +169,10 @@ def write(journal: Path) -> int:
     entries = list(read_journal(journal).values())
     try:
         name = next(entry["machine"]["gpu_name"] for entry in entries if entry["recordable"])
-        identity = f"gpu-{'-'.join(name.casefold().replace('nvidia', '').split())}-{datetime.date.today().isoformat()}"
+        kind = "limits" if entries[0]["trial"].get("limit") else "gpu"
+        identity = (
+            f"{kind}-{'-'.join(name.casefold().replace('nvidia', '').split())}-{datetime.date.today().isoformat()}"
+        )
         text = as_yaml(identity, entries)
     except (StopIteration, ValueError) as error:
         print(str(error) or "nothing to record: no row of this journal comes from a GPU", file=sys.stderr)

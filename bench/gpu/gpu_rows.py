@@ -21,6 +21,15 @@ ABOUT = {
     "and reserved memory by phase, and the process's memory by NVML. One process to a run. Models have the dimensions "
     "of published ones, some with fewer layers. Runs went side by side on one GPU, so that times say nothing.",
 }
+# Of a campaign whose trials were held to a limit (bench/gpu/limits.py).
+ABOUT_LIMITED = {
+    "ko": "임의 가중치의 모델을 Trainer로 학습하되 torch가 예약할 수 있는 메모리를 제한해 끝까지 도는지를 봤습니다. "
+    "제한은 예측한 최소 예약량의 0.97배에서 1.01배까지, 또는 그 최소와 제한 없이 예약하는 양의 사이입니다. "
+    "실행 하나가 프로세스 하나이고 optimizer는 네 스텝을 돕니다.",
+    "en": "Models of random weights trained by the Trainer, while torch could reserve only so much: does the run "
+    "end? Limits are 0.97 to 1.01 times the least that was predicted for the run, or lie between that and what it "
+    "reserves without a limit. One process to a run, four steps of the optimizer.",
+}
 
 
 def read_journal(path: Path) -> dict[str, Entry]:
@@ -49,7 +58,7 @@ def as_yaml(identity: str, entries: list[Entry]) -> str:
     Raises:
         ValueError: there is no recordable row, or rows of several machines or stacks are mixed.
     """
-    kept = [entry for entry in entries if entry["recordable"] and not spoilt(entry["result"])]
+    kept = [entry for entry in entries if entry["recordable"] and not spoilt(entry)]
     if not kept:
         raise ValueError("nothing to record: rows come from runs on a GPU that did not fail")
     for part in ("machine", "stack"):
@@ -60,13 +69,17 @@ def as_yaml(identity: str, entries: list[Entry]) -> str:
     memory = first["result"]["gpu_memory_bytes"]
     known = match_gpu(gpu, memory, load_catalog().gpus)
     machine = {"gpu": known.id} if known else {}
+    title, about = {"ko": f"{gpu}에서 잰 GPU 메모리", "en": f"GPU memory measured on {gpu}"}, ABOUT
+    if limited(kept):
+        title = {"ko": f"{gpu}에서 메모리를 제한한 학습", "en": f"Training held to a limit of memory on {gpu}"}
+        about = ABOUT_LIMITED
     return campaign_yaml(
         identity,
         [row_of(entry) for entry in kept],
-        title={"ko": f"{gpu}에서 잰 GPU 메모리", "en": f"GPU memory measured on {gpu}"},
-        about=ABOUT,
+        title=title,
+        about=about,
         date=max(entry["date"] for entry in kept),
-        command="python bench/gpu/campaign.py",
+        command="python bench/gpu/campaign.py" + " --trials FILE" * limited(kept),
         machine=machine | {"gpu_memory_bytes": memory} | first["machine"],
         stack=first["stack"],
         models={entry["trial"]["model"]: entry["trial"]["config"] for entry in kept},
@@ -75,8 +88,24 @@ def as_yaml(identity: str, entries: list[Entry]) -> str:
     )
 
 
-def spoilt(result: Entry) -> bool:
-    """Whether a trial failed, or met a full GPU, after which torch gives memory back that it would have kept."""
+def limited(entries: list[Entry]) -> bool:
+    """Whether trials were held to a limit.
+
+    Raises:
+        ValueError: some were, and others were not.
+    """
+    found = {bool(entry["trial"].get("limit")) for entry in entries}
+    if len(found) > 1:
+        raise ValueError("the journal mixes trials with and without a limit: give each their own --journal")
+    return found == {True}
+
+
+def spoilt(entry: Entry) -> bool:
+    """Whether a trial failed, or met a full GPU, after which torch gives memory back that it would have kept: what one
+    with a limit is there to show, but for one that had no room for the model alone."""
+    result = entry["result"]
+    if entry["trial"].get("limit"):
+        return result.get("outcome", "oom") != "oom" or "phases" not in result
     return "outcome" in result or result.get("retries", 0) > 0
 
 
@@ -88,6 +117,11 @@ def row_of(entry: Entry) -> Entry:
         row["lengths"] = trial["lengths"]
     if trial["expandable"]:
         row["expandable_segments"] = True
+    if trial.get("limit"):
+        row |= {"limit_bytes": trial["limit"], "retries": result["retries"]}
+        if result.get("outcome"):
+            return row | {"outcome": result["outcome"]}
+        return row | {"phases": {"train": _told("train", result["phases"]["train"])}}
     return row | {
         "trainable": result["trainable"],
         "phases": {name: _told(name, each) for name, each in result["phases"].items()},

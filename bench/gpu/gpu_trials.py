@@ -46,6 +46,7 @@ class Trial(NamedTuple):
     """One process's work: settings of a TrainingSetup that are not its defaults, and the phases of one run of it.
 
     ``lengths`` are those of the batches, one for each pass, where they vary; ``expandable``: with expandable segments.
+    ``limit``: the bytes that torch may reserve, where it is held to fewer than there are.
     """
 
     model: str
@@ -54,6 +55,7 @@ class Trial(NamedTuple):
     phases: tuple[str, ...]
     lengths: tuple[int, ...] = ()
     expandable: bool = False
+    limit: int = 0
 
     @property
     def id(self) -> str:
@@ -61,7 +63,14 @@ class Trial(NamedTuple):
         return " ".join(
             filter(
                 None,
-                (self.model, "+".join(self.phases), settings, str(list(self.lengths)), "expandable" * self.expandable),
+                (
+                    self.model,
+                    "+".join(self.phases),
+                    settings,
+                    str(list(self.lengths)),
+                    "expandable" * self.expandable,
+                    f"limit={self.limit}" if self.limit else "",
+                ),
             )
         )
 
@@ -76,6 +85,12 @@ def trials(*, tiny: bool = False) -> Iterator[Trial]:
         return
     yield from _traced()
     yield from _published()
+
+
+def trials_from(path: Path) -> Iterator[Trial]:
+    """Those of a file, one to a line."""
+    for line in path.read_text("utf-8").splitlines():
+        yield Trial(**json.loads(line))
 
 
 def _traced() -> Iterator[Trial]:

@@ -21,6 +21,7 @@ from kb.core.setup import TrainingSetup
 
 STEPS = 4  # the first two make optimizer states and warm up the allocator; the rest are measured
 MOST_ACTS = 400_000  # what torch keeps of the allocator's history
+HALF_A_SEGMENT = 2**20  # beyond a limit, so that a rounded fraction of the whole leaves no segment out
 
 
 def run(
@@ -49,8 +50,11 @@ def run(
     result: dict[str, Any] = {"trainable": sum(each.numel() for each in model.parameters() if each.requires_grad)}
     with tempfile.TemporaryDirectory() as folder:
         trainer = trainer_of(model, setup, meter, folder, steps=STEPS, clock=clock, lengths=lengths)
-        for phase in phases:
-            phase_runs(trainer, model, setup, meter)[phase]()
+        try:
+            for phase in phases:
+                phase_runs(trainer, model, setup, meter)[phase]()
+        except torch.OutOfMemoryError:
+            result["outcome"] = "oom"
     if acts:
         acts.write_bytes(history())
     if meter.cuda:
@@ -91,10 +95,13 @@ def answer(pipe: Any, given: Mapping[str, Any], device: str, acts: Path | None) 
 
     if given["expandable"]:
         torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+    if given["limit"]:
+        whole = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction((given["limit"] + HALF_A_SEGMENT) / whole)
     try:
         result = run(given["config"], given["setup"], given["phases"], given["lengths"], device, acts)
     except torch.OutOfMemoryError:
-        result = {"outcome": "oom"}
+        result = {"outcome": "oom"}  # before the run began
     except Exception as error:
         result = {"outcome": "failed", "error": f"{type(error).__name__}: {error}"[:300],
                   "traceback": traceback.format_exc()[-1500:]}  # fmt: skip

@@ -22,32 +22,40 @@ ABOUT = {
     "peaks of allocated and reserved memory. All samples are equally long, so that no batch is padded. Of dpo and kto "
     "the answer is a part of the sample; the reward is the answer's length.",
 }
+DRAWN = {
+    "ko": "설정은 고르지 않고 무작위로 뽑았으며, 재기 전에 예측을 맞춰 보지 않았습니다.",
+    "en": "Settings were drawn at random, not chosen, and no prediction was fitted to them before they were measured.",
+}
 ANSWERED = ("dpo", "kto", "grpo", "rloo")  # whose samples have an answer beside the rest
 
 
-def write(folder: Path, journal: Path) -> Path:
-    """The file, written from a journal and the folders of its runs.
+def write(folder: Path, journal: Path, *, drawn: bool = False) -> Path:
+    """The file, written from a journal and the folders of its runs, whose settings were ``drawn`` at random or listed.
 
     Raises:
         ValueError: no run of the journal was measured.
     """
     entries = [json.loads(line) for line in journal.read_text("utf-8").splitlines()]
     kept = [each for each in entries if "outcome" not in each["result"] and not each["result"]["retries"]]
+    about = {language: f"{text} {DRAWN[language]}" for language, text in ABOUT.items()} if drawn else ABOUT
     if not kept:
         raise ValueError(f"{journal}: no run of it was measured")
     first = kept[0]
     gpu = first["machine"]["gpu_name"]
     found = next((each.id for each in load_catalog().gpus.values() if gpu in (each.name, *each.aliases)), None)
     name = found or "-".join(gpu.casefold().split())
-    identity = f"trl-{name}-{max(each['date'] for each in kept)}"
+    identity = f"trl-{'drawn-' if drawn else ''}{name}-{max(each['date'] for each in kept)}"
     models = {each["run"]["model"] for each in kept}
     text = campaign_yaml(
         identity,
         [row_of(each, folder) for each in sorted(kept, key=lambda each: str(each["place"]))],
-        title={"ko": f"{gpu}에서 잰 TRL 명령의 GPU 메모리", "en": f"GPU memory of TRL's commands measured on {gpu}"},
-        about=ABOUT,
+        title={
+            "ko": f"{gpu}에서 잰 TRL 명령의 GPU 메모리" + ", 무작위로 뽑은 설정" * drawn,
+            "en": f"GPU memory of TRL's commands measured on {gpu}" + ", settings drawn at random" * drawn,
+        },
+        about=about,
         date=max(each["date"] for each in kept),
-        command="python bench/gpu/trl_runs.py FOLDER",
+        command="python bench/gpu/trl_runs.py FOLDER" + " --drawn 48" * drawn,
         machine=({"gpu": found} if found else {}) | first["machine"],
         stack=first["stack"],
         models={each: _config(folder / "models" / each) for each in models},

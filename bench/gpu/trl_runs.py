@@ -3,6 +3,7 @@
     python bench/gpu/trl_runs.py FOLDER              # writes models, data and configs, runs each, prints what it took
     python bench/gpu/trl_runs.py FOLDER --prepare    # the configs alone, for `kb estimate FOLDER/…/config.yaml`
     python bench/gpu/trl_runs.py FOLDER --write      # the journal's rows as rules/measurements/trl-<name>-<date>.yaml
+    python bench/gpu/trl_runs.py FOLDER --drawn 48   # so many runs of settings drawn at random instead
 
 A word is a token, and every sample is as long as the config lets it be. Needs torch, transformers, trl and datasets.
 """
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,6 +73,7 @@ class TrlRun(NamedTuple):
         return f"{self.kind}-{self.model}-{self.method}-{self.length}-{self.answer}-{own}".replace(" ", "")
 
 
+TARGETS = (["q_proj", "v_proj"], ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"])
 METHODS = {"full": FULL, "half": HALF, "lora": LORA, "qlora": QLORA}
 
 
@@ -109,10 +111,51 @@ def runs() -> Iterator[TrlRun]:
             yield TrlRun(kind, model, method, given, prompt + answer, answer)
 
 
-def prepare(folder: Path) -> list[tuple[TrlRun, Path]]:
+def drawn(count: int, seed: int = 29) -> list[TrlRun]:
+    """Runs whose settings nobody chose: what was not looked at while the memory engine was written."""
+    draw = random.Random(seed)
+    kinds = ("sft", "dpo", "kto", "reward", "grpo", "rloo")
+    found = [_drawn(kinds[number % len(kinds)], draw) for number in range(count)]
+    return [run for run in found if run.model not in UNREAD]
+
+
+# transformers 5 reads a tokenizer of whole words as Qwen2's own, and every sample as empty.
+UNREAD = ("qwen2.5-0.5b",)
+
+
+def _drawn(kind: str, draw: random.Random) -> TrlRun:
+    method = draw.choice(("full", "half", "lora", "lora", "qlora"))
+    model = draw.choice(("smollm2-135m", "smollm2-360m", "qwen2.5-0.5b", "qwen3-0.6b", "llama-3.2-1b"))
+    length, rows = draw.randrange(160, 1400), draw.randint(1, 6)
+    answer = max(16, round(length * draw.uniform(0.1, 0.9)))
+    given: dict[str, Any] = {
+        "per_device_train_batch_size": rows,
+        "gradient_checkpointing": draw.random() < 0.6,
+        "gradient_accumulation_steps": draw.choice((1, 1, 2, 4)),
+        "optim": draw.choice(("adamw_torch_fused", "adamw_torch_fused", "adafactor", "adamw_bnb_8bit", "sgd")),
+    }
+    if method in ("lora", "qlora"):
+        given |= {"lora_r": draw.choice((8, 32, 64)), "lora_target_modules": draw.choice(TARGETS)}
+    if kind == "sft":
+        given |= draw.choice(({}, {}, {"use_liger_kernel": True}, {"packing": True, "packing_strategy": "wrapped"}))
+    if kind == "dpo":
+        given |= draw.choice(({}, {}, {"precompute_ref_log_probs": True}, {"loss_type": ["ipo"]}))
+    if kind in ("grpo", "rloo"):
+        length, answer = min(length, 700), min(answer, 300)
+        groups = draw.choice((4, 8))
+        given |= {
+            "per_device_train_batch_size": groups,
+            "num_generations": groups,
+            "beta": draw.choice((0.0, 0.04)),
+            "gradient_accumulation_steps": draw.choice((1, 2)),
+        }
+    return TrlRun(kind, model, method, given, length, answer)
+
+
+def prepare(folder: Path, chosen: Sequence[TrlRun]) -> list[tuple[TrlRun, Path]]:
     """Each run's folder with its config; kb reads the same file."""
     found = []
-    for number, run in enumerate(runs()):
+    for number, run in enumerate(chosen):
         place = (folder / f"{number:02}-{run.kind}-{run.model}-{run.method}").resolve()
         place.mkdir(parents=True, exist_ok=True)
         own: dict[str, Any] = {"model_name_or_path": f"models/{run.model}", "dataset_name": "data", "bf16": True,
@@ -134,7 +177,7 @@ def prepare(folder: Path) -> list[tuple[TrlRun, Path]]:
         data.mkdir(exist_ok=True)
         (data / "train.jsonl").write_text("\n".join(map(json.dumps, samples(run))) + "\n", "utf-8")
         found.append((run, place))
-    for name in sorted({run.model for run in runs()}):
+    for name in sorted({run.model for run in chosen}):
         path = folder / "models" / name
         path.mkdir(parents=True, exist_ok=True)
         architecture = yaml.safe_load((ROOT / "rules" / "models" / f"{name}.yaml").read_text("utf-8"))["architecture"]
@@ -168,7 +211,7 @@ def write_model(path: Path, device: str) -> None:
     """Random weights and a tokenizer of whole words beside the config."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
     config = AutoConfig.from_pretrained(path)
     with torch.device(device):
@@ -183,12 +226,16 @@ def write_model(path: Path, device: str) -> None:
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
     ).save_pretrained(path)
+    if AutoTokenizer.from_pretrained(path)("w10 w11")["input_ids"] != [10, 11]:
+        raise SystemExit(f"{path}: transformers reads this tokenizer as another, and samples have no known length")
 
 
 def take(run: TrlRun, place: Path, timeout: float) -> dict[str, Any]:
     """What the command took, or how it failed."""
     began = time.monotonic()
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    paths = (str(Path(__file__).parent), str(ROOT / "src"), os.environ.get("PYTHONPATH"))
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
+                   "PYTHONPATH": os.pathsep.join(filter(None, paths))}  # fmt: skip
     if run.torchrun:
         environment |= TORCHRUN | {"MASTER_PORT": str(29500 + int(place.name[:2]))}
     try:
@@ -211,19 +258,21 @@ def main() -> int:
     parser.add_argument("--prepare", action="store_true", help="write the configs and stop")
     parser.add_argument("--write", action="store_true", help="write the journal's rows to rules/measurements")
     parser.add_argument("--only", default="", help="what a run's name must hold")
+    parser.add_argument("--drawn", type=int, help="so many runs of settings drawn at random")
     parser.add_argument("--limit", type=int, help="runs at most")
     parser.add_argument("--workers", type=int, default=1, help="runs side by side")
     parser.add_argument("--timeout", type=float, default=300, help="seconds a run")
     parser.add_argument("--device", default="cuda", help="where random weights are drawn")
     parser.add_argument("--journal", type=Path, default=Path("trl-journal.jsonl"))
     options = parser.parse_args()
-    wanted = [(run, place) for run, place in prepare(options.folder) if options.only in run.name]
+    chosen = list(runs()) if options.drawn is None else drawn(options.drawn)
+    wanted = [(run, place) for run, place in prepare(options.folder, chosen) if options.only in run.name]
     wanted = random.Random(7).sample(wanted, len(wanted))[: options.limit]
     wanted.sort(key=lambda each: each[0].model == LARGE)  # the others do not wait for its files
     if options.prepare:
         return 0
     if options.write:
-        print(trl_rows.write(options.folder, options.journal))
+        print(trl_rows.write(options.folder, options.journal, drawn=options.drawn is not None))
         return 0
     for name in sorted({run.model for run, _ in wanted} - {LARGE}):
         write_model(options.folder / "models" / name, options.device)

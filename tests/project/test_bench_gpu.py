@@ -90,6 +90,23 @@ def test_what_met_a_full_gpu_or_gave_memory_back_is_not_taken_for_measured() -> 
     assert row["phases"]["train"] == {"allocated_bytes": 2**30, "reserved_bytes": 2**31}
 
 
+def test_a_run_held_to_a_limit_says_whether_it_ended() -> None:
+    """Memory given back is what such a run is to show; one that had no room for the model shows nothing."""
+    ended, over, unbuilt = (entry(per_device_train_batch_size=rows) for rows in (1, 2, 4))
+    for each in (ended, over, unbuilt):
+        each["trial"]["limit"] = 2**30
+        each["result"]["retries"] = 3
+    over["result"]["outcome"] = "oom"
+    unbuilt["result"] = {"outcome": "oom"}
+    document = yaml.safe_load(rows.as_yaml("limits-l4-2026-11-21", [ended, over, unbuilt]))
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+    first, second = document["rows"]
+    assert first["phases"].keys() == {"train"}
+    assert (second["outcome"], second["limit_bytes"], second["retries"]) == ("oom", 2**30, 3)
+    with pytest.raises(ValueError, match="mixes trials with and without a limit"):
+        rows.as_yaml("limits-l4-2026-11-21", [ended, entry()])
+
+
 def test_rows_of_a_cpu_and_failed_runs_are_not_recorded() -> None:
     with pytest.raises(ValueError, match="nothing to record"):
         rows.as_yaml("gpu-none", [entry(recordable=False), entry(outcome="failed"), entry(outcome="time")])

@@ -36,7 +36,9 @@ def accuracy_tables(library: Library) -> str:
     versions = [f"{name} {version}" for name, version in results["rivals"]["versions"].items()]
     judged = results["verdicts"]
     about = say(language, "accuracy.about", date=results["date"], versions=escape(", ".join(versions)))
-    verdicts = [say(language, f"accuracy.verdict.{kind}", **judged) for kind in ("ran_out", "ran")]
+    verdicts = [say(language, "accuracy.verdict.ran", **judged), say(language, "accuracy.limits", **_limited(results))]
+    if judged["ran_out"]:
+        verdicts.insert(0, say(language, "accuracy.verdict.ran_out", **judged))
     return "\n\n".join(
         [
             about,
@@ -52,6 +54,20 @@ def accuracy_tables(library: Library) -> str:
             ),
         ]
     )
+
+
+def _limited(results: Mapping[str, Any]) -> dict[str, int]:
+    """Of runs that were held to a limit of memory, how many went as predicted."""
+    near, away = results["limits"]["near"], results["limits"]["away"]
+    return {
+        "rows": near["rows"] + away["rows"],
+        "near": near["rows"],
+        "near_right": near["right"],
+        "away": away["rows"],
+        "away_right": away["right"],
+        "ran_out": near["ran_out"] + away["ran_out"],
+        "wrong": near["ran_out_said_ends"] + away["ran_out_said_ends"],
+    }
 
 
 def _published(library: Library, found: Mapping[str, Any]) -> list[str]:

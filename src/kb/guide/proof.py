@@ -75,7 +75,7 @@ def _scored(library: Library) -> list[Scored]:
 
 def accuracy_summary(library: Library) -> str:
     """How far off, on what, and what no measured run has tested."""
-    found, judged, scored = _proof(), bench_results()["verdicts"], _scored(library)
+    found, scored = _proof(), _scored(library)
     gpus = library.catalog.gpus
     methods = {run.setup.method for run in found.runs}
     values = {
@@ -93,7 +93,6 @@ def accuracy_summary(library: Library) -> str:
     untested += [
         say(library.language, "proof.other_gpus", count=len(gpus) - len({*found.gpus, *(each.gpu for each in scored)}))
     ]
-    untested += [] if judged["ran_out"] else [say(library.language, "proof.ran_out")]
     left = say(library.language, "proof.untested", what=", ".join(untested))
     mark = badge(library, "measured")
     told = [f"{say(library.language, 'proof.summary', **values)} {mark}"]

@@ -1,0 +1,64 @@
+"""Runs at the edge of their memory: torch is held to so many bytes, as a smaller card would hold it, and the run either
+ends or does not. What kb says of a card that is nearly large enough is judged by these.
+
+    python bench/gpu/limits.py FILE               # draws the trials and asks the engine where each one's edge lies
+    python bench/gpu/campaign.py --trials FILE    # runs them
+
+A limit lies just above or just below the least that the engine needs, or between that and what the run reserves where
+nothing limits it: there PyTorch has to give cached blocks back.
+"""
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from edges import GRAIN, edge_of, recorded
+from gpu_trials import Trial, shuffled, trials
+
+from kb.memory.engine.faults import NotFollowedError
+
+CAPABILITY = (9, 0)
+SEED = 11
+LEAST, MOST = 3 * 2**28, 7 * 2**30  # of what a run reserves: in a smaller one segments decide, larger ones take long
+# Where a limit lies: the least that the run needs, times the first; then so far towards what it reserves unlimited.
+PLACES = ((0.97, 0.0), (0.99, 0.0), (0.997, 0.0), (1.0, 0.0), (1.003, 0.0), (1.01, 0.0), (1.0, 0.3), (1.0, 0.7))
+
+
+def limited(seed: int = SEED) -> Iterator[Trial]:
+    """Trials of training, each with a limit."""
+    draw = random.Random(seed)
+    for trial in shuffled([each for each in trials() if "train" in each.phases and not each.lengths], seed):
+        try:
+            recordings = recorded(trial.setup, trial.config, CAPABILITY)
+        except NotFollowedError:
+            continue
+        reserved = max(peak.reserved for recording in recordings for peak in recording.phases.values())
+        if not LEAST <= reserved <= MOST:
+            continue
+        edge = edge_of(recordings)
+        share, onward = draw.choice(PLACES)
+        limit = int(edge * share + (reserved - edge) * onward)
+        yield trial._replace(limit=-(-limit // GRAIN) * GRAIN if share >= 1 else limit // GRAIN * GRAIN)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--number", type=int, default=400, help="trials to draw (400)")
+    options = parser.parse_args()
+    with options.file.open("w", encoding="utf-8") as stream:
+        for number, trial in enumerate(limited()):
+            if number == options.number:
+                break
+            stream.write(json.dumps(trial._asdict()) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
