@@ -14,6 +14,7 @@ from kb.guide.measured_runs import OF_THE_BENCH, Run, measured_runs
 from kb.guide.site_words import say
 from kb.report.values import short_name
 
+DRAWN = "--drawn"  # of a command whose runs' settings nobody chose
 METHODS = ("full", "lora", "qlora")
 SIZE, LEFT, TOP, FOOT = 296, 46, 12, 44  # pixels of the drawing
 STEP = 4  # GiB between two marks
@@ -55,8 +56,9 @@ class Scored(NamedTuple):
 def _scored(library: Library) -> list[Scored]:
     """The campaigns of many rows, as the bench last found them; none of one that it has not seen."""
     results, found = bench_results()["measured"], []
-    for name, campaign in library.rows("measurements").items():
-        rows = campaign["rows"]
+    campaigns = library.rows("measurements")
+    for name in sorted(campaigns, key=lambda name: DRAWN in campaigns[name]["command"]):
+        campaign, rows = campaigns[name], campaigns[name]["rows"]
         if not OF_THE_BENCH & rows[0].keys():
             continue
         lines = [
@@ -103,6 +105,8 @@ def accuracy_summary(library: Library) -> str:
 def _told(library: Library, scored: Scored) -> str:
     campaign = library.rows("measurements")[scored.id]
     key = "proof.scored_commands" if "config" in campaign["rows"][0] else "proof.scored_runs"
+    if DRAWN in campaign["command"]:
+        key = "proof.scored_drawn"
     return say(
         library.language,
         key,
