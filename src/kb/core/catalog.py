@@ -113,7 +113,7 @@ class Dialect(NamedTuple):
     layout: str  # "flat", "grouped", "sections", "command" or "python"
     recognise: Mapping[str, Any]
     sections: Mapping[str, Any]
-    names: Callable[[], Mapping[str, Any]]  # thousands (NAMED), and most formats are of no run's file
+    names: Callable[[], Mapping[str, Any]]  # keys, known, calls, classes: thousands, for few files
     ignore: tuple[str, ...]
     values: Mapping[str, Mapping[str, Any]]
     priority: int = 0
