@@ -166,7 +166,7 @@ def matter(assumed: tuple[Assumption, ...]) -> tuple[Assumption, ...]:
 
 def _is_far(each: Assumption) -> bool:
     """Whether a maximum is written that the data may well not reach, and nothing fills batches up to it."""
-    return each.reason == "longest_row" and each.value >= FAR
+    return each.reason == "longest_row" and isinstance(each.value, int) and each.value >= FAR
 
 
 class Grounds:
