@@ -496,3 +496,15 @@ def test_a_program_whose_module_loads_the_config_reads_it_too(tmp_path: Path, lo
     told = result(tmp_path, config, "train.yaml")
     assert told.prediction is None  # whether it checkpoints, the program says
     assert "gradient_checkpointing" in str(told.note_values["settings"])
+
+
+def test_what_a_module_of_settings_declares_is_nothing_to_the_librarys_class(tmp_path: Path) -> None:
+    settings = f"{LOADER}\nclass Settings:\n    warmup_ratio: float = 0.1\n"
+    (tmp_path / "utils.py").write_text(settings, "utf-8")
+    (tmp_path / "requirements.txt").write_text("transformers==5.20.0\n", "utf-8")
+    text = (
+        "from transformers import Trainer, TrainingArguments\nfrom utils import Settings, load_config\n"
+        "config = Settings(**load_config('train'))\nargs = TrainingArguments('out', warmup_ratio=config.warmup_ratio)\n"
+        "Trainer(model=model, args=args).train()\n"
+    )
+    assert "warmup-ratio-removed" in {each.rule for each in result(tmp_path, text).findings}
