@@ -238,3 +238,11 @@ def test_documents_of_equal_names_and_other_structure_are_told_apart() -> None:
     grouped = "train: {micro_batch_size: 2, global_batch_size: 8}\nmodel_name: pythia-14m\n"
     for text, dialect in ((grouped, "litgpt"), ("train: 1\nmodel_name: pythia-14m\n", None), (grouped, "litgpt")):
         assert reader.read(text, "x.yaml")[0].dialect == dialect
+
+
+@pytest.mark.parametrize("key", ["hf_model_id", "model_name_or_path", "pretrained_model_name_or_path"])
+def test_a_models_id_counts_before_what_the_project_calls_it(key: str):
+    text = (
+        f"experiment_name: a\nmodel: {{name: ours, {key}: facebook/bart-base}}\ntraining: {{learning_rate: 1.0e-4}}\n"
+    )
+    assert read_one(text).settings["model.name"].value == "facebook/bart-base"

@@ -361,6 +361,32 @@ def test_where_batches_are_filled_the_maximum_is_reached(tmp_path: Path, text: s
     assert reason in [each.reason for each in result.setup.assumed if each.name == "data.lengths"]
 
 
+FAR = (
+    "from trl import SFTConfig, SFTTrainer\n"
+    "args = SFTConfig('out', per_device_train_batch_size=1, gradient_checkpointing=True, bf16=True, "
+    "max_length=16384{})\n"
+    "SFTTrainer('Qwen/Qwen2.5-0.5B', args=args).train()\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "certainty"),
+    [
+        ("", "assumed"),
+        (", packing=True", "certain"),
+        (", packing=True, dataset_kwargs={'skip_prepare_dataset': True}", "assumed"),  # what is ready TRL packs not
+    ],
+)
+def test_a_maximum_of_many_tokens_is_reached_for_sure_only_where_batches_are_filled(
+    tmp_path: Path, more: str, certainty: str
+) -> None:
+    pin(tmp_path, "trl==0.20.0\ntransformers==4.57.6")
+    finding = found(tmp_path, FAR.format(more), "training-peak-exceeds-gpu", gpu="rtx-3090", gpus=1)
+    assert finding is not None
+    assert finding.certainty == certainty
+    assert ("data.lengths" in [each.name for each in finding.if_so]) is (certainty == "assumed")
+
+
 PREFERENCES = (
     "model_name_or_path: meta-llama/Llama-3.1-8B\nlearning_rate: 1.0e-6\nbeta: 0.1\nbf16: true\noutput_dir: out\n"
     "f_divergence_type: reverse_kl\nmax_length: 1024\nper_device_train_batch_size: 1\ngradient_checkpointing: true\n"

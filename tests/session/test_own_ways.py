@@ -188,6 +188,32 @@ def test_a_file_that_the_script_writes_is_read_there(tmp_path: Path, quote: str,
     assert (found and found.value) == stage
 
 
+@pytest.mark.parametrize(
+    ("before", "stage"),
+    [
+        ("", 3),
+        ("# envsubst < other.json > ds.json\n", 3),
+        ("envsubst < other.json > ds.json && \\\n", 2),
+        ("cp other.json ds.json\n", 2),
+        ("cp other.json ds.json\ncp third.json ds.json\n", None),
+        ("sed -i 's/3/1/' ds.json\n", None),
+        ("python make.py > ./ds.json\n", None),
+        ('cat > ds.json << \'EOF\'\n{"zero_optimization": {"stage": 1}}\nEOF\n', 1),
+    ],
+)
+def test_of_a_file_that_a_script_writes_what_lay_there_counts_for_nothing(
+    tmp_path: Path, before: str, stage: int | None
+) -> None:
+    script = before + (
+        "deepspeed --num_gpus 2 train.py --model_name_or_path t5-small --output_dir out --do_train "
+        "--per_device_train_batch_size 8 --deepspeed ds.json\n"
+    )
+    files = {"run.sh": script, "train.py": "HfArgumentParser(TrainingArguments)"}
+    files |= {"ds.json": '{"zero_optimization": {"stage": 3}}', "other.json": '{"zero_optimization": {"stage": 2}}'}
+    found = results(tmp_path, files, "run.sh")[0].unit.settings.get("deepspeed.zero_stage")
+    assert (found and found.value) == stage
+
+
 def test_what_is_set_for_several_commands_one_may_set_otherwise(tmp_path: Path) -> None:
     shared = 'shared="--model_name_or_path t5-small --output_dir out --do_train --max_steps 900"\n'
     shared += "python train.py $shared {}\n"

@@ -470,3 +470,41 @@ def test_a_length_that_is_only_the_programs_default_is_assumed(tmp_path: Path) -
     assert "data.max_source_length" in assumed(result(tmp_path, f"{command}\n", "run.sh"))
     written = result(tmp_path, f"{command} --max_source_length 1024\n", "run.sh")
     assert "data.max_source_length" not in assumed(written)
+
+
+LOADER = "import yaml\n\ndef load_config(name):\n    return yaml.safe_load(open(f'config/{name}.yaml'))\n"
+STARTS = (
+    "from transformers import Trainer, TrainingArguments\nfrom utils import load_config\nfrom model import load\n"
+    "config = load_config('train')\nTrainer(model=load(config), args=TrainingArguments(**config['training'])).train()\n"
+)
+PREPARES = (
+    "from peft import prepare_model_for_kbit_training\nfrom transformers import AutoModelForCausalLM\n\n"
+    "def load(config):\n    model = AutoModelForCausalLM.from_pretrained(config['model']['name'])\n"
+    "    return prepare_model_for_kbit_training(model)\n"
+)
+
+
+@pytest.mark.parametrize("loads_here", [True, False])
+def test_a_program_whose_module_loads_the_config_reads_it_too(tmp_path: Path, loads_here: bool) -> None:
+    starts = STARTS.replace("from utils import load_config\n", LOADER) if loads_here else STARTS
+    for name, text in {"train.py": starts, "utils.py": LOADER, "model.py": PREPARES}.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    (tmp_path / "requirements.txt").write_text("transformers==4.57.6\n", "utf-8")
+    config = (
+        "model: {name: Qwen/Qwen2.5-0.5B}\ntraining: {output_dir: out, per_device_train_batch_size: 64, bf16: true}\n"
+    )
+    told = result(tmp_path, config, "train.yaml")
+    assert told.prediction is None  # whether it checkpoints, the program says
+    assert "gradient_checkpointing" in str(told.note_values["settings"])
+
+
+def test_what_a_module_of_settings_declares_is_nothing_to_the_librarys_class(tmp_path: Path) -> None:
+    settings = f"{LOADER}\nclass Settings:\n    warmup_ratio: float = 0.1\n"
+    (tmp_path / "utils.py").write_text(settings, "utf-8")
+    (tmp_path / "requirements.txt").write_text("transformers==5.20.0\n", "utf-8")
+    text = (
+        "from transformers import Trainer, TrainingArguments\nfrom utils import Settings, load_config\n"
+        "config = Settings(**load_config('train'))\nargs = TrainingArguments('out', warmup_ratio=config.warmup_ratio)\n"
+        "Trainer(model=model, args=args).train()\n"
+    )
+    assert "warmup-ratio-removed" in {each.rule for each in result(tmp_path, text).findings}

@@ -26,6 +26,7 @@ OUT_OF_MEMORY = "oom"  # a verdict that even the low end of the prediction gives
 SHORT_INPUT, SHORT_TARGET = 64, 16  # tokens: as short as the rows of a real data set are
 MOST_NAMED = 3  # settings in one condition
 MANY = 8  # GPUs of the usual larger machine
+FAR = 16_000  # tokens: a maximum as high as this is often no more than a bound
 
 
 def _other_weights(setup: TrainingSetup) -> TrainingSetup:
@@ -42,6 +43,12 @@ def _short(setup: TrainingSetup) -> TrainingSetup:
         max_target_length=min(setup.max_target_length, SHORT_TARGET),
         generation_max_length=min(setup.generation_max_length, SHORT_TARGET),
     )
+
+
+def _half(setup: TrainingSetup) -> TrainingSetup:
+    """The longest row half as long as it may be; what post-training reads has other bounds beside that."""
+    reads_rows = setup.post is None or setup.post.kind == "sft"
+    return setup._replace(max_source_length=setup.max_source_length // 2) if reads_rows else setup
 
 
 def _short_answers(setup: TrainingSetup) -> TrainingSetup:
@@ -71,6 +78,7 @@ def _sharded(setup: TrainingSetup) -> TrainingSetup:
 # What each assumption could be instead. One that has none here is a guess that nothing else can be put for.
 OTHERWISE: Mapping[str, tuple[Callable[[TrainingSetup], TrainingSetup], ...]] = {
     "data.max_source_length": (_short,),
+    "data.lengths": (_half,),
     "data.max_target_length": (_short_answers,),
     "inference.max_length": (_short_answers,),
     "model.torch_dtype": (_other_weights,),
@@ -151,7 +159,14 @@ def own_defaults(unit: Unit, names: Iterable[str]) -> tuple[Assumption, ...]:
 
 def matter(assumed: tuple[Assumption, ...]) -> tuple[Assumption, ...]:
     """The assumptions that a prediction could be wrong by."""
-    return tuple(each for each in assumed if each.name not in HARMLESS and each.reason not in SETTLED)
+    return tuple(
+        each for each in assumed if _is_far(each) or (each.name not in HARMLESS and each.reason not in SETTLED)
+    )
+
+
+def _is_far(each: Assumption) -> bool:
+    """Whether a maximum is written that the data may well not reach, and nothing fills batches up to it."""
+    return each.reason == "longest_row" and isinstance(each.value, int) and each.value >= FAR
 
 
 class Grounds:

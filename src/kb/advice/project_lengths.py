@@ -16,6 +16,9 @@ from kb.memory import UnsupportedArchitectureError
 # What formats call it that every batch is as long as it may be: padded to that, or filled with several samples.
 FILLS = frozenset(("pad_to_max_length", "pad_to_sequence_len", "packing", "sample_packing", "neat_packing"))
 BLOCKS = "block_size"  # transformers' scripts call a length so that texts joined together are cut to
+# TRL packs as it prepares the data (SFTTrainer, 0.9.6 to 1.16): what is told to be ready stays as it is. Data that has
+# been tokenized alone is packed since 0.15.
+SKIPPED = "dataset_kwargs.skip_prepare_dataset"
 PADDED = "data.padded_to_maximum"
 LENGTHS = "data.lengths"  # among what a project says of itself
 FULL = Assumption(name=LENGTHS, value="full", reason="full_length")
@@ -61,8 +64,10 @@ def with_lengths(
 
 
 def _fills(unit: Unit) -> bool:
+    skipped = unit.keys.get(SKIPPED)
+    filling = FILLS if skipped is None or str(skipped.value).lower() != "true" else FILLS - {"packing"}
     ends = ((path.rpartition(".")[2], each.value) for path, each in unit.keys.items())
-    return any(end == BLOCKS or (end in FILLS and str(value).lower() == "true") for end, value in ends)
+    return any(end == BLOCKS or (end in filling and str(value).lower() == "true") for end, value in ends)
 
 
 def _bounded(setup: TrainingSetup) -> TrainingSetup:

@@ -13,11 +13,12 @@ from kb.advice.tables import Tables
 from kb.core.catalog import Catalog, Rule
 from kb.core.document import Event, Unit, locate
 from kb.core.facts import FactType
-from kb.core.finding import OnRelease, Span
+from kb.core.finding import Finding, OnRelease, Span
 from kb.core.lint import Linter, LintResult, Release, place_of
-from kb.core.release import ProjectRelease, agree
+from kb.core.release import LATEST, ProjectRelease, agree, parse_version
 
 PROGRAMS = (".py", ".ipynb")
+NO_RELEASE = "name-in-no-release"
 MOST_LISTED = 190  # letters of a list of settings
 
 
@@ -50,6 +51,7 @@ class NamesInReleases:
         self, result: LintResult, rules: Mapping[str, Rule], prepared: UnitFacts
     ) -> tuple[LintResult, Mapping[str, Rule]]:
         """With what is said of the names themselves, judged by the releases that the project says."""
+        result = _of_releases_known(result, prepared.said)
         if prepared.said is prepared.release:
             return result, rules
         names, more = self._found(_as_said(prepared))
@@ -116,6 +118,17 @@ def _narrowed(library: str, said: ProjectRelease | None, refused: list[tuple[str
     if said is None or not said.specifier:
         return ProjectRelease(library, "", None, "assumed", names=allowed)
     return said._replace(names=allowed) if agree(said.specifier, allowed) else None
+
+
+def _of_releases_known(result: LintResult, release: Release) -> LintResult:
+    """Without what is said of names that no release has, where the project's is newer than any that was looked at."""
+
+    def is_newer(finding: Finding) -> bool:
+        known = release(str(finding.facts["library"])) if finding.rule == NO_RELEASE else None
+        newest = parse_version(str(finding.facts["newest"])) if known is not None else ()
+        return known is not None and known.exact is not None and known.exact > (*newest, LATEST)
+
+    return result._replace(findings=tuple(each for each in result.findings if not is_newer(each)))
 
 
 def depending(result: LintResult, unit: Unit, facts: Mapping[str, FactType]) -> Event | None:

@@ -178,8 +178,12 @@ def _of_project(top: str) -> Iterator[Program]:
         if raw is None or read > MAX_LOOKED:
             continue
         read += len(raw)
-        if any(each in raw for each in _LOADS) and any(each in raw for each in _TRAINS):
-            found.append((not any(each in raw for each in _STARTS), path, raw.decode("utf-8", "replace")))
+        starts = any(each in raw for each in _STARTS)
+        if not any(each in raw for each in _TRAINS):
+            continue
+        text = raw.decode("utf-8", "replace")
+        if any(each in raw for each in _LOADS) or (starts and _brings_a_loader(path, text, top)):
+            found.append((not starts, path, text))
     read = 0
     for _, path, text in sorted(found, key=lambda each: each[0]):
         if read > MAX_READ:
@@ -187,6 +191,14 @@ def _of_project(top: str) -> Iterator[Program]:
         brought = list(_imported(path, text, top))
         read += len(text) + sum(map(len, brought))
         yield Program(path, "\n".join((text, *brought)), len(text))
+
+
+def _brings_a_loader(path: str, text: str, top: str) -> bool:
+    """Whether a module that a source imports loads configs for it: ``from src.utils import load_config``."""
+    if "config" not in text.casefold() and "cfg" not in text.casefold():
+        return False
+    words = [each.decode() for each in _LOADS]
+    return any(word in brought for brought in _imported(path, text, top) for word in words)
 
 
 def _sources(top: str) -> Iterator[str]:

@@ -113,7 +113,7 @@ class Dialect(NamedTuple):
     layout: str  # "flat", "grouped", "sections", "command" or "python"
     recognise: Mapping[str, Any]
     sections: Mapping[str, Any]
-    names: Callable[[], Mapping[str, Any]]  # keys, known and calls: thousands, and most formats are of no file of a run
+    names: Callable[[], Mapping[str, Any]]  # keys, known, calls, classes: thousands, for few files
     ignore: tuple[str, ...]
     values: Mapping[str, Mapping[str, Any]]
     priority: int = 0
@@ -148,6 +148,12 @@ class Dialect(NamedTuple):
     def calls(self) -> Mapping[str, Mapping[str, Any]]:
         """Of layout "python": called names, and what such a call is."""
         found: Mapping[str, Mapping[str, Any]] = self.names().get("calls", {})
+        return found
+
+    @property
+    def classes(self) -> Mapping[str, Mapping[str, Any]]:
+        """Of layout "python": classes of arguments, each with every name that any release of it takes."""
+        found: Mapping[str, Mapping[str, Any]] = self.names().get("classes", {})
         return found
 
 

@@ -24,6 +24,7 @@ _TREES = r"""\bconfig_path\s*=\s*["']([^"'\n]*\w)/?["']"""
 # Classes of these libraries make a number of a text where a field is one (pydantic by default, the others always).
 _CONVERTS = r"(?m)^[ \t]*(?:from|import)[ \t]+(?:pydantic|pydantic_settings|draccus|pyrallis|jsonargparse)\b"
 _PACKAGES = {"axolotl": "axolotl", "llamafactory": "llamafactory"}  # formats, and the package that reads them
+_OF_LIBRARY = r"(?m)^[ \t]*from[ \t]+(?:transformers|trl)\b"
 _ASKS_AUTO = '"auto"'
 _ABOUT_VALUES = ("text",)  # types of which a wrong value is wrong for any program
 
@@ -52,7 +53,13 @@ class Names:
         path = self._unit.path
         if path.endswith(".ipynb"):
             return ()
-        return [each for each in self._programs if not path.endswith(".py") or _same_file(each.path, path)]
+        if not path.endswith(".py"):
+            return self._programs
+        own = [each for each in self._programs if _same_file(each.path, path)]
+        # what its modules declare is nothing to a class that it takes from the library itself
+        return [
+            each._replace(text=each.own, own_length=None) if re.search(_OF_LIBRARY, each.own) else each for each in own
+        ]
 
     def certainty(self, key: str, meant: str = "") -> Certainty | None:
         """How certainly ``key`` is read as a library reads it; None where nothing says so, or a program has it itself.

@@ -24,7 +24,7 @@ from kb.knowledge.source import KEY, Located, placeholders_apart, read_source
 from kb.memory import architecture_from_config
 
 Parts = dict[str, Any]
-NAMED = ("keys", "known", "calls")  # of a format
+NAMED = ("keys", "known", "calls", "classes")  # of a format
 PARTS = ("hot", "cold", "guide", "serving", *LANGUAGES)
 Files = dict[str, list[Located]]
 

@@ -93,30 +93,64 @@ def contents(path: str | None) -> bytes | None:
 _PREPARING = "preprocess|prepare|merge|convert|export|download|tokenize"
 _PREPARES = rf"(?:^|[./_])(?!\w*(?:train|tune))(?:{_PREPARING})[a-z_]*(?:\.py)?$"
 SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".py", ".env")
+_WRITES_TEXT = "<<"  # a here-document
 MAX_FOLDERS = 8  # how far up a project's top may lie; runs are started there, and paths are relative to it
 
 
 def read_named(path: str, named: str) -> str | None:
-    """The text of the file that the config at ``path`` names; None where there is none, or none that can be read."""
+    """The text of the file that the config at ``path`` names; None where there is none, or none that can be read.
+
+    Of a file that a script writes itself what it writes counts: what lies there is of a run before.
+    """
     if not named.endswith(SUFFIXES):
         return None
     named = os.path.expanduser(named)
+    script = _text(path) if path.endswith(SHELL) else None
+    own = _own_lines(script, named) if script is not None else []
+    if script is not None and any(_WRITES_TEXT in line for line in own):
+        return _written_by(script, named)
+    sources = {_copied_from(line, named) for line in own}
+    if len(sources) > 1 or None in sources:
+        return None
+    return _nearest(path, next(iter(sources), None) or named)
+
+
+def _nearest(path: str, named: str) -> str | None:
+    """The text of a file by its path from the folder of ``path`` on, or from one of those above."""
     folder = os.path.dirname(os.path.abspath(path))
     for _ in range(MAX_FOLDERS):
         text = _text(os.path.join(folder, named))
         parent = os.path.dirname(folder)
         if text is not None or parent == folder or os.path.isabs(named):
-            return text if text is not None else _written_by(path, named)
+            return text
         folder = parent
-    return _written_by(path, named)
+    return None
 
 
-def _written_by(path: str, named: str) -> str | None:
+def _file_pattern(named: str) -> str:
+    return rf"""["']?(?:\./)?{re.escape(named.removeprefix("./"))}["']?"""
+
+
+def _own_lines(script: str, named: str) -> list[str]:
+    """The lines of a script that write a file or change it."""
+    if os.path.basename(named) not in script:
+        return []
+    by = r">[ \t]*|\btee[ \t]+(?:-a[ \t]+)?|\b(?:cp|mv)[ \t]+\S+[ \t]+|\b(?:sed|yq)[ \t]+-i\b.*[ \t]"
+    changes = rf"(?:{by}){_file_pattern(named)}(?=[\s;&|)]|$)"
+    return [line for line in script.splitlines() if re.search(changes, line) and not line.lstrip().startswith("#")]
+
+
+def _copied_from(line: str, named: str) -> str | None:
+    """The file whose text a script puts there as it is, but for names of variables; None where it is not known."""
+    source = r"""["']?(?P<source>[^\s"'$<>|;&-][^\s"'$<>|;&]*)["']?"""
+    copied = rf"\b(?:cp[ \t]+|envsubst[ \t]*<[ \t]*){source}[ \t]*(?:>[ \t]*)?{_file_pattern(named)}"
+    found = re.search(copied, line)
+    return found["source"] if found is not None else None
+
+
+def _written_by(script: str, named: str) -> str | None:
     """The text of a file that a script writes itself before it names it; None where its text is made of variables."""
-    script = _text(path) if path.endswith(SHELL) else None
-    if script is None or "<<" not in script:
-        return None
-    written = rf"""(?:cat[ \t]*>|(?:sudo[ \t]+)?tee)[ \t]*["']?(?:\./)?{re.escape(named.removeprefix("./"))}["']?"""
+    written = rf"""(?:cat[ \t]*>|(?:sudo[ \t]+)?tee)[ \t]*{_file_pattern(named)}"""
     body = r"""<<-?[ \t]*(?P<quote>['"]?)(?P<end>\w+)(?P=quote)[ \t]*\n(?P<body>(?s:.*?))^[ \t]*(?P=end)[ \t]*$"""
     found = re.search(rf"(?m)^[ \t]*{written}[ \t]*(?:>[ \t]*/dev/null[ \t]*)?{body}", script)
     if found is None or (not found["quote"] and "$" in found["body"]):

@@ -57,6 +57,7 @@ class Extractor:
 
     def __init__(self, dialect: CompiledDialect, *, parsed: bool = True) -> None:
         self._dialect = dialect
+        self._parsed = parsed
         self._converts = parsed and dialect.converts
         self._unknown_left = MAX_UNKNOWN
         self._entries: Entries = {}
@@ -129,6 +130,8 @@ class Extractor:
             value, trap = interpret(node, target.fact.type, name)
             if value is None:
                 continue
+            if not self._parsed and target.fact.type == "bool" and value.__class__ in (int, float):
+                value, trap = bool(value), None  # to Python any number but 0 is true
             if trap is not None and not (self._converts and len(entry[0]) == 1 and trap.kind in CONVERTED):
                 part.events.append(event_of(trap, entry[1], entry[2], name, source))
             setting = placed(value, entry, source, borrowed=node is not entry[2])

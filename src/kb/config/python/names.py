@@ -1,7 +1,7 @@
 """What the names of a Python text stand for: assigned once and for certain, or unknown."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from kb.config.python.places import Argument, Binding, Imported, Scope, Where
 from kb.config.python.syntax import dotted_name
@@ -159,6 +159,10 @@ class Names:
     def imports_of(self, name: str) -> Iterator[tuple[tuple[Scope, str], Imported]]:
         """Every ``import`` that brings in something under a name."""
         return ((key, found) for key, found in self._found.imported.items() if key[1] == name)
+
+    def every_import(self) -> Iterable[Imported]:
+        """What the module imports, anywhere in it."""
+        return self._found.imported.values()
 
     def opened(self, name: str, scope: Scope) -> Binding | None:
         """The call whose result ``with … as name`` holds."""

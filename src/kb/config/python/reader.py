@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Mapping
+from typing import Any
 
 from kb.config.dialect.dialects import DOT, CompiledDialect, Entry
 from kb.config.dialect.settings import Extractor, Part
@@ -9,8 +10,9 @@ from kb.config.files import ConfigError
 from kb.config.python.brought import calls_of
 from kb.config.python.calls import CUTTING, LOSS, Call, CallTable, Run, runs_of
 from kb.config.python.given import Arguments, given_to
-from kb.config.python.held import CommandLine, GivenConfig, Sources
+from kb.config.python.held import CommandLine, GivenConfig, NoSources, Sources
 from kb.config.python.names import Names
+from kb.config.python.own_classes import never_had
 from kb.config.python.placing import goes_its_own_way
 from kb.config.python.source_says import said_by_source
 from kb.config.python.syntax import Module
@@ -92,7 +94,9 @@ class PythonReader:
             call.number: given_to(call, module, values, names, self.compiled(call.kind.dialect or DIALECT).targets)
             for call in calls
         }
-        return Analysis(module, calls, given, values, names, by_default, module.source)
+        around, classes = sources or NoSources(), self._dialects[DIALECT].classes
+        odd = never_had(calls, module, names, path, around, classes) if started is None else {}
+        return Analysis(module, calls, given, values, names, by_default, module.source, odd)
 
     def compiled(self, name: str) -> CompiledDialect:
         if name not in self._compiled:
@@ -135,8 +139,9 @@ class PythonReader:
             if call.home is not None:  # what is wrong in another module is told of that
                 continue
             unknown_keys += part.unknown_keys
-            events += [_as_python(event) for event in part.events if event.span not in told]
-            told.update(event.span for event in part.events)
+            heard = [*part.events, *analysis.never_had(call, [event.span for event in part.events])]
+            events += [_as_python(event) for event in heard if event.span not in told]
+            told.update(event.span for event in heard)
         if not any(name in settings for name in (SOURCE, "trl.max_length", "trl.max_seq_length")):
             settings |= lengths_by_constants(analysis.module, analysis.names, analysis.values)
         if run.own is not None and not run.own.kind.module:  # a server trains nothing
@@ -211,6 +216,17 @@ class Analysis(NamedTuple):
     names: Names
     by_default: bool  # which calls are made rests on what a command line may give otherwise
     source: Source  # the text whose places the values have: the module's, or that of a config that it is given
+    odd: Mapping[int, list[tuple[ast.keyword, Mapping[str, Any]]]] = {}  # keywords that no release of a class has
+
+    def never_had(self, call: Call, told: list[Span]) -> list[Event]:
+        """What is said of a call's keywords that its class never had; not of a slip, of which that is told."""
+        events = []
+        for keyword, values in self.odd.get(call.number, ()):
+            start, _ = self.module.extent(keyword)
+            end = start + len(values["key"])
+            span = self.module.source.between(self.module.place(start), self.module.place(end))
+            events += [Event("name-in-no-release", span, values)] if span not in told else []
+        return events
 
     def says_something(self, run: Run) -> bool:
         """Whether at least one keyword is literal: a call with nothing but other code's values describes no run."""
