@@ -97,8 +97,11 @@ class PredictedFacts:
     @cached_property
     def _inference_report(self) -> MemoryReport | None:
         """The prediction of inference alone, in a process of its own."""
-        if not (self.setup.do_train or self.setup.do_eval):
-            return self.report
+        setup, report = self.setup, self.report
+        if not (setup.do_train or setup.do_eval):
+            return report
+        if report is not None and not setup.do_predict:  # there is none: nothing is predicted of a process without it
+            return report._replace(phases=())
         return self._predict(self.setup._replace(do_train=False, do_eval=False))
 
     @cached_property
@@ -187,7 +190,10 @@ class PredictedFacts:
         where the samples of a batch are each other's negatives, which no accumulation holds."""
         if self.setup.post is not None and self.setup.post.kind == "embedding":
             return None
-        return self.estimator.largest_share(self.setup) or None if self.estimator else None
+        if self.estimator is None:
+            return None
+        train = self.report and self.report.phase("train")  # of training alone, too: evaluation comes after it
+        return self.estimator.largest_share(self.setup, train) or None
 
     def ten_steps(self) -> int | None:
         """Bytes of process memory in evaluation when ten steps are joined: evaluation sets seldom have fewer."""
