@@ -9,6 +9,7 @@ from kb.core.hardware import Machine
 from kb.core.memory_report import OVER, MemoryReport, Status
 from kb.core.setup import TrainingSetup
 from kb.memory import UnsupportedArchitectureError
+from kb.memory.search import training_alone
 
 if TYPE_CHECKING:
     from kb.advice.estimator import Estimator
@@ -72,13 +73,15 @@ class PredictedFacts:
         """
         if self.estimator is None or self.report is None or self.report.level == "rough":
             return self.estimator
+        over = self.report.verdict.status in OVER
+        faults = [each for each in self.report.phases if each.status in ("tight", *OVER)]
+        alone = over and all(each.name == "train" for each in faults)
         try:
-            rough = self.estimator.roughly().predict(self.setup)
+            rough = self.estimator.roughly().predict(training_alone(self.setup) if alone else self.setup)
         except UnsupportedArchitectureError:
             return self.estimator
         found = {phase.name: phase.status for phase in rough.phases}
-        if self.report.verdict.status in OVER:
-            faults = [each for each in self.report.phases if each.status in ("tight", *OVER)]
+        if over:
             enough = all(found.get(each.name) in (OVER if each.status in OVER else ("tight", *OVER)) for each in faults)
         else:
             enough = found == {phase.name: phase.status for phase in self.report.phases}
@@ -122,10 +125,17 @@ class PredictedFacts:
         """The prediction of training with its evaluation, without the inference that comes after."""
         return self._predict(self.setup._replace(do_predict=False)) if self.setup.do_predict else self.report
 
+    @cached_property
+    def _training_report(self) -> MemoryReport | None:
+        """The prediction of training alone, which what comes after it does not change."""
+        return self._predict(training_alone(self.setup)) if self.setup.do_train else self.report
+
     def report_on(self, part: str) -> MemoryReport | None:
         """The prediction that facts under ``memory.<part>.`` are taken from."""
         if self.setup.post is not None:
             return self._of_post_training
+        if part == "train" and self.supposed:
+            return self._training_report
         if part == "inference":
             return self._inference_report
         return self._evaluation_report if part == "eval_generate" else self.report
@@ -149,6 +159,10 @@ class PredictedFacts:
         """The verdict; None where there can be no prediction."""
         if self.surely_over:
             return "oom"
+        if self.supposed and self.setup.post is None and self.setup.do_train:
+            alone = self._training_report
+            if alone is not None and alone.verdict.status == "oom":
+                return "oom"
         return self.report.verdict.status if self.report else None
 
     def fit(self, name: str) -> Any:

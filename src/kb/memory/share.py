@@ -13,6 +13,7 @@ from kb.memory.search import GROWING, divisors_of, largest_dividing, training_al
 
 # Terms that grow with the batch and with nothing else, whatever the loss is made of; a head's are chunks of a fused one.
 ACTIVATIONS = "activations_encoder", "activations_decoder", "encoder_output"
+STATES = "parameters", "gradients", "optimizer", "adapters"  # terms that no batch changes
 UNEVEN = 0.02  # by how much what grows may miss a line: blocks are rounded, and small ones come and go
 
 
@@ -81,9 +82,12 @@ class ByBatch:
     def surely_over(self, batch: int) -> bool:
         """Whether the tensors of a moment alone are too much."""
         room = self._limit - self._context.high
-        return any(
-            _at(phase, self._surely_grows, batch / of) * (1 - UNEVEN) > room for of, phase in self.phases.items()
-        )
+        for of, phase in self.phases.items():
+            may_grow = tuple({term.name for term in phase.terms} - {*STATES})
+            least = _at(phase, self._surely_grows if batch > of else may_grow, batch / of)
+            if least * (1 - UNEVEN) > room:
+                return True
+        return False
 
     def surely_fits(self, batch: int) -> bool:
         """Whether a rough answer's band about the most that there can be is within the limit."""
