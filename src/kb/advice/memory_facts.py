@@ -56,6 +56,7 @@ class PredictedFacts:
         self.machine = machine
         self.said = said
         self.supposed = supposed
+        self.by_training = False  # whether it is likeliest training that decides
         self._fault: UnsupportedArchitectureError | None = None
 
     def otherwise(self, setup: TrainingSetup) -> "PredictedFacts":
@@ -64,7 +65,10 @@ class PredictedFacts:
 
     def supposing(self, setup: TrainingSetup) -> "PredictedFacts":
         """The same, to ask of another setup no more than what would turn."""
-        return PredictedFacts(setup, self._rough_enough, self.machine, self.said, supposed=True)
+        supposed = PredictedFacts(setup, self._rough_enough, self.machine, self.said, supposed=True)
+        train = self.report and setup.post is None and self.report.phase("train")
+        supposed.by_training = bool(train) and train.status in OVER
+        return supposed
 
     @cached_property
     def _rough_enough(self) -> "Estimator | None":
@@ -159,7 +163,7 @@ class PredictedFacts:
         """The verdict; None where there can be no prediction."""
         if self.surely_over:
             return "oom"
-        if self.supposed and self.setup.post is None and self.setup.do_train:
+        if self.by_training and "report" not in self.__dict__:
             alone = self._training_report
             if alone is not None and alone.verdict.status == "oom":
                 return "oom"

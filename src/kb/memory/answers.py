@@ -4,6 +4,7 @@ An answer depends on what was asked and on the code alone, so a second check of 
 follows no run again.
 """
 
+import json
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any, Protocol, TypeVar
@@ -63,3 +64,25 @@ def put(name: str, asked: Any, value: Any) -> None:
     """Keep a JSON value for :func:`get`."""
     if _Kept.store is not None:
         _Kept.store.put(f"{name} {asked!r}", value)
+
+
+def known(
+    name: str,
+    asked: Any,
+    answer: Callable[[], Answer],
+    written: Callable[[Answer], Any] = lambda value: value,
+    read: Callable[[Any], Answer] = lambda value: value,
+) -> Answer:
+    """What is kept of a question, or its answer, which is kept from here on where it can be read again as it was:
+    so the code that answers is not imported where nothing new is asked.
+    """
+    if _Kept.store is None:
+        return answer()
+    found = get(name, asked)
+    if found is not None:
+        return read(found)
+    value = answer()
+    made = json.dumps(written(value))
+    if read(json.loads(made)) == value:
+        put(name, asked, json.loads(made))
+    return value

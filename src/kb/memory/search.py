@@ -10,7 +10,8 @@ from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory.host import host_ledger, loads_of
-from kb.memory.prediction import is_followed, predict
+from kb.memory import answers
+from kb.memory.prediction import is_followed, phases_read, predict
 from kb.memory.process import context_of
 
 BatchField = Literal["per_device_train_batch_size", "per_device_eval_batch_size", "inference_batch_size"]
@@ -111,16 +112,22 @@ class _Followed:
         return [phase for phase in phases if phase.name in _PHASES[self._field]]
 
     def _phases(self, batch: int) -> tuple[Phase, ...]:
-        from kb.memory.engine.report import phases_inside  # a rough answer does without
+        setup = self._setup._replace(**{self._field: batch})  # type: ignore[arg-type]
 
-        return phases_inside(
-            self._setup._replace(**{self._field: batch}),  # type: ignore[arg-type]
-            self._architecture,
-            self._constants,
-            self._context,
-            self._capability,
-            lambda upper: int((self._limit - self._context.high) / (1 + upper)),
-        )
+        def answered() -> tuple[Phase, ...]:
+            from kb.memory.engine.report import phases_inside  # a rough answer does without
+
+            return phases_inside(
+                setup,
+                self._architecture,
+                self._constants,
+                self._context,
+                self._capability,
+                lambda upper: int((self._limit - self._context.high) / (1 + upper)),
+            )
+
+        asked = (setup, self._architecture, self._constants, (self._context, self._limit, self._capability))
+        return answers.known("phases inside", asked, answered, tuple, phases_read)
 
 
 def use_by_batch(
