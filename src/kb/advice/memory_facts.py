@@ -9,7 +9,6 @@ from kb.core.hardware import Machine
 from kb.core.memory_report import OVER, MemoryReport, Status
 from kb.core.setup import TrainingSetup
 from kb.memory import UnsupportedArchitectureError
-from kb.memory.search import training_alone
 
 if TYPE_CHECKING:
     from kb.advice.estimator import Estimator
@@ -66,8 +65,8 @@ class PredictedFacts:
     def supposing(self, setup: TrainingSetup) -> "PredictedFacts":
         """The same, to ask of another setup no more than what would turn."""
         supposed = PredictedFacts(setup, self._rough_enough, self.machine, self.said, supposed=True)
-        train = self.report and setup.post is None and self.report.phase("train")
-        supposed.by_training = bool(train) and train.status in OVER
+        train = self.report.phase("train") if self.report is not None and setup.post is None else None
+        supposed.by_training = train is not None and train.status in OVER
         return supposed
 
     @cached_property
@@ -81,7 +80,7 @@ class PredictedFacts:
         faults = [each for each in self.report.phases if each.status in ("tight", *OVER)]
         alone = over and all(each.name == "train" for each in faults)
         try:
-            rough = self.estimator.roughly().predict(training_alone(self.setup) if alone else self.setup)
+            rough = self.estimator.roughly().predict(self.setup.training_alone if alone else self.setup)
         except UnsupportedArchitectureError:
             return self.estimator
         found = {phase.name: phase.status for phase in rough.phases}
@@ -132,7 +131,7 @@ class PredictedFacts:
     @cached_property
     def _training_report(self) -> MemoryReport | None:
         """The prediction of training alone, which what comes after it does not change."""
-        return self._predict(training_alone(self.setup)) if self.setup.do_train else self.report
+        return self._predict(self.setup.training_alone) if self.setup.do_train else self.report
 
     def report_on(self, part: str) -> MemoryReport | None:
         """The prediction that facts under ``memory.<part>.`` are taken from."""

@@ -9,8 +9,8 @@ from kb.core.memory_report import Phase
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
-from kb.memory.host import host_ledger, loads_of
 from kb.memory import answers
+from kb.memory.host import host_ledger, loads_of
 from kb.memory.prediction import is_followed, phases_read, predict
 from kb.memory.process import context_of
 
@@ -284,15 +284,10 @@ def largest_dividing(used: Callable[[int], int], limit_bytes: int, whole: int, f
     return divisors[low - 1] if low else 0
 
 
-def training_alone(setup: TrainingSetup) -> TrainingSetup:
-    """The setup without evaluation and inference."""
-    return setup._replace(do_train=True, do_eval=False, do_predict=False)
-
-
 def _only(setup: TrainingSetup, field: str) -> TrainingSetup:
     """The setup with other phases off, so that they cost no time; training stays on where it holds memory."""
     if field == "per_device_train_batch_size":
-        return training_alone(setup)
+        return setup.training_alone
     if field == "inference_batch_size":
         return setup._replace(do_train=False, do_eval=False, do_predict=True)
     return setup._replace(do_eval=True, do_predict=False)

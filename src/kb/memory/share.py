@@ -9,9 +9,9 @@ from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.prediction import is_followed, predict
 from kb.memory.process import Context, Peak, context_of, phase_of
-from kb.memory.search import GROWING, divisors_of, largest_dividing, training_alone, use_by_batch
+from kb.memory.search import GROWING, divisors_of, largest_dividing, use_by_batch
 
-# Terms that grow with the batch and with nothing else, whatever the loss is made of; a head's are chunks of a fused one.
+# Terms that grow with the batch whatever the loss is made of: of a fused one a head has chunks.
 ACTIVATIONS = "activations_encoder", "activations_decoder", "encoder_output"
 STATES = "parameters", "gradients", "optimizer", "adapters"  # terms that no batch changes
 UNEVEN = 0.02  # by how much what grows may miss a line: blocks are rounded, and small ones come and go
@@ -43,7 +43,7 @@ def largest_share(
     if rough or setup.post is not None or not is_followed(setup, architecture, capability):
         used = use_by_batch(setup, architecture, "per_device_train_batch_size", **where, rough=rough)
         return largest_dividing(used, limit_bytes, whole, first)
-    training = training_alone(setup)
+    training = setup.training_alone
     known = ByBatch(training, constants, context_of(constants, capability, gpu), limit_bytes)
     divisors = divisors_of(whole)
     low, high, at = 0, len(divisors), divisors.index(first)  # so many fit; from `high` on none does
