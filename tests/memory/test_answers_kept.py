@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import pytest
 
-from kb.core.setup import TrainingSetup
+from kb.core.setup import Assumption, TrainingSetup
 from kb.knowledge import load_catalog
 from kb.memory import answers, is_followed, largest_batch, predict, surely_out_of_memory
 from kb.memory.engine import follow, report, rough
@@ -110,3 +111,12 @@ def test_a_report_that_is_kept_is_read_without_the_engine(kept: None, monkeypatc
     for name in [name for name in sys.modules if name.startswith("kb.memory.engine")]:
         monkeypatch.setitem(sys.modules, name, None)  # an import of it fails
     assert reports() == first
+
+
+@pytest.mark.parametrize("value", [date(2026, 1, 1), ("a", "b"), b"bytes"])
+def test_what_json_would_change_is_not_kept(kept: None, value: object):
+    assumed = (Assumption("training.optim", value, "library_default"),)
+    asked = SETUP._replace(assumed=assumed), RUN.architecture
+    for _ in range(2):
+        report = predict(*asked, constants=load_catalog().constants, rough=True)
+        assert report.assumed[0].value == value and type(report.assumed[0].value) is type(value)

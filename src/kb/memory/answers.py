@@ -4,7 +4,6 @@ An answer depends on what was asked and on the code alone, so a second check of 
 follows no run again.
 """
 
-import json
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any, Protocol, TypeVar
@@ -82,7 +81,14 @@ def known(
     if found is not None:
         return read(found)
     value = answer()
-    made = json.dumps(written(value))
-    if read(json.loads(made)) == value:
-        put(name, asked, json.loads(made))
+    made = _as_json(written(value))
+    if read(made) == value:
+        put(name, asked, made)
     return value
+
+
+def _as_json(value: Any) -> Any:
+    """A value as JSON gives it back: its tuples as lists; what JSON has no word for equals nothing."""
+    if isinstance(value, list | tuple):
+        return [_as_json(each) for each in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else object()
