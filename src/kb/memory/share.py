@@ -40,9 +40,16 @@ def largest_share(
     first = setup.per_device_train_batch_size
     whole = first * setup.gradient_accumulation_steps
     capability = compute_capability or (gpu.compute_capability if gpu else None)
-    if rough or setup.post is not None or not is_followed(setup, architecture, capability):
+    followed = not rough and is_followed(setup, architecture, capability)
+    if setup.post is not None or not followed:
         used = use_by_batch(setup, architecture, "per_device_train_batch_size", **where, rough=rough)
-        return largest_dividing(used, limit_bytes, whole, first)
+        known_use = own.high_bytes if own is not None and followed else None
+        return largest_dividing(
+            lambda batch: known_use if batch == first and known_use is not None else used(batch),
+            limit_bytes,
+            whole,
+            first,
+        )
     training = setup.training_alone
     known = ByBatch(training, constants, context_of(constants, capability, gpu), limit_bytes)
     divisors = divisors_of(whole)
