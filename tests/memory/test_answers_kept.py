@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import pytest
 
-from kb.core.setup import TrainingSetup
+from kb.core.setup import Assumption, TrainingSetup
 from kb.knowledge import load_catalog
-from kb.memory import answers
+from kb.memory import answers, is_followed, largest_batch, predict, surely_out_of_memory
 from kb.memory.engine import follow, report, rough
 from kb.session import cache
 from kb.session.cache import PREDICTIONS, Predictions, ResultCache
@@ -91,3 +92,31 @@ def test_a_check_keeps_what_it_predicts_unless_told_not_to(tmp_path: Path):
     assert checked() == first
     assert kept.exists()
     assert checked() == first
+
+
+def test_a_report_that_is_kept_is_read_without_the_engine(kept: None, monkeypatch: pytest.MonkeyPatch):
+    catalog = load_catalog()
+
+    def reports() -> list[object]:
+        where = {"constants": catalog.constants, "gpu": catalog.gpus["rtx-3090"], "host_limit_bytes": 60 * 10**9}
+        asked = (SETUP, RUN.architecture)
+        return [
+            *(predict(*asked, **where, rough=rough) for rough in (False, True)),
+            is_followed(*asked, (8, 6)),
+            surely_out_of_memory(*asked, 1 << 30, constants=catalog.constants),
+            largest_batch(*asked, "per_device_eval_batch_size", 8 << 30, constants=catalog.constants, grain=4),
+        ]
+
+    first = reports()
+    for name in [name for name in sys.modules if name.startswith("kb.memory.engine")]:
+        monkeypatch.setitem(sys.modules, name, None)  # an import of it fails
+    assert reports() == first
+
+
+@pytest.mark.parametrize("value", [date(2026, 1, 1), ("a", "b"), b"bytes"])
+def test_what_json_would_change_is_not_kept(kept: None, value: object):
+    assumed = (Assumption("training.optim", value, "library_default"),)
+    asked = SETUP._replace(assumed=assumed), RUN.architecture
+    for _ in range(2):
+        report = predict(*asked, constants=load_catalog().constants, rough=True)
+        assert report.assumed[0].value == value and type(report.assumed[0].value) is type(value)

@@ -181,8 +181,9 @@ LONGEST_FUNCTION, MOST_PARAMETERS = 60, 10
 LONGEST_MODULE, SHORTEST_MODULE = 300, 40
 MOST_LATE_IMPORTS = 80  # of kb, in functions
 MOST_PATTERNS = 12  # of kb's, compiled by a plain check of one file
-# Of kb's modules, by the model that the file names; of the second nothing is predicted.
-MOST_LOADED = {"csebuetnlp/mT5_multilingual_XLSum": 158, "data/of-nobody": 107}
+# Of kb's modules, by the model that the file names: at first, and once its predictions are kept. Of the second model
+# nothing is predicted.
+MOST_LOADED = {"csebuetnlp/mT5_multilingual_XLSum": (157, 116), "data/of-nobody": (107, 107)}
 OVERLONG = {
     "kb.advice.setup.setup_of": "a record of fifty fields, one a line",
     "kb.advice.facts._made": "the table of providers, one a line",
@@ -276,6 +277,7 @@ def test_a_plain_check_loads_and_compiles_no_more_than_it_did(tmp_path: Path, mo
     config.write_text(example.replace("csebuetnlp/mT5_multilingual_XLSum", model), "utf-8")
     command = [sys.executable, "-c", COUNTED, str(config), "--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "16"]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE.parent), "XDG_CACHE_HOME": str(tmp_path)}
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
-    loaded, patterns, *names = run.stderr.split()
-    assert int(loaded) <= MOST_LOADED[model] and int(patterns) <= MOST_PATTERNS, (patterns, names)
+    for most in MOST_LOADED[model]:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+        loaded, patterns, *names = run.stderr.split()
+        assert int(loaded) <= most and int(patterns) <= MOST_PATTERNS, (loaded, patterns, names)

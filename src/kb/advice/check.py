@@ -177,7 +177,7 @@ class Checker:
         def holds(setup: TrainingSetup) -> bool:
             return prepared.supposing(setup).predicted.status in alike
 
-        return turned_by(prepared.setup, of_gpu(report.assumed), holds)
+        return turned_by(prepared.setup, of_gpu(report.assumed), holds, over=status in OVER)
 
     def hear(self, events: Iterable[Event]) -> list[Finding]:
         """The findings of events that no unit holds: a file that cannot be read, a suppression comment."""

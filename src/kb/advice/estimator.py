@@ -17,7 +17,8 @@ from kb.memory import (
 )
 from kb.memory.prediction import reservable_bytes
 from kb.memory.process import usable_on
-from kb.memory.search import GRAIN, LARGEST_BATCH, BatchField, largest_dividing, use_by_batch
+from kb.memory.search import GRAIN, LARGEST_BATCH, BatchField
+from kb.memory.share import largest_share
 
 if TYPE_CHECKING:
     from kb.memory.throughput import Throughput
@@ -142,25 +143,27 @@ class Estimator:
             rough=self.rough,
         )
 
-    def largest_share(self, setup: TrainingSetup) -> int:
+    def largest_share(self, setup: TrainingSetup, own: Phase | None = None) -> int:
         """The largest training batch that fits and divides what a process takes for one optimizer step, so that
         accumulation holds the effective batch; 0 where not even 1 fits.
+
+        Args:
+            own: the setup's own training, where it is predicted already.
         """
-        own = setup.per_device_train_batch_size if self.rough else self.roughly().largest_share(setup) or 1
-        usable, whole = self.usable_bytes, setup.per_device_train_batch_size * setup.gradient_accumulation_steps
+        usable = self.usable_bytes
         if usable is None or self.surely_over(setup):
             return 0
-        used = use_by_batch(
+        return largest_share(
             setup,
             self.model.architecture,
-            "per_device_train_batch_size",
+            usable,
             constants=self.constants,
             gpu=self.gpu.gpu if self.gpu else None,
             gpu_memory_bytes=self.limit_bytes,
             compute_capability=self.gpu.compute_capability if self.gpu else None,
             rough=self.rough,
+            own=own,
         )
-        return largest_dividing(used, usable, whole, own)
 
     def workers(self, setup: TrainingSetup) -> int | None:
         """The data loader workers to use.

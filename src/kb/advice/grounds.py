@@ -284,17 +284,24 @@ def of_gpu(assumed: tuple[Assumption, ...]) -> tuple[Assumption, ...]:
 
 
 def turned_by(
-    setup: TrainingSetup, assumed: tuple[Assumption, ...], holds: Callable[[TrainingSetup], bool]
+    setup: TrainingSetup,
+    assumed: tuple[Assumption, ...],
+    holds: Callable[[TrainingSetup], bool],
+    *,
+    over: bool = False,
 ) -> tuple[Assumption, ...]:
     """The assumptions of a prediction that would each turn a finding, were they false.
 
     Args:
         assumed: what the prediction assumed.
         holds: whether the finding still holds of another setup.
+        over: it says that memory runs out, so that what takes less is likelier to turn it, and is asked first.
     """
     turning = []
     for each in matter(assumed):
         others = [change(setup) for change in OTHERWISE.get(each.name, ())]
+        if over and each.name == PROCESSES:
+            others.reverse()
         if not others or any(not holds(other) for other in others if other != setup):
             turning.append(each)
     return tuple(turning)

@@ -55,6 +55,7 @@ class PredictedFacts:
         self.machine = machine
         self.said = said
         self.supposed = supposed
+        self.by_training = False  # whether it is likeliest training that decides
         self._fault: UnsupportedArchitectureError | None = None
 
     def otherwise(self, setup: TrainingSetup) -> "PredictedFacts":
@@ -63,7 +64,10 @@ class PredictedFacts:
 
     def supposing(self, setup: TrainingSetup) -> "PredictedFacts":
         """The same, to ask of another setup no more than what would turn."""
-        return PredictedFacts(setup, self._rough_enough, self.machine, self.said, supposed=True)
+        supposed = PredictedFacts(setup, self._rough_enough, self.machine, self.said, supposed=True)
+        train = self.report.phase("train") if self.report is not None and setup.post is None else None
+        supposed.by_training = train is not None and train.status in OVER
+        return supposed
 
     @cached_property
     def _rough_enough(self) -> "Estimator | None":
@@ -72,13 +76,15 @@ class PredictedFacts:
         """
         if self.estimator is None or self.report is None or self.report.level == "rough":
             return self.estimator
+        over = self.report.verdict.status in OVER
+        faults = [each for each in self.report.phases if each.status in ("tight", *OVER)]
+        alone = over and all(each.name == "train" for each in faults)
         try:
-            rough = self.estimator.roughly().predict(self.setup)
+            rough = self.estimator.roughly().predict(self.setup.training_alone if alone else self.setup)
         except UnsupportedArchitectureError:
             return self.estimator
         found = {phase.name: phase.status for phase in rough.phases}
-        if self.report.verdict.status in OVER:
-            faults = [each for each in self.report.phases if each.status in ("tight", *OVER)]
+        if over:
             enough = all(found.get(each.name) in (OVER if each.status in OVER else ("tight", *OVER)) for each in faults)
         else:
             enough = found == {phase.name: phase.status for phase in self.report.phases}
@@ -97,8 +103,11 @@ class PredictedFacts:
     @cached_property
     def _inference_report(self) -> MemoryReport | None:
         """The prediction of inference alone, in a process of its own."""
-        if not (self.setup.do_train or self.setup.do_eval):
-            return self.report
+        setup, report = self.setup, self.report
+        if not (setup.do_train or setup.do_eval):
+            return report
+        if report is not None and not setup.do_predict:  # there is none: nothing is predicted of a process without it
+            return report._replace(phases=())
         return self._predict(self.setup._replace(do_train=False, do_eval=False))
 
     @cached_property
@@ -119,10 +128,17 @@ class PredictedFacts:
         """The prediction of training with its evaluation, without the inference that comes after."""
         return self._predict(self.setup._replace(do_predict=False)) if self.setup.do_predict else self.report
 
+    @cached_property
+    def _training_report(self) -> MemoryReport | None:
+        """The prediction of training alone, which what comes after it does not change."""
+        return self._predict(self.setup.training_alone) if self.setup.do_train else self.report
+
     def report_on(self, part: str) -> MemoryReport | None:
         """The prediction that facts under ``memory.<part>.`` are taken from."""
         if self.setup.post is not None:
             return self._of_post_training
+        if part == "train" and self.supposed:
+            return self._training_report
         if part == "inference":
             return self._inference_report
         return self._evaluation_report if part == "eval_generate" else self.report
@@ -146,6 +162,10 @@ class PredictedFacts:
         """The verdict; None where there can be no prediction."""
         if self.surely_over:
             return "oom"
+        if self.by_training and "report" not in self.__dict__:
+            alone = self._training_report
+            if alone is not None and alone.verdict.status == "oom":
+                return "oom"
         return self.report.verdict.status if self.report else None
 
     def fit(self, name: str) -> Any:
@@ -187,7 +207,10 @@ class PredictedFacts:
         where the samples of a batch are each other's negatives, which no accumulation holds."""
         if self.setup.post is not None and self.setup.post.kind == "embedding":
             return None
-        return self.estimator.largest_share(self.setup) or None if self.estimator else None
+        if self.estimator is None:
+            return None
+        train = self.report and self.report.phase("train")  # of training alone, too: evaluation comes after it
+        return self.estimator.largest_share(self.setup, train) or None
 
     def ten_steps(self) -> int | None:
         """Bytes of process memory in evaluation when ten steps are joined: evaluation sets seldom have fewer."""

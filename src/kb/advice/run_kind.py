@@ -125,7 +125,9 @@ def assume_whole_experts(read: SettingsReader, model: Model | None, transformers
     layer's experts are one parameter, which it passes over (modeling_qwen2_moe.py, modeling_mixtral.py and
     modeling_qwen3_moe.py of 4.57 and 5.23).
     """
-    if transformers is not None or model is None or not any(read.value(name) is True for name in PACKED_BY):
+    if transformers is not None or model is None or not model.architecture.experts:
+        return
+    if not any(read.value(name) is True for name in PACKED_BY):
         return
     from kb.memory.architecture_decoder import MIXTURES  # few models need it
 

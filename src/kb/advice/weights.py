@@ -156,7 +156,8 @@ class Weights:
             def holds(setup: TrainingSetup) -> bool:
                 return self._holds(finding, rule, prepared, setup)
 
-            turning = turned_by(prepared.setup, concerning(predicted, prepared.assumed), holds)
+            over = any(_is_out_of_memory(each) for each in finding.because)
+            turning = turned_by(prepared.setup, concerning(predicted, prepared.assumed), holds, over=over)
         others = [each for each in finding.because if not each.name.startswith(PREDICTED)]
         named = {each.name for each in others if each.origin == "assumed"}
         if {"batch.effective", "gpu.count", "run.steps"} & named:

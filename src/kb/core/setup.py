@@ -250,6 +250,11 @@ class TrainingSetup(NamedTuple):
     unresolved: tuple[str, ...] = ()  # settings that matter and whose value is unknown: nothing can be predicted
 
     @property
+    def training_alone(self) -> "TrainingSetup":
+        """The run without evaluation and inference: its training is the same, since they come after it."""
+        return self._replace(do_train=True, do_eval=False, do_predict=False)
+
+    @property
     def data_parallel_size(self) -> int:
         """Processes that see different samples; those of one tensor-parallel group see the same."""
         return max(self.world_size // max(self.spread.tensor_parallel, 1), 1)

@@ -63,3 +63,32 @@ def put(name: str, asked: Any, value: Any) -> None:
     """Keep a JSON value for :func:`get`."""
     if _Kept.store is not None:
         _Kept.store.put(f"{name} {asked!r}", value)
+
+
+def known(
+    name: str,
+    asked: Any,
+    answer: Callable[[], Answer],
+    written: Callable[[Answer], Any] = lambda value: value,
+    read: Callable[[Any], Answer] = lambda value: value,
+) -> Answer:
+    """What is kept of a question, or its answer, which is kept from here on where it can be read again as it was:
+    so the code that answers is not imported where nothing new is asked.
+    """
+    if _Kept.store is None:
+        return answer()
+    found = get(name, asked)
+    if found is not None:
+        return read(found)
+    value = answer()
+    made = _as_json(written(value))
+    if read(made) == value:
+        put(name, asked, made)
+    return value
+
+
+def _as_json(value: Any) -> Any:
+    """A value as JSON gives it back: its tuples as lists; what JSON has no word for equals nothing."""
+    if isinstance(value, list | tuple):
+        return [_as_json(each) for each in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else object()

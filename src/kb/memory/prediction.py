@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from kb.core.hardware import Gpu
-from kb.core.memory_report import MemoryReport
+from kb.core.memory_report import HostLedger, MemoryReport, Phase, Term, Verdict
 from kb.core.model import Architecture
-from kb.core.setup import TrainingSetup
+from kb.core.setup import Assumption, TrainingSetup
+from kb.memory import answers
 from kb.memory.host import host_ledger, loads_of
 from kb.memory.process import context_of
 
 Capability = tuple[int, int] | None
+NO_LEDGER = HostLedger((), 0, 0, None)  # what the host takes is worked out each time
 
 
 def predict(
@@ -44,19 +46,43 @@ def predict(
     capability = compute_capability or (gpu.compute_capability if gpu else None)
     memory = gpu_memory_bytes if gpu_memory_bytes is not None else (gpu.memory_total if gpu else None)
     context = context_of(constants, capability, gpu)
-    if rough or not is_followed(setup, architecture, capability):
-        from kb.memory.engine.rough import rough_report  # most runs are followed
 
-        report = rough_report(setup, architecture, constants, context, memory, capability)
-    else:
-        report = _engine().report_of(setup, architecture, constants, context, memory, capability, among)
+    def answered() -> MemoryReport:
+        if rough or not is_followed(setup, architecture, capability):
+            from kb.memory.engine.rough import rough_report  # most runs are followed
+
+            return rough_report(setup, architecture, constants, context, memory, capability)
+        report: MemoryReport = _engine().report_of(setup, architecture, constants, context, memory, capability, among)
+        return report
+
+    where = (context, memory, capability, rough, among)
+    report = answers.known("report", (setup, architecture, constants, where), answered, _written, _read)
     loads = loads_of(setup, architecture, checkpoint_bytes)
     return report._replace(host=host_ledger(setup, loads, constants=constants, limit_bytes=host_limit_bytes))
 
 
+def _written(report: MemoryReport) -> Any:
+    return report.level, report.assumed, report.phases, report.verdict
+
+
+def _read(value: Any) -> MemoryReport:
+    level, assumed, phases, verdict = value
+    known = tuple(Assumption(*each) for each in assumed)
+    return MemoryReport(level, known, phases_read(phases), NO_LEDGER, Verdict(*verdict))
+
+
+def phases_read(value: Any) -> tuple[Phase, ...]:
+    """Phases as a JSON value has them."""
+    return tuple(Phase(name, tuple(Term(*term) for term in terms), *rest) for name, terms, *rest in value)
+
+
 def is_followed(setup: TrainingSetup, architecture: Architecture, capability: Capability) -> bool:
     """Whether :func:`predict` follows all of the run, which takes tens of milliseconds; else its answer is rough."""
-    return bool(_engine().follows(setup, architecture, capability))
+
+    def answered() -> bool:
+        return bool(_engine().follows(setup, architecture, capability))
+
+    return answers.known("followed", (setup, architecture, capability), answered)
 
 
 def reservable_bytes(
@@ -91,6 +117,11 @@ def surely_out_of_memory(
     if rough or not (setup.do_train and is_followed(setup, architecture, capability)):
         return False
     context = context_of(constants, capability, gpu)
-    from kb.memory.engine.at_rest import over_at_rest  # as the engine's reports below
 
-    return over_at_rest(setup, architecture, constants, context, memory, capability)
+    def answered() -> bool:
+        from kb.memory.engine.at_rest import over_at_rest  # as the engine's reports below
+
+        return bool(over_at_rest(setup, architecture, constants, context, memory, capability))
+
+    asked = (setup, architecture, constants, (context, memory, capability))
+    return answers.known("over at rest", asked, answered)

@@ -9,15 +9,16 @@ from kb.core.memory_report import Phase
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
+from kb.memory import answers
 from kb.memory.host import host_ledger, loads_of
-from kb.memory.prediction import is_followed, predict
+from kb.memory.prediction import is_followed, phases_read, predict
 from kb.memory.process import context_of
 
 BatchField = Literal["per_device_train_batch_size", "per_device_eval_batch_size", "inference_batch_size"]
 LARGEST_BATCH = 4096
 MOST_WORKERS = 256
 ENDLESS = 1 << 60  # bytes of a GPU that is never full
-_GROWING = ("activations", "encoder_output", "gathered", "inputs", "kv_cache", "logits", "loss", "temporaries")
+GROWING = ("activations", "encoder_output", "gathered", "inputs", "kv_cache", "logits", "loss", "temporaries")
 FIRST_STRIDE = 8  # from the lowest number to the second, for the slope: the allocator's rounding weighs little in it
 PATIENCE = 8  # steps along a line before bisection takes over
 GRAIN = 32  # batches are found to this part of themselves
@@ -111,16 +112,22 @@ class _Followed:
         return [phase for phase in phases if phase.name in _PHASES[self._field]]
 
     def _phases(self, batch: int) -> tuple[Phase, ...]:
-        from kb.memory.engine.report import phases_inside  # a rough answer does without
+        setup = self._setup._replace(**{self._field: batch})  # type: ignore[arg-type]
 
-        return phases_inside(
-            self._setup._replace(**{self._field: batch}),  # type: ignore[arg-type]
-            self._architecture,
-            self._constants,
-            self._context,
-            self._capability,
-            lambda upper: int((self._limit - self._context.high) / (1 + upper)),
-        )
+        def answered() -> tuple[Phase, ...]:
+            from kb.memory.engine.report import phases_inside  # a rough answer does without
+
+            return phases_inside(
+                setup,
+                self._architecture,
+                self._constants,
+                self._context,
+                self._capability,
+                lambda upper: int((self._limit - self._context.high) / (1 + upper)),
+            )
+
+        asked = (setup, self._architecture, self._constants, (self._context, self._limit, self._capability))
+        return answers.known("phases inside", asked, answered, tuple, phases_read)
 
 
 def use_by_batch(
@@ -178,7 +185,7 @@ def _alive(phase: Phase) -> int:
 
 def _growing_bytes(phase: Phase) -> int:
     """Bytes of what grows with the batch: a first slope, no more than a guess that saves a step."""
-    return sum(term.bytes for term in phase.terms if term.name.startswith(_GROWING))
+    return sum(term.bytes for term in phase.terms if term.name.startswith(GROWING))
 
 
 def largest_within(
@@ -252,14 +259,19 @@ def _next(low: _Number, high: _Number, last: _Number, limit_bytes: int, slope: f
     return low.number + int(share * (high.number - low.number))
 
 
+def divisors_of(whole: int) -> list[int]:
+    """The divisors of a number, the smallest first."""
+    small = [number for number in range(1, isqrt(whole) + 1) if whole % number == 0]
+    return sorted({*small, *(whole // number for number in small)})
+
+
 def largest_dividing(used: Callable[[int], int], limit_bytes: int, whole: int, first: int) -> int:
     """The largest divisor of ``whole`` whose ``used`` bytes, which never fall, stay within the limit; 0 where none.
 
     Args:
         first: the divisor to ask about first, one whose answer is likely known: then its neighbour, then by halves.
     """
-    small = [number for number in range(1, isqrt(whole) + 1) if whole % number == 0]
-    divisors = sorted({*small, *(whole // number for number in small)})
+    divisors = divisors_of(whole)
     low, high, at = 0, len(divisors), divisors.index(first)  # so many fit; from `high` on none does
     asked = 0
     while low < high:
@@ -275,7 +287,7 @@ def largest_dividing(used: Callable[[int], int], limit_bytes: int, whole: int, f
 def _only(setup: TrainingSetup, field: str) -> TrainingSetup:
     """The setup with other phases off, so that they cost no time; training stays on where it holds memory."""
     if field == "per_device_train_batch_size":
-        return setup._replace(do_train=True, do_eval=False, do_predict=False)
+        return setup.training_alone
     if field == "inference_batch_size":
         return setup._replace(do_train=False, do_eval=False, do_predict=True)
     return setup._replace(do_eval=True, do_predict=False)
