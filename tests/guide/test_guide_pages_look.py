@@ -159,7 +159,7 @@ def test_an_unknown_comparison_is_said_with_those_there_are() -> None:
 
 @pytest.mark.long
 def test_the_notes_stand_beside_kb_with_reasons_and_errata() -> None:
-    shown = noted_settings(LIBRARY, model="mt5-xl")
+    shown = noted_settings(LIBRARY, {"mt5-xl"}, model="mt5-xl")
     assert "<b>kb</b>" in shown and "../errata/mt5-xl-in-24gb.md" in shown
 
 
