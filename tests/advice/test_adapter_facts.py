@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from catalog_sample import load_catalog
+from catalog_sample import shallow_catalog
 from kb.advice.check import Checker
 from kb.config.reader import ConfigReader
 from kb.core.expression import is_unknown
 from kb.core.hardware import Machine
 
-CATALOG = load_catalog()
+CATALOG = shallow_catalog()
 READER = ConfigReader(CATALOG.dialects, CATALOG.facts)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from catalog_sample import load_catalog, load_guide, soon_followed
+from catalog_sample import load_catalog, load_guide, shallow_catalog, soon_followed
 from effort import EXHAUSTIVE
 from kb.advice.answer import Answer, answer
 from kb.advice.check import Checker
@@ -28,13 +28,13 @@ each_type = pytest.mark.parametrize("model", ONE_OF_EACH_TYPE.values(), ids=ONE_
 
 
 def recommended(model: str, gpu: str, **asked: object) -> Answer:
-    estimator = Estimator(MODELS[model], on_gpu(CATALOG.gpus[gpu]), CATALOG.constants)
+    estimator = Estimator(soon_followed(MODELS[model]), on_gpu(CATALOG.gpus[gpu]), CATALOG.constants)
     return answer("train", Question.of(**asked), estimator, CATALOG, GUIDE)
 
 
 def setup_of(text: str) -> TrainingSetup:
     (unit,) = READER.read(text, "train.yaml")
-    found = Checker(CATALOG, Machine()).check(unit).setup
+    found = Checker(shallow_catalog(), Machine()).check(unit).setup
     assert found is not None
     return found
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from catalog_sample import load_catalog
+from catalog_sample import shallow_catalog
 from kb.advice.check import Checker, Disk
 from kb.config.reader import ConfigReader
 from kb.core.finding import Finding
@@ -10,7 +10,7 @@ from kb.core.lint import facts_of
 from kb.core.program import Program
 from kb.machine.detect import detect
 
-CATALOG = load_catalog()
+CATALOG = shallow_catalog()
 READER = ConfigReader(CATALOG.dialects, CATALOG.facts)
 CHECKER = Checker(
     CATALOG,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog_sample import load_catalog, load_guide
+from catalog_sample import load_catalog, load_guide, shallow
 from kb.advice.check import Checker
 from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.flags import unit_of
@@ -192,7 +192,7 @@ def test_a_recommended_config_names_the_type_that_the_library_might_not_take(mod
     from kb.advice.answer import answer
     from kb.report.recommend.config import settings_of
 
-    estimator = Estimator(CATALOG.models[model], on_gpu(CATALOG.gpus["h200"]), CATALOG.constants)
+    estimator = Estimator(shallow(CATALOG.models[model]), on_gpu(CATALOG.gpus["h200"]), CATALOG.constants)
     setup = answer("train", Question.of(), estimator, CATALOG, load_guide()).setup
     assert setup is not None
     assert settings_of(setup, stored=CATALOG.models[model].weights_dtype).get("model.torch_dtype") == named

@@ -243,7 +243,7 @@ def test_rules_that_this_kb_cannot_use_are_told_and_change_nothing(
 
 @pytest.mark.parametrize("moment", [".new-*/rules/vocabulary.yaml", ".new-*/rules/.bundle/hot.json"])
 def test_an_update_that_is_killed_leaves_the_rules_that_counted(
-    fresh: Installed, newer_whole: Path, moment: str
+    fresh: Installed, newer: Path, newer_whole: Path, moment: str
 ) -> None:
     before = fresh.version()
     run = fresh.begun("rules", "update", newer_whole)
@@ -259,18 +259,20 @@ def test_an_update_that_is_killed_leaves_the_rules_that_counted(
     (left,) = fresh.data.iterdir()
     long_ago = time.time() - SPARED_SECONDS - 60
     os.utime(left, (long_ago, long_ago))
-    fresh("rules", "update", newer_whole)
+    fresh("rules", "update", newer)
     assert fresh.version().startswith(LATER) and not left.exists()
 
 
-def test_what_another_kb_s_record_names_is_kept_and_does_not_count_here(updated: Installed, release: Path) -> None:
+def test_what_another_kb_s_record_names_is_kept_and_does_not_count_here(
+    updated: Installed, release: Path, tmp_path: Path
+) -> None:
     record = updated.data / f"current-{__version__}.json"
     record.rename(updated.data / "current-0.0.9.json")  # of the kb that was here before
     (kept,) = (path for path in updated.data.iterdir() if path.is_dir())
     assert not updated.version().startswith(LATER)
     long_ago = time.time() - SPARED_SECONDS - 60
     os.utime(kept, (long_ago, long_ago))
-    updated("rules", "update", release)
+    updated("rules", "update", remade(release, tmp_path, f"{FORMAT}.20990301.1", few, {"released": LATER}))
     assert kept.exists()
 
 

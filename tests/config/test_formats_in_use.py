@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog_sample import load_catalog
+from catalog_sample import load_catalog, shallow_catalog
 from kb.advice.models import ModelIndex
 from kb.advice.question import Question
 from kb.config.discovery import bears_marks
@@ -26,7 +26,7 @@ CATALOG = load_catalog()
 @pytest.fixture(scope="module")
 def checker(tmp_path_factory):
     wanted = Question.of(gpu="a100-80gb", host_memory="500GB")
-    return file_checker(CATALOG, find_project(str(tmp_path_factory.mktemp("project"))), wanted)
+    return file_checker(shallow_catalog(), find_project(str(tmp_path_factory.mktemp("project"))), wanted)
 
 
 def checked(checker, name: str, text: str) -> FileResult:
@@ -92,7 +92,7 @@ def test_commands_of_methods_that_are_not_predicted_say_so(checker, text):
 )
 def test_post_training_by_trl_is_predicted(kind, post, tmp_path):
     """Without a GPU: what the largest batch of each assumption would be is nothing that this asks."""
-    checker = file_checker(CATALOG, find_project(str(tmp_path)), Question.of(gpu="none"))
+    checker = file_checker(shallow_catalog(), find_project(str(tmp_path)), Question.of(gpu="none"))
     given = "--per_device_train_batch_size 2 --gradient_accumulation_steps 8 --learning_rate 1e-5"
     text = f"trl {kind} --model_name_or_path Qwen/Qwen2-0.5B-Instruct {given}\n"
     (unit,) = checked(checker, "t.sh", text).results

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog_sample import load_catalog
+from catalog_sample import shallow_catalog
 from kb.advice.question import Question
 from kb.config.python.reader import PythonReader
 from kb.core.document import Setting
@@ -15,7 +15,7 @@ from kb.session.project import Project
 from kb.session.run import Input, check_input
 from kb.session.seen import still
 
-CATALOG = load_catalog()
+CATALOG = shallow_catalog()
 READER = PythonReader(CATALOG.dialects, CATALOG.facts)
 BATCH = "training.per_device_train_batch_size"
 CALL = 'TrainingArguments("out", per_device_train_batch_size={}, seed=1)\n'

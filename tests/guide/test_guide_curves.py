@@ -75,7 +75,7 @@ def test_models_of_every_family_are_on_the_table(name: str) -> None:
 def test_the_page_of_a_model_that_is_on_no_table_says_what_to_ask(name: str) -> None:
     model = CATALOG.models[name]
     for language in LANGUAGES:
-        page = model_page(load_library(language), model, whole.Fits([], {}))
+        page = model_page(load_library(language), model, whole.Fits([], {}, []))
         assert "{ #fits }" in page and f"`kb recommend --model {name} --gpu a100-80gb`" in page
 
 

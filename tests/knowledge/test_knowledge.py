@@ -75,13 +75,13 @@ def runner() -> ExampleRunner:
 
 @pytest.mark.parametrize("area", sorted({rule.area for rule in load_catalog().rules.values()}))
 def test_every_example_does_as_it_says(area: str, runner: ExampleRunner) -> None:
-    """Of each rule the first example of each kind; with --exhaustive, and in ``make rules``, all."""
+    """Of each rule the first example that fires; with --exhaustive, and in ``make rules`` (CI runs both), all."""
     faults = {
         (rule.id, number): fault
         for rule in runner.catalog.rules.values()
         if rule.area == area
         for number, example in enumerate(rule.examples, 1)
-        if EXHAUSTIVE or example["expect"] not in {each["expect"] for each in rule.examples[: number - 1]}
+        if EXHAUSTIVE or example is next(each for each in rule.examples if each["expect"] == "fires")
         if (fault := runner.run(rule, example)) is not None
     }
     assert faults == {}

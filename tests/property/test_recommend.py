@@ -21,7 +21,7 @@ MODELS = st.sampled_from(sorted(CATALOG.models))
 GPUS = st.sampled_from(sorted(CATALOG.gpus))
 
 
-@settings(max_examples=examples(5, 50), deadline=None)
+@settings(max_examples=examples(3, 50), deadline=None)
 @given(
     model=MODELS,
     gpu=GPUS,

@@ -61,7 +61,7 @@ def configs(draw: Any) -> str:
 
 
 @given(text=configs(), gpu=st.sampled_from(sorted(CATALOG.gpus)), host_memory=HOSTS)
-@settings(max_examples=examples(5, 100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(3, 100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(
     text="general: {model_name: EleutherAI/gpt-j-6b}\ntokenizer: {encoder_max_len: 128, decoder_max_len: 32}\n"
     "training:\n  per_device_train_batch_size: 1\n",
@@ -73,7 +73,7 @@ def test_a_verdict_has_its_finding(text: str, gpu: str, host_memory: str) -> Non
 
 
 @given(text=configs(), gpu=st.sampled_from(SMALLEST), host_memory=HOSTS)
-@settings(max_examples=examples(20, 200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(12, 200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_verdict_of_a_shallow_model_has_its_finding(text: str, gpu: str, host_memory: str) -> None:
     """Every model with two layers, on the smallest GPUs: far more of them in the time of one that is whole."""
     has_its_finding(text, checker_for(gpu, host_memory, shallow=True))

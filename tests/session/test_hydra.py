@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from catalog_sample import load_catalog
+from catalog_sample import load_catalog, shallow_catalog
 from kb.advice.question import Question
 from kb.config.hydra.composing import Composed, compose
 from kb.core.catalog import Catalog
@@ -145,14 +145,21 @@ def test_interpolations_that_multiply_are_bounded(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def catalog() -> Catalog:
-    return load_catalog()
+    return shallow_catalog()
+
+
+ASKED = Question.of(gpu="t4", host_memory="60GB", cpus="8", versions={"transformers": "5.0"})
 
 
 @pytest.fixture
 def checker(catalog: Catalog) -> FileChecker:
-    return file_checker(
-        catalog, Project(), Question.of(gpu="t4", host_memory="60GB", cpus="8", versions={"transformers": "5.0"})
-    )
+    return file_checker(catalog, Project(), ASKED)
+
+
+@pytest.fixture
+def deep() -> FileChecker:
+    """For models of their own depth: where it is what fits that is looked at."""
+    return file_checker(load_catalog(), Project(), ASKED)
 
 
 def results(files: tuple[FileResult, ...]) -> dict[str, list[UnitResult]]:
@@ -163,9 +170,9 @@ def rules_in(units: list[UnitResult]) -> set[str]:
     return {finding.rule for unit in units for finding in unit.findings}
 
 
-def test_a_finding_stands_in_the_file_and_line_of_its_value(checker: FileChecker, tmp_path: Path) -> None:
+def test_a_finding_stands_in_the_file_and_line_of_its_value(deep: FileChecker, tmp_path: Path) -> None:
     primary = write(tmp_path, TREE)
-    outcome = run([Input(str(primary))], checker)
+    outcome = run([Input(str(primary))], deep)
     found = results(outcome.files)
     assert found["config.yaml"][0].model is not None and found["config.yaml"][0].model.id == "bart-base"
     assert found["config.yaml"][0].prediction is not None
@@ -177,14 +184,14 @@ def test_a_finding_stands_in_the_file_and_line_of_its_value(checker: FileChecker
 
 
 def test_a_fix_goes_to_the_file_that_says_it_and_one_for_two_files_is_refused(
-    checker: FileChecker, tmp_path: Path
+    deep: FileChecker, tmp_path: Path
 ) -> None:
     primary = write(tmp_path, TREE)
-    before = run([Input(str(primary))], checker)
+    before = run([Input(str(primary))], deep)
     (training,) = [file for file in before.files if file.path.endswith("base.yaml")]
-    lower = fix_once(checker, training, "config", rules={"training-peak-exceeds-gpu"}, unsafe=True)
+    lower = fix_once(deep, training, "config", rules={"training-peak-exceeds-gpu"}, unsafe=True)
     assert [refused.key for refused in lower.refused] == ["config.fix.inherited"]  # accumulation is the primary's
-    fixed = fix_files(before, checker, unsafe=True, write=True, notice=lambda key, **values: None)
+    fixed = fix_files(before, deep, unsafe=True, write=True, notice=lambda key, **values: None)
     assert not fixed.run.unusable
     experiment = (tmp_path / "experiment/fast.yaml").read_text()
     assert experiment == TREE["experiment/fast.yaml"].replace("logging_steps: 400", "logging_steps: 10")
@@ -318,7 +325,7 @@ def test_a_history_reads_the_tree_that_is_there(tmp_path: Path) -> None:
     from kb.commands.history_versions import _read
 
     primary = write(tmp_path, TREE)
-    checker = file_checker(load_catalog(), Project(), Question.of(gpu="t4"))
+    checker = file_checker(shallow_catalog(), Project(), Question.of(gpu="t4"))
     unit, fault = _read(primary.read_bytes(), str(primary), checker, None)
     assert fault is None and unit is not None
     assert unit.settings["training.per_device_train_batch_size"].value == 64

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog_sample import load_catalog
+from catalog_sample import shallow_catalog
 from kb.advice.question import Question
 from kb.core.finding import Finding
 from kb.core.result import UnitResult, Unusable
@@ -12,7 +12,7 @@ from kb.session.prepare import file_checker
 from kb.session.project import find_project
 from kb.session.run import Input, check_input
 
-CATALOG = load_catalog()
+CATALOG = shallow_catalog()
 TEAM = """
 general: {model_name: google-t5/t5-base}
 training:

@@ -5,17 +5,18 @@ from typing import Any
 
 import pytest
 
-from catalog_sample import load_catalog
+from catalog_sample import load_catalog, shallow_catalog
 from kb.advice.question import Question
 from kb.config.python.declared import declared
 from kb.config.python.loaded import loaded
 from kb.config.python.placing import device_map_of, keeps_no_logits
+from kb.core.catalog import Catalog
 from kb.core.result import UnitResult, Unusable
 from kb.session.prepare import file_checker
 from kb.session.project import find_project
 from kb.session.run import Input, check_input
 
-CATALOG = load_catalog()
+CATALOG = shallow_catalog()
 RUN = "python train.py --model_name_or_path facebook/opt-125m --output_dir out --num_train_epochs 3 --do_train {}\n"
 CLASSES = """
 from __future__ import annotations
@@ -137,12 +138,14 @@ def test_a_program_spreads_its_model_over_gpus_where_it_loads_it_so(line: str, e
     assert device_map_of(line) == expected
 
 
-def checked(folder: Path, program: str, flags: str = "", command: str = RUN, **machine: Any) -> UnitResult:
+def checked(
+    folder: Path, program: str, flags: str = "", command: str = RUN, *, catalog: Catalog = CATALOG, **machine: Any
+) -> UnitResult:
     (folder / ".git").mkdir(exist_ok=True)
     (folder / "train.py").write_text(program, "utf-8")
     (folder / "run.sh").write_text(command.format(flags), "utf-8")
     question = Question.of(**{"gpu": "t4", "versions": {"transformers": "4.40.0"}, **machine})
-    outcome = check_input(Input(str(folder / "run.sh")), file_checker(CATALOG, find_project(str(folder)), question))
+    outcome = check_input(Input(str(folder / "run.sh")), file_checker(catalog, find_project(str(folder)), question))
     assert outcome is not None and not isinstance(outcome, Unusable), outcome
     return outcome.results[0]
 
@@ -169,7 +172,7 @@ def test_a_model_that_the_program_spreads_over_gpus_is_judged_for_one_of_them_wi
     large = RUN.replace("facebook/opt-125m", "facebook/opt-6.7b")
 
     def verdict(command: str, text: str = program, **machine: Any) -> tuple[str, bool]:
-        result = checked(tmp_path, text, command=command, **machine)
+        result = checked(tmp_path, text, command=command, catalog=load_catalog(), **machine)
         found = [each for each in result.findings if each.rule == "training-peak-exceeds-gpu"]
         return found[0].severity if found else "", result.prediction is not None
 

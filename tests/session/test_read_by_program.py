@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog_sample import load_catalog
+from catalog_sample import shallow_catalog
 from kb.advice.question import Question
 from kb.core.document import Unit
 from kb.core.result import UnitResult, Unusable
@@ -17,7 +17,7 @@ from kb.session.project import find_project
 from kb.session.run import Input, check_input
 from kb.session.seen import still
 
-CATALOG = load_catalog()
+CATALOG = shallow_catalog()
 MODEL = """
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 from peft import LoraConfig, get_peft_model

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog_sample import load_catalog
+from catalog_sample import shallow_catalog
 from kb.advice.question import Question
 from kb.core.finding import Finding
 from kb.core.result import Unusable
@@ -16,7 +16,7 @@ from kb.session.project import find_project
 from kb.session.run import Input, check_input
 from kb.session.seen import still
 
-CATALOG = load_catalog()
+CATALOG = shallow_catalog()
 RENAMED = "evaluation-strategy-removed"
 SLIP = "unknown-key-near-known"
 HF = "model_name_or_path: t5-small\nper_device_train_batch_size: 4\nevaluation_strategy: epoch\noutput_dir: o\n"

@@ -16,10 +16,12 @@ USUAL_GPUS = ("t4", "rtx-3090", "rtx-4090", "l40s", "a100-80gb")
 
 
 class Fits(NamedTuple):
-    """``maps`` are by model and GPU: of usual GPUs and of typical models. None where nothing fits."""
+    """``maps`` are by model and GPU: of usual GPUs and of typical models. None where nothing fits. ``models``: all that
+    were asked, whether they fit or not."""
 
     rows: list[Row]
     maps: Mapping[tuple[str, str], Map | None]
+    models: Collection[str]
 
 
 @lru_cache(maxsize=1)
@@ -29,11 +31,11 @@ def all_fits(folder: str, preview: bool = False) -> Fits:
     Args:
         preview: of the typical models alone, one of each family.
     """
-    name = "preview-fits" if preview else "fits"
-    parts = kept(folder, name, _mark(), lambda: _computed(TYPICAL_MODELS if preview else load_catalog().models))
+    name, models = ("preview-fits", TYPICAL_MODELS) if preview else ("fits", tuple(load_catalog().models))
+    parts = kept(folder, name, _mark(), lambda: _computed(models))
     rows = [Row(*row) for part in parts for row in part["rows"]]
     maps = {(model, gpu): Map(*shown) if shown else None for part in parts for model, gpu, shown in part["maps"]}
-    return Fits(rows, maps)
+    return Fits(rows, maps, models)
 
 
 def _computed(models: Collection[str]) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """The original guide's cases: their stages and settings beside what kb predicts."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from html import escape
 
@@ -109,13 +109,20 @@ def run_times(library: Library, name: str, batch: int, baseline: int, pipeline: 
 _ID = re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)+")
 
 
-def noted_settings(library: Library, model: str | None = None, gpu: str | None = None) -> str:
-    """A table and its reasons for each pair that ``rules/presets`` has of a model, or of a GPU; empty where none."""
+def noted_settings(
+    library: Library, models: Collection[str], *, model: str | None = None, gpu: str | None = None
+) -> str:
+    """A table and its reasons for each pair that ``rules/presets`` has of a model, or of a GPU; empty where none.
+
+    Args:
+        models: those that are shown; a preview has few.
+    """
     pairs = [
         (preset["model"], card)
         for preset in library.rows("presets").values()
         for card in preset["gpus"]
         if not preset.get("deprecated") and model in (None, preset["model"]) and gpu in (None, card)
+        if preset["model"] in models
     ]
     return "\n\n".join(_pair(library, *pair, by_model=gpu is not None) for pair in dict.fromkeys(pairs))
 

@@ -36,7 +36,7 @@ def gpu_page(library: Library, gpu: Gpu, fits: Fits) -> str:
         for row in values if isinstance(values, list) else [values] if values else []:
             note = row.get("note") or row.get("drivers") or ""
             rows.append((say(language, f"gpu.figure.{name}"), quantity(library, row), text(note)))
-    models, noted = library.catalog.models, noted_settings(library, gpu=gpu.id)
+    models, noted = library.catalog.models, noted_settings(library, fits.models, gpu=gpu.id)
     head = [say(language, key) for key in ("gpu.figure", "gpu.value", "gpu.note")]
     parts = [
         f"# {text(gpu.name)}",
@@ -98,7 +98,7 @@ def model_page(library: Library, model: Model, fits: Fits) -> str:
     else:
         command = f"kb recommend --model {model.id} --gpu {USUAL_GPUS[-1]}"
         parts += [f"## {say(language, 'fits.where')} {{ #fits }}", say(language, "fits.asked", command=command)]
-    if noted := noted_settings(library, model=model.id):
+    if noted := noted_settings(library, fits.models, model=model.id):
         parts += [f"## {say(language, 'preset.heading')} {{ #notes }}", say(language, "preset.about"), noted]
     claims = [f"- {prose(claim['text'][language])} {cited(library, claim)}" for claim in data.get("claims", [])]
     if claims:

@@ -88,7 +88,6 @@ ENGLISH = {
     "bf16 on V100": Task(r"V100 and T4 do not.*V100 16GB\s+7\.0\s+no", "search", "bf16 on V100"),
 }
 TASKS = {"ko": KOREAN, "en": ENGLISH}
-CHOOSING = "en"  # what is chosen is computed in the page, for seconds: in one language; in both with --exhaustive
 
 
 def home(language: str) -> str:
@@ -112,8 +111,8 @@ def found(browser: Browser) -> Any:
 def test_each_question_is_answered_within_two_actions(browser: Browser, found: Any, language: str) -> None:
     first, missed = found(language), []
     for name, task in TASKS[language].items():
-        if task.how == "choose" and language != CHOOSING and not EXHAUSTIVE:
-            continue
+        if task.how == "choose" and not EXHAUSTIVE:
+            continue  # a model of 8B is computed in the page for long; the tests of the chooser have smaller ones
         browser.visit(home(language) + (first[task.what][0] if task.how == "search" else ""))
         if task.how == "follow":
             browser.driver.get(browser.wait(_LINK, task.what))
@@ -144,8 +143,8 @@ def test_the_chooser_names_the_field_that_is_wrong_and_keeps_its_state_in_the_ad
     browser.driver.refresh()  # what a link opens with
     assert browser.wait("window.kbChosen && document.querySelector('.kb-answer-line').innerText") == first
     browser.ask("document.querySelector('.md-select__link[hreflang=en]').click()")
-    browser.wait("document.documentElement.lang === 'en' && window.kbChosen")
-    assert browser.ask("return document.getElementById('kb-choose-gpu').value") == "t4"
+    gpu = "document.documentElement.lang === 'en' && document.getElementById('kb-choose-gpu')?.value"
+    browser.wait(f"({gpu}) === 't4'")
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

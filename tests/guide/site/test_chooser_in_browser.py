@@ -103,7 +103,7 @@ def test_chooser_says_what_the_command_line_recommends(browser: Browser) -> None
         assert chosen["accumulation"] == config["training.gradient_accumulation_steps"]
         assert chosen["evaluation"] == config["training.per_device_eval_batch_size"]
         assert chosen["inference"] == config["inference.batch_size"]
-    chosen = choose(browser, model="t5-base", gpu="v100-16gb", precision="bf16", form="python")
+    chosen = choose(browser, model="t5-small", gpu="v100-16gb", precision="bf16", form="python")
     assert "65504" in chosen["precision_note"]  # what suits that GPU, and why
     assert "bf16=True" in browser.ask("return document.querySelector('.kb-chosen pre').innerText")
     assert browser.ask("return location.hash").endswith("precision=bf16&form=python")
@@ -136,18 +136,18 @@ def test_a_chapter_shows_its_tables_for_what_was_chosen_and_its_example_again(br
     example = browser.ask(f"return {first}")
     assert not browser.ask("return document.querySelector('.kb-own-notice:not([hidden])')")
     browser.visit("")
-    choose(browser, model="mt5-small", gpu="t4", effective="12")
+    choose(browser, model="t5-small", gpu="t4", effective="12")
     browser.visit("learn/effective-batch/")
     browser.wait("window.kbOwn")
     shown = browser.ask(f"return {first}")
     assert shown != example and "12" in shown
-    assert "mt5-small" in browser.ask("return document.querySelector('p.kb-own').innerText")
+    assert "t5-small" in browser.ask("return document.querySelector('p.kb-own').innerText")
     browser.ask("document.querySelector('.kb-own-notice button').click()")
     assert browser.ask(f"return {first}") == example
     # a link that says so wins over what was chosen here
-    browser.visit("learn/effective-batch/#model=t5-small&gpu=l4")
+    browser.visit("learn/effective-batch/#model=kobart&gpu=l4")
     browser.wait("window.kbOwn")
-    assert "t5-small" in browser.ask("return document.querySelector('p.kb-own').innerText")
+    assert "kobart" in browser.ask("return document.querySelector('p.kb-own').innerText")
     browser.ask("sessionStorage.clear()")
 
 
