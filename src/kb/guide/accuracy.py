@@ -36,7 +36,7 @@ def accuracy_tables(library: Library) -> str:
     versions = [f"{name} {version}" for name, version in results["rivals"]["versions"].items()]
     judged = results["verdicts"]
     about = say(language, "accuracy.about", date=results["date"], versions=escape(", ".join(versions)))
-    limited = f'{say(language, "accuracy.limits", **_limited(results))} {badge(library, "measured")}'
+    limited = f"{say(language, 'accuracy.limits', **_limited(results))} {badge(library, 'measured')}"
     verdicts = [say(language, "accuracy.verdict.ran", **judged), limited]
     if judged["ran_out"]:
         verdicts.insert(0, say(language, "accuracy.verdict.ran_out", **judged))
