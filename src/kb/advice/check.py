@@ -4,11 +4,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from kb.advice.facts import SERVERS, Known, UnitFacts
-from kb.advice.grounds import of_gpu, turned_by
+from kb.advice.grounds import PROCESSES, of_gpu
 from kb.advice.left_to_program import left_to_program
 from kb.advice.memory_facts import PredictedFacts
 from kb.advice.models import ModelIndex, with_head
 from kb.advice.no_prediction import why_no_prediction
+from kb.advice.other_setups import turned_by
 from kb.advice.project_lengths import with_taken
 from kb.advice.release_by_names import NamesInReleases, depending
 from kb.advice.setup import setup_of
@@ -31,7 +32,6 @@ from kb.core.result import UnitResult
 from kb.core.setup import Assumption, TrainingSetup
 from kb.core.text import UserError
 
-PROCESSES = "launch.num_processes"
 OF_SERVERS = "serving"  # the area of rules about inference servers
 
 

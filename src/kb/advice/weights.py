@@ -3,14 +3,8 @@
 from collections.abc import Mapping
 
 from kb.advice.facts import UnitFacts
-from kb.advice.grounds import (
-    OUT_OF_MEMORY,
-    PREDICTED,
-    as_severe,
-    concerning,
-    own_defaults,
-    turned_by,
-)
+from kb.advice.grounds import OUT_OF_MEMORY, PREDICTED, as_severe, concerning, own_defaults
+from kb.advice.other_setups import turned_by
 from kb.advice.tables import BETWEEN
 from kb.core.catalog import Rule
 from kb.core.document import Unit
