@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from kb.config.discovery import Discovery, discover
-from kb.config.text.guard import MAX_BYTES
+from kb.config.files import MAX_BYTES
 
 
 @pytest.fixture

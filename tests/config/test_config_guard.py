@@ -4,8 +4,8 @@ import pytest
 import yaml
 
 from config_sample import read
-from kb.config.files import ConfigError
-from kb.config.text.guard import MAX_ALIASES, MAX_BYTES, MAX_DEPTH, MAX_EVENTS
+from kb.config.files import MAX_BYTES, ConfigError
+from kb.config.text.guard import MAX_ALIASES, MAX_DEPTH, MAX_EVENTS
 
 LAUGHS = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 9)

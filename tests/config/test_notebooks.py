@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from catalog_sample import load_catalog
-from kb.config.files import ConfigError
+from kb.config.files import MAX_NOTEBOOK_BYTES, ConfigError
 from kb.config.notebook.cells import read_notebook
 from kb.config.notebook.reader import read_cells
 from kb.config.python.reader import PythonReader
 from kb.config.shell.command import CommandReader
-from kb.config.text.guard import MAX_NOTEBOOK_BYTES
 from kb.core.document import Unit
 from warm_runs import run_text
 

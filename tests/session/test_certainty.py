@@ -18,8 +18,9 @@ from kb.core.finding import Finding
 from kb.core.memory_report import OVER
 from kb.core.release import ProjectRelease, exact_release, just_below
 from kb.core.units import GIB
+from kb.session.around import Checking
 from kb.session.file import FileChecker
-from kb.session.prepare import Checking, file_checker
+from kb.session.prepare import file_checker
 from kb.session.project import Project
 from warm_runs import run_text
 

@@ -10,7 +10,8 @@ from kb.advice.question import Question
 from kb.core.catalog import Catalog
 from kb.core.expression import is_unknown
 from kb.core.result import UnitResult
-from kb.session.prepare import Checking, file_checker
+from kb.session.around import Checking
+from kb.session.prepare import file_checker
 from kb.session.project import Project
 
 CATALOG = shallow_catalog()

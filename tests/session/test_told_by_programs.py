@@ -7,7 +7,8 @@ import pytest
 from catalog_sample import shallow_catalog
 from kb.advice.question import Question
 from kb.core.result import UnitResult
-from kb.session.prepare import Checking, file_checker
+from kb.session.around import Checking
+from kb.session.prepare import file_checker
 from kb.session.project import Project
 
 CATALOG = shallow_catalog()

@@ -18,8 +18,9 @@ from kb.knowledge import load_words
 from kb.report.check.text import summary_line, text_report
 from kb.report.terminal import Style
 from kb.report.words import Words
+from kb.session.around import Checking
 from kb.session.cache import FILE, ResultCache, context_of, key_of
-from kb.session.prepare import Checking, file_checker
+from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.run import Input, run
 from kb.session.seen import Seen, still

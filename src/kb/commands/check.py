@@ -25,10 +25,11 @@ from kb.report.terminal import choose_style
 from kb.report.values import printable
 from kb.report.words import Words
 from kb.session import cli
+from kb.session.around import Checking
 from kb.session.file import FileChecker
 from kb.session.knowledge import open_knowledge
 from kb.session.output import FORMATS, explained, rendered
-from kb.session.prepare import Checking, file_checker
+from kb.session.prepare import file_checker
 from kb.session.project import FAIL_ON, LIBRARIES, Project, find_project, unknown_rule
 from kb.session.project_releases import shown
 from kb.session.run import STDIN, Input, run

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kb.advice.history import Measured, Version
-from kb.config.files import ConfigError
+from kb.config.files import MAX_BYTES, ConfigError
 from kb.config.text.encoding import decode
-from kb.config.text.guard import MAX_BYTES
 from kb.core.document import Unit
 from kb.core.text import UserError
 from kb.core.units import read_size

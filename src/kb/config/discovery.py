@@ -4,8 +4,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from kb.config.files import SHELL, ConfigError, is_dockerfile, is_no_file, read_at_most
-from kb.config.text.guard import most_bytes, too_large
+from kb.config.files import SHELL, ConfigError, is_dockerfile, is_no_file, most_bytes, read_at_most, too_large
 from kb.core.record import NamedTuple
 
 # Texts of patterns, which `re` compiles when a file of such a kind is met, and keeps.

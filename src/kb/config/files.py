@@ -9,6 +9,8 @@ from typing import Any
 
 from kb.core.text import UserError, nearest
 
+MAX_BYTES = 1 << 20  # of a config
+MAX_NOTEBOOK_BYTES = 64 << 20  # outputs and all; of its code, MAX_BYTES
 SHELL = (".sh", ".bash", ".zsh", ".slurm", ".sbatch")  # zsh and the job scripts of SLURM are read as bash is
 
 _DOCKERFILE = r"(?i)(?:docker|container)file(?:[._-][\w.-]+)?\Z|.+\.(?:docker|container)file\Z"
@@ -46,6 +48,16 @@ def unknown_dialect(name: str, known: Iterable[str]) -> ConfigError:
     if meant:
         return ConfigError("config.unknown-dialect-meant", name=name[:100], meant=meant[0], known=", ".join(names))
     return ConfigError("config.unknown-dialect-id", name=name[:100], known=", ".join(names))
+
+
+def most_bytes(path: str) -> int:
+    """The size that a file of this name may have: the outputs of a notebook are read past."""
+    return MAX_NOTEBOOK_BYTES if path.lower().endswith(".ipynb") else MAX_BYTES
+
+
+def too_large(size_bytes: int, limit_bytes: int = MAX_BYTES) -> ConfigError:
+    """The error for a file of this size."""
+    return ConfigError("config.too-large", size=size_bytes, limit=limit_bytes)
 
 
 _MADE_UP = ("/proc/", "/sys/")  # the kernel makes these up while they are read: some never end, some wait

@@ -22,11 +22,12 @@ from kb.integrations.given_configs import Config, inputs_of
 from kb.knowledge import load_catalog, load_guide
 from kb.memory import UnsupportedArchitectureError
 from kb.report.words import Words
+from kb.session.around import AS_SET, Checking
 from kb.session.cli import load_words_or_none, said
 from kb.session.file import FileChecker
 from kb.session.knowledge import catalog_of
 from kb.session.models import named_model
-from kb.session.prepare import AS_SET, Checking, file_checker
+from kb.session.prepare import file_checker
 from kb.session.project import Project, find_project
 from kb.session.run import run
 

@@ -20,10 +20,11 @@ from kb.report.diagnosis_report import diagnosis_object
 from kb.report.terminal import Style
 from kb.report.values import printable
 from kb.report.words import Words
+from kb.session.around import Checking
 from kb.session.cli import load_words_or_none, said
 from kb.session.file import FileChecker
 from kb.session.file_result import Kind
-from kb.session.prepare import Checking, file_checker, first_training, machine_alone
+from kb.session.prepare import file_checker, first_training, machine_alone
 from kb.session.project import Project
 from kb.session.run import Input, run
 

@@ -25,8 +25,8 @@ from kb.core.setup import TrainingSetup
 from kb.core.text import UserError, nearest
 from kb.integrations.api import Place, machine_options, refuse, session, worded
 from kb.integrations.given_configs import NAME, Config, settings_of, text_of
+from kb.session.around import Checking
 from kb.session.file import FileChecker
-from kb.session.prepare import Checking
 
 NAMES = ("output_dir", "run_name", "logging_dir")  # keys whose texts tell the runs of a grid apart
 _NAME = re.compile(r"(?![Nn](?:one|ull)\Z)[\w./ -]*[A-Za-z][\w./ =-]*")

@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from kb.config.discovery import is_assigned
+from kb.config.files import MAX_BYTES
 from kb.config.notebook.reader import read_cells, suppress_in_cells
 from kb.config.python.reader import PythonReader
 from kb.config.python.syntax import declared_encoding, string_extents
@@ -13,7 +14,6 @@ from kb.config.shell.command import CommandReader
 from kb.config.shell.script import read_shell
 from kb.config.suppressions import Suppressed, read_suppressions, suppress
 from kb.config.text.encoding import Decoded, decode
-from kb.config.text.guard import MAX_BYTES
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
 from kb.core.finding import Finding

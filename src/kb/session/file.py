@@ -18,35 +18,19 @@ from kb.core.facts import Facts
 from kb.core.finding import Finding, Span
 from kb.core.hardware import Machine
 from kb.core.lint import place_of
-from kb.core.record import NamedTuple
 from kb.core.result import UnitResult
+from kb.session.around import Around
+from kb.session.command_units import Commands, starts_no_run
 from kb.session.file_result import CHARTS, CODE, SERVERS, FileResult, Kind, Overrides, decode_kind, each_once, kind_of
-from kb.session.seen import Commands, ProjectPrograms, Seen, read_below, read_named, starts_no_run
+from kb.session.seen import Seen, read_below, read_named
 
 if TYPE_CHECKING:
     from kb.config.suppressions import Suppressed
     from kb.session.known import Known
-    from kb.session.models import HubModels
-    from kb.session.project_releases import ProjectReleases
 
 _CONTROLS = "[\x80-\x9f]"
 _DAMAGE = ("mojibake", "not-utf8")  # what is wrong with a text that may be why no parser takes it
 _NOTHING = {"config": "config.empty", "python": "config.no-python-call", "notebook": "config.no-cell-call"}
-
-
-class Around(NamedTuple):
-    """What lies around a file; None where nothing is looked at.
-
-    ``hub`` is where models come from that the catalogue lacks, and knows what could not be had; ``releases`` are what
-    the files of a project say of its libraries; ``programs`` are those of the project that read its configs; ``seen``
-    remembers what a check looks at beside the file; ``reader`` is one that another checker has used.
-    """
-
-    hub: "HubModels | None" = None
-    releases: "ProjectReleases | None" = None
-    programs: ProjectPrograms | None = None
-    seen: Seen | None = None
-    reader: ConfigReader | None = None
 
 
 class FileChecker:

@@ -7,7 +7,7 @@ from typing import Any
 
 from kb.advice.check import Checker, Disk
 from kb.advice.project_lengths import LENGTHS
-from kb.advice.question import NamedMachine, Question
+from kb.advice.question import Question
 from kb.config.files import unknown_dialect
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
@@ -15,43 +15,18 @@ from kb.core.expression import Unknown
 from kb.core.finding import Span
 from kb.core.hardware import Machine
 from kb.core.model import Model
-from kb.core.record import NamedTuple
 from kb.core.result import UnitResult
 from kb.core.setup import LENGTH_SHARES, DataLengths
 from kb.core.text import UserError
-from kb.machine.detect import detect
 from kb.machine.software import installed_versions
-from kb.session.file import Around, FileChecker
+from kb.session.around import AS_SET, Around, Checking, beside_files, versions_named
+from kb.session.file import FileChecker
 from kb.session.file_result import Overrides
-from kb.session.models import (
-    HubModels,
-    cached_config_of,
-    folder_config,
-    identity_on_disk,
-    model_in_folder,
-    read_model_config,
-)
+from kb.session.machine import named_machine
+from kb.session.model_files import cached_config_of, folder_config
+from kb.session.models import HubModels, identity_on_disk, model_in_folder, read_model_config
 from kb.session.project import Project, chosen_rules, given_facts
-from kb.session.project_releases import OPTION, SETTINGS, ProjectReleases
-from kb.session.seen import ProjectPrograms, Seen
-
-
-class Checking(NamedTuple):
-    """How configs are checked; empty leaves it to the project's settings."""
-
-    select: Sequence[str] = ()
-    ignore: Sequence[str] = ()
-    notes: bool = True  # keep findings of severity `info`
-    strict: bool = False  # each rule's own severity, however certain its facts are
-    assume_nothing: bool = False  # leave out what rests on an assumption
-    root: str | None = None  # the top of a project without `.git`
-    here: bool = False  # the runs happen in this process: what is installed beside kb is what they use
-    loose: bool = False  # the text lies in no folder: no program beside it reads it
-    online: bool = False  # ask the hub for models that nothing here knows
-    rough: bool = False  # from models of few layers: for many predictions at once
-
-
-AS_SET = Checking()
+from kb.session.seen import Seen
 
 
 def file_checker(
@@ -77,15 +52,14 @@ def file_checker(
     if question.dialect is not None and question.dialect not in catalog.dialects:
         raise unknown_dialect(question.dialect, catalog.dialects)
     areas = {rule.id: rule.area for rule in catalog.rules.values()}
+    named = versions_named(project, question)
     given = {**given_facts(project.facts, catalog.facts, project.path or ""), **known}
     if project.lengths:
         given[LENGTHS] = _lengths(project)
-    named = {library: (text, project.path or SETTINGS) for library, text in project.versions.items()}
-    named |= {library: (text, OPTION.format(library=library)) for library, text in question.versions.items()}
     machine = machine or named_machine(catalog, project, question.machine)
-    hub, seen = HubModels(online=checking.online), Seen()
-    releases = ProjectReleases(named, root=checking.root, here=checking.here, seen=seen)
-    programs = ProjectPrograms((lambda path: None) if checking.loose else releases.top, seen)
+    hub = HubModels(online=checking.online)
+    seen = Seen()
+    releases, programs = beside_files(project, question, checking, seen)
     checker = Checker(
         catalog,
         machine,
@@ -116,40 +90,6 @@ def file_checker(
     )
 
 
-def named_machine(catalog: Catalog, project: Project, named: NamedMachine) -> Machine:
-    """The machine that is named, on the command line or in the project's settings, or that is found.
-
-    Raises:
-        UserError: a name or a value that cannot be used.
-    """
-    gpu = named.gpu or project.gpu
-    gpu_count = named.gpus if named.gpus is not None else project.gpus
-    # who names a GPU plans for another machine than this one: of that machine nothing else is known
-    unsaid = "none" if gpu not in (None, "auto", "none") else "auto"
-    memory, cpus = named.host_memory or project.host_memory, named.cpus or project.cpus
-    try:
-        machine = detect(catalog.gpus, gpu=gpu, gpu_count=gpu_count, host_memory=memory or unsaid, cpus=cpus or unsaid)
-    except UserError as error:
-        about = next((name for keys, name in _FAULTS if error.key.startswith(keys)), None)
-        if about is None or getattr(named, about) is not None:
-            raise
-        if "name" in error.values and about == "host_memory":
-            error.values["name"] = about  # as the file calls it
-        raise project.answers_for(error) from None
-    if not machine.gpus and unsaid == "auto":
-        machine = _elsewhere(machine, memory, cpus)
-    return machine
-
-
-# Which argument a fault of the machine's arguments is about.
-_FAULTS = (
-    (("machine.unknown_gpu",), "gpu"),
-    (("machine.bad_gpu_count",), "gpus"),
-    (("size.",), "host_memory"),
-    (("machine.bad_cpus",), "cpus"),
-)
-
-
 def _lengths(project: Project) -> DataLengths:
     """``[lengths]`` in the order of their shares.
 
@@ -172,15 +112,6 @@ def _rules(project: Project, checking: Checking, areas: Mapping[str, str]) -> li
     except UserError as fault:
         raise project.answers_for(fault) from None
     return chosen_rules(checking.select or project.select, [*project.ignore, *checking.ignore], areas)
-
-
-def _elsewhere(machine: Machine, host_memory: str | None, cpus: str | None) -> Machine:
-    """A machine without a GPU is not where the run is to happen: what of it nobody named says nothing of the run."""
-    if host_memory is None:
-        machine = machine._replace(
-            host_memory_bytes=None, host_memory_used_bytes=None, host_memory_source="unknown", shm_bytes=None
-        )
-    return machine if cpus is not None else machine._replace(cpus=None, cpu_source="unknown")
 
 
 def _installed(named: Collection[str], here: bool) -> Callable[[str], bool | None]:

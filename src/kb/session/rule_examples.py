@@ -23,7 +23,8 @@ from kb.core.result import UnitResult
 from kb.core.text import UserError
 from kb.core.units import parse_bytes
 from kb.machine.detect import detect
-from kb.session.file import Around, FileChecker
+from kb.session.around import Around
+from kb.session.file import FileChecker
 from kb.session.file_result import FileResult, Kind
 from kb.session.fixing import fix_once
 from kb.session.models import identity_of_config, model_of_config

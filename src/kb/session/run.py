@@ -5,8 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 from kb import __version__
-from kb.config.files import ConfigError, NotAFileError, read_at_most
-from kb.config.text.guard import MAX_BYTES, most_bytes, too_large
+from kb.config.files import MAX_BYTES, ConfigError, NotAFileError, most_bytes, read_at_most, too_large
 from kb.core.finding import Finding
 from kb.core.record import NamedTuple
 from kb.core.result import INTERNAL, CheckResult, UnitResult, Unusable

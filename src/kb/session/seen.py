@@ -7,22 +7,17 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from kb.config.files import SHELL, read_if_any
-from kb.config.joining import RUN_CONFIG
+from kb.config.files import MAX_BYTES, SHELL, read_if_any
 from kb.config.programs import ProgramReader
 from kb.config.text.encoding import decode
-from kb.config.text.guard import MAX_BYTES
-from kb.core.catalog import Catalog
 from kb.core.document import Unit
 from kb.core.model import Model
 from kb.core.program import Program
 
 if TYPE_CHECKING:
     from kb.config.program_files import ProgramFiles
-    from kb.config.shell.command import CommandReader
 
 
 Row = tuple[str, str, str, str]  # what was looked up, two arguments, and what it said
@@ -89,9 +84,6 @@ def contents(path: str | None) -> bytes | None:
     return None if path is None else read_if_any(path, MAX_BYTES)
 
 
-# Programs that read a training config and train nothing, by their names: axolotl.cli.preprocess, prepare_data.py.
-_PREPARING = "preprocess|prepare|merge|convert|export|download|tokenize"
-_PREPARES = rf"(?:^|[./_])(?!\w*(?:train|tune))(?:{_PREPARING})[a-z_]*(?:\.py)?$"
 SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".py", ".env")
 _WRITES_TEXT = "<<"  # a here-document
 MAX_FOLDERS = 8  # how far up a project's top may lie; runs are started there, and paths are relative to it
@@ -224,55 +216,3 @@ class ProjectPrograms:
 def _text(path: str) -> str | None:
     raw = read_if_any(path, MAX_BYTES)
     return None if raw is None else decode(raw).text
-
-
-class Commands:
-    """Made with a session, and ready when a command is met.
-
-    Args:
-        catalog: the knowledge.
-        programs: looks for the sources of what a unit starts; None where there is no folder to look in.
-    """
-
-    def __init__(self, catalog: Catalog, programs: "ProjectPrograms | None") -> None:
-        self._catalog, self._programs = catalog, programs
-
-    @cached_property
-    def reader(self) -> "CommandReader":
-        """Reads command lines; it spells out four formats, so it is made once."""
-        from kb.config.shell.command import CommandReader
-
-        return CommandReader(self._catalog.dialects, self._catalog.facts)
-
-    def with_program(self, unit: Unit) -> Unit:
-        """The unit of a command with what its program says; any other unit as it is.
-
-        The defaults of the program's own flags stand where the command leaves them out. A program that is not found
-        says nothing: then the library's defaults count, and what rests on them is told with its condition.
-        """
-        if RUN_CONFIG in unit.settings and re.search(_PREPARES, unit.program or unit.script or "") is not None:
-            return _without_run(unit)
-        if not unit.program or unit.reader != "script" or self._programs is None:
-            return unit
-        from kb.session.read_by_program import as_its_program_takes
-
-        programs = self._programs(unit)
-        if RUN_CONFIG in unit.joined and programs and all(each.trains_nothing for each in programs):
-            return _without_run(unit)
-        speller = self.reader.of_dialect(unit.dialect)
-        return as_its_program_takes(unit, programs, self._catalog, self._programs.files(), speller)
-
-
-def _without_run(unit: Unit) -> Unit:
-    """A command whose program reads a training config and trains nothing, such as one that prepares the data: what the
-    config says is not said of it."""
-    said = {name: each for name, each in unit.settings.items() if name.startswith("launch.")}
-    joined, unread = (tuple(each for each in row if each != RUN_CONFIG) for row in (unit.joined, unit.unread))
-    return unit._replace(settings=said, joined=joined, unread=unread, events=())
-
-
-def starts_no_run(unit: Unit) -> bool:
-    """Whether a command says nothing but its config, and that is of no format that kb knows: it does something else."""
-    named = RUN_CONFIG in unit.settings
-    known = RUN_CONFIG in unit.joined or RUN_CONFIG in unit.unread
-    return named and not known and not unit.events and all(name.startswith("launch.") for name in unit.settings)

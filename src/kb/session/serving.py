@@ -17,7 +17,8 @@ from kb.core.text import UserError
 from kb.memory import UnsupportedArchitectureError, architecture_from_config
 from kb.memory.serving.setup import CACHE_TYPES, FLOATS, PACKED, Measured, ServingSetup
 from kb.memory.serving.shape import ServedModel, served_model, served_model_of_config
-from kb.session.models import cached_config_of, config_file, folder_config, named_model, read_config
+from kb.session.model_files import cached_config_of, folder_config
+from kb.session.models import config_file, named_model, read_config
 
 INDEX = "model.safetensors.index.json"
 MAX_INDEX = 64 << 20  # bytes of a list of tensors

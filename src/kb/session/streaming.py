@@ -18,7 +18,7 @@ from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session.cache import ResultCache, context_of
 from kb.session.file import FileChecker
-from kb.session.models import hub_folder
+from kb.session.model_files import hub_folder
 from kb.session.output import STREAMED
 from kb.session.project import Project
 from kb.session.run import Input

@@ -11,7 +11,7 @@ from kb.report.check.tally import Tally, tally_of
 from kb.session.cache import ResultCache, key_of
 from kb.session.composed import GroupFolders
 from kb.session.file import FileChecker
-from kb.session.models import LOOKUPS
+from kb.session.model_files import LOOKUPS
 from kb.session.run import STDIN, Input, check_input, internal_fault, read_bytes, shown_files
 from kb.session.seen import Lookup, Row, still
 

@@ -6,9 +6,8 @@ import re
 from bisect import bisect_right
 from functools import lru_cache
 
-from kb.config.files import ConfigError
+from kb.config.files import MAX_BYTES, MAX_NOTEBOOK_BYTES, ConfigError
 from kb.config.notebook.scan import Cell, code_cells
-from kb.config.text.guard import MAX_BYTES, MAX_NOTEBOOK_BYTES
 from kb.config.text.source import BYTE_ORDER_MARK, Source
 from kb.core.finding import Span
 from kb.core.record import NamedTuple

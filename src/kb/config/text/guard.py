@@ -3,11 +3,9 @@
 A real config has some 300 nodes, 6 levels and no alias; these bounds leave room and still end every known bomb early.
 """
 
-from kb.config.files import ConfigError
+from kb.config.files import MAX_BYTES, ConfigError, too_large
 from kb.config.text.nodes import CORE, SCALAR_TAGS, Mark, Node
 
-MAX_BYTES = 1 << 20
-MAX_NOTEBOOK_BYTES = 64 << 20  # outputs and all; of its code, MAX_BYTES
 MAX_EVENTS = 20_000
 MAX_DEPTH = 32
 MAX_ALIASES = 20
@@ -26,16 +24,6 @@ def check_size(text: str) -> None:
         size_bytes = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
         if size_bytes > MAX_BYTES:
             raise too_large(size_bytes)
-
-
-def most_bytes(path: str) -> int:
-    """The size that a file of this name may have: the outputs of a notebook are read past."""
-    return MAX_NOTEBOOK_BYTES if path.lower().endswith(".ipynb") else MAX_BYTES
-
-
-def too_large(size_bytes: int, limit_bytes: int = MAX_BYTES) -> ConfigError:
-    """The error for a file of this size."""
-    return ConfigError("config.too-large", size=size_bytes, limit=limit_bytes)
 
 
 def at(mark: Mark, key: str, **values: object) -> ConfigError:
