@@ -7,11 +7,18 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from kb import __version__
+from kb.config.files import read_if_any
+
 MAX_BYTES = 256 << 20
 _SCHEMA = "CREATE TABLE IF NOT EXISTS results (key BLOB PRIMARY KEY, value BLOB, check_sum INTEGER) WITHOUT ROWID"
 FILE = "results-1.sqlite"  # of checks
 PREDICTIONS = "predictions-1.sqlite"
 TIMEOUT_SECONDS = 1.0
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# What pip or uv wrote down of this package; there is none of a checkout, whose folder lies beside no such list.
+_RECORD = os.path.join(os.path.dirname(_PACKAGE), f"gpu_memory_kb-{__version__}.dist-info", "RECORD")
+_MOST_RECORDED = 4 << 20
 
 
 class ResultCache:
@@ -156,10 +163,15 @@ def context_of(asked: Mapping[str, Any], folders: Sequence[str]) -> bytes:
 
     Args:
         asked: by name, values whose ``repr`` tells them apart.
-        folders: everything below them counts, by its place there, size and time. A copy of them is the same.
+        folders: everything below them counts, by its place there, size and time. A copy of them is the same. Of an
+            installed package the list counts that the installer wrote, which has a hash of every file.
     """
     digest = _blake2b(b"")
     digest.update(repr(sorted(asked.items())).encode("utf-8", "surrogatepass"))
+    written = read_if_any(_RECORD, _MOST_RECORDED)
+    if written is not None:
+        digest.update(written)
+        folders = [folder for folder in folders if not f"{folder}{os.sep}".startswith(f"{_PACKAGE}{os.sep}")]
     for folder in folders:
         for row in _stamps(folder):
             digest.update(row.encode("utf-8", "surrogatepass"))

@@ -3,19 +3,19 @@
 import argparse
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from kb.core.catalog import Catalog
 from kb.core.finding import SEVERITIES, Severity
 from kb.core.record import NamedTuple
 from kb.core.result import CheckResult, Unusable
 from kb.core.text import UserError
-from kb.report.check.tally import statistics_report
-from kb.report.check.text import text_report
 from kb.report.terminal import Style, choose_style
 from kb.report.words import Words
-from kb.session.file import FileChecker
 from kb.session.run import internal_fault
+
+if TYPE_CHECKING:
+    from kb.session.file import FileChecker
 
 
 class Shown(NamedTuple):
@@ -23,7 +23,7 @@ class Shown(NamedTuple):
 
     options: argparse.Namespace
     result: CheckResult
-    checker: FileChecker
+    checker: "FileChecker"
     words: Words
     stream: TextIO
 
@@ -32,9 +32,13 @@ def _text(shown: Shown) -> str:
     options, result, checker, words = shown.options, shown.result, shown.checker, shown.words
     style = choose_style(shown.stream, options.color)
     if options.statistics:
+        from kb.report.check.tally import statistics_report
+
         return statistics_report(result, words, style, checker.catalog.rules)
     if options.explain:
         return _explained(options.explain, result, checker, words, style)
+    from kb.report.check.text import text_report
+
     fold = options.several and not options.verbose
     return text_report(result, words, style, panel=not options.quiet, verbose=options.verbose, fold=fold)
 
@@ -77,13 +81,15 @@ FORMATS: Mapping[str, Callable[[Shown], str]] = {
 STREAMED = ("text", "json")  # those that can be written file by file
 
 
-def render(options: argparse.Namespace, result: CheckResult, checker: FileChecker, words: Words, stream: TextIO) -> str:
+def render(
+    options: argparse.Namespace, result: CheckResult, checker: "FileChecker", words: Words, stream: TextIO
+) -> str:
     """The whole output of one check, as ``stream`` is to show it."""
     return FORMATS[options.format](Shown(options, result, checker, words, stream))
 
 
 def rendered(
-    options: argparse.Namespace, result: CheckResult, checker: FileChecker, words: Words, stream: TextIO
+    options: argparse.Namespace, result: CheckResult, checker: "FileChecker", words: Words, stream: TextIO
 ) -> tuple[str, CheckResult]:
     """The output, and the result that it shows: a file whose part kb fails to word is left out, and that is said."""
     try:
@@ -106,7 +112,7 @@ def rendered(
     return text, result
 
 
-def _explained(rule: str, result: CheckResult, checker: FileChecker, words: Words, style: Style) -> str:
+def _explained(rule: str, result: CheckResult, checker: "FileChecker", words: Words, style: Style) -> str:
     """The rule once for each unit, with that unit's own numbers in its formula."""
     texts = []
     for unit in result.units:

@@ -10,7 +10,6 @@ from kb.config.releases.reader import LIBRARIES as CARED_FOR
 from kb.config.releases.reader import NOTHING, ReleaseReader, Releases
 from kb.core.document import Event, Unit
 from kb.core.finding import Span
-from kb.core.lint import Release
 from kb.core.release import ProjectRelease, Source, agree, exact_release
 from kb.core.text import UserError
 from kb.machine.software import environment_of, installed_versions
@@ -19,6 +18,7 @@ from kb.session.seen import Seen, contents
 
 if TYPE_CHECKING:
     from kb.config.releases.statements import Problem
+    from kb.core.lint import Release
 
 NO_FILES = ("-", "--command", "<config>.json")  # paths of what lies in no folder: the one kb runs in stands for it
 OPTION, SETTINGS = "--{library}", "kb.toml"
@@ -72,7 +72,7 @@ class ProjectReleases:
         self._texts = {path: (text, kind)}
         self._found = {}
 
-    def __call__(self, unit: Unit) -> Release:
+    def __call__(self, unit: Unit) -> "Release":
         """The releases that hold for a unit."""
         found = self.of(unit.path)
         known: dict[str, ProjectRelease | None] = {}

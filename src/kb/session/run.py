@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from kb import __version__
 from kb.config.files import MAX_BYTES, ConfigError, NotAFileError, most_bytes, read_at_most, too_large
@@ -11,8 +12,10 @@ from kb.core.record import NamedTuple
 from kb.core.result import INTERNAL, CheckResult, UnitResult, Unusable
 from kb.core.text import UserError, described
 from kb.knowledge.problems import KnowledgeError
-from kb.session.file import FileChecker
 from kb.session.file_result import FileResult, Kind, kind_of
+
+if TYPE_CHECKING:
+    from kb.session.file import FileChecker
 
 STDIN = "-"
 # What a file is that can be read, and says nothing of a run.
@@ -41,7 +44,7 @@ class Run(NamedTuple):
     files: tuple[FileResult, ...]
     unusable: tuple[Unusable, ...]
 
-    def result(self, checker: FileChecker) -> CheckResult:
+    def result(self, checker: "FileChecker") -> CheckResult:
         return CheckResult(
             machine=checker.machine,
             units=tuple(unit for file in self.files for unit in file.results),
@@ -53,7 +56,7 @@ class Run(NamedTuple):
 
 
 def run(
-    inputs: Iterable[Input], checker: FileChecker, faults: Sequence[Unusable] = (), *, none_is_fine: bool = False
+    inputs: Iterable[Input], checker: "FileChecker", faults: Sequence[Unusable] = (), *, none_is_fine: bool = False
 ) -> Run:
     """Check each input in turn. A file that nobody named and that turns out to be no config is passed over in silence,
     unless every one is; one that cannot be read and says something of a run is never passed over.
@@ -90,7 +93,7 @@ def shown_files(given: Input, outcome: FileResult) -> list[FileResult]:
     return []
 
 
-def check_input(given: Input, checker: FileChecker) -> FileResult | Unusable | None:
+def check_input(given: Input, checker: "FileChecker") -> FileResult | Unusable | None:
     """One input's result, or why there is none; None of one that nobody named and that is no config.
 
     A fault of kb itself is the fault of this input alone.
@@ -115,7 +118,7 @@ def _fault_of(error: UserError, path: str) -> Unusable:
     return Unusable(getattr(error, "path", None) or path, error.key, error.values, line, column)
 
 
-def _is_config(given: Input, raw: bytes | None, fault: str, checker: FileChecker) -> bool:
+def _is_config(given: Input, raw: bytes | None, fault: str, checker: "FileChecker") -> bool:
     """Whether a file that cannot be read is a config all the same; of one without any bytes nobody can tell."""
     if fault in _NOTHING_OF_A_RUN:
         return False

@@ -5,12 +5,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TextIO
+from typing import TextIO
 
 from kb import __version__
 from kb.core.result import CheckResult, Unusable
-from kb.knowledge.locations import cache_folder, located, site_address
-from kb.machine.software import installed_versions
+from kb.knowledge.locations import cache_folder
 from kb.report.check.json_report import json_ends, units_json
 from kb.report.check.tally import Tally, closing_lines
 from kb.report.check.text import units_text
@@ -18,7 +17,7 @@ from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session.cache import ResultCache, context_of
 from kb.session.file import FileChecker
-from kb.session.model_files import hub_folder
+from kb.session.kept import code_folders, decided_by
 from kb.session.output import STREAMED
 from kb.session.project import Project
 from kb.session.run import Input
@@ -144,44 +143,15 @@ def _tree(
     jobs = 1 if options.online else options.jobs or default_jobs()
     if options.no_cache or options.online:
         return Tree(checker, render, jobs=jobs, progress=progress)
-    folders = _folders(options)
+    decided = decided_by(options, project, checker.machine, checker.catalog, style)
     return Tree(
         checker,
         render,
-        context=context_of({**_asked(options, project, checker, style), "in": folders}, folders),
+        context=context_of(decided, code_folders(options)),
         cache=ResultCache(cache_folder()),
         jobs=jobs,
         progress=progress,
     )
-
-
-def _asked(options: argparse.Namespace, project: Project, checker: FileChecker, style: str) -> dict[str, Any]:
-    import datetime
-
-    ignored = ("paths", "jobs", "no_cache", "watch", "fail_on", "color")
-    return {
-        **{f"option {name}": value for name, value in vars(options).items() if name not in ignored},
-        "project": project,
-        "machine": checker.machine,
-        "style": style,
-        "versions": sorted(installed_versions().items()),
-        "environment": (sys.prefix, os.environ.get("VIRTUAL_ENV"), os.environ.get("CONDA_PREFIX")),
-        "python": sys.version,
-        "kb": __version__,
-        "rules": checker.catalog.version,  # with what is laid over them
-        "day": datetime.date.today(),
-        "folder": os.getcwd(),
-        "language": options.spoken,
-        "hub": hub_folder(os.environ),
-        "site": site_address(),
-    }
-
-
-def _folders(options: argparse.Namespace) -> list[str]:
-    """kb's own code, and the rules and texts."""
-    place = located(options.rules)
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    return [package, place.rules, place.i18n]
 
 
 class Progress:
