@@ -13,7 +13,7 @@ from kb.commands.options import MACHINE, Options, question_of
 from kb.core.text import UserError
 from kb.session import cli
 from kb.session.around import Checking
-from kb.session.kept import kept_answer
+from kb.session.kept import CheckRequest, kept_answer
 from kb.session.knowledge import open_knowledge
 from kb.session.output import FORMATS
 from kb.session.project import FAIL_ON, LIBRARIES, find_project, unknown_rule
@@ -45,19 +45,18 @@ def command(arguments: Sequence[str], language: str) -> int:
     catalog, words = open_knowledge(options, project, language, messages, whole=whole)
     if options.explain and options.explain not in catalog.rules:
         raise unknown_rule(options.explain, list(catalog.rules))
-    question, checking = _question(options), _checking(options)
-    kept = kept_answer(options, project, question, checking, catalog)
+    request = CheckRequest(options, project, _question(options), _checking(options))
+    kept = kept_answer(request, catalog)
     answer = kept.get() if kept is not None else None
     if answer is not None:
         cli.put(answer.text)
         return answer.code
     # what reads and judges is half of what a check loads; an answer that is kept needs none of it
     from kb.commands.check_run import check_anew, explain_alone
-    from kb.session.prepare import file_checker
 
     if options.explain and not options.paths and options.command is None:
         return explain_alone(options, catalog, words)
-    return check_anew(options, project, file_checker(catalog, project, question, checking), words, kept)
+    return check_anew(request, catalog, words, kept)
 
 
 def build_parser(words: cli.Words) -> cli.Parser:

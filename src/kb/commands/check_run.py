@@ -24,21 +24,25 @@ from kb.report.values import printable
 from kb.report.words import Words
 from kb.session import cli
 from kb.session.file import FileChecker
-from kb.session.kept import Answer, KeptAnswer
+from kb.session.kept import Answer, CheckRequest, KeptAnswer
 from kb.session.output import explained, rendered
+from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.project_releases import shown
 from kb.session.run import STDIN, Input, run
 
 
-def check_anew(
-    options: argparse.Namespace, project: Project, checker: FileChecker, words: Words, kept: KeptAnswer | None
-) -> int:
+def check_anew(request: CheckRequest, catalog: Catalog, words: Words, kept: KeptAnswer | None) -> int:
     """Check what the arguments name, and where they say so again after each change, without end.
 
     Args:
         kept: where the answer is kept; None where it is not.
+
+    Raises:
+        UserError: a name or a value that cannot be used.
     """
+    options, project, question, checking = request
+    checker = file_checker(catalog, project, question, checking)
     if not options.watch:
         return _check(options, project, checker, words, kept)
     from kb.session.streaming import watch

@@ -19,9 +19,9 @@ from kb.report.estimate.serving import Answer, serving_json, serving_text
 from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli
+from kb.session.around import named_machine
 from kb.session.estimating import sections_of
 from kb.session.file import FileChecker
-from kb.session.machine import named_machine
 from kb.session.project import find_project
 from kb.session.serving import checked, known_model, options_said, release_of, with_checkpoint
 

@@ -4,13 +4,10 @@ those are the versions of the project that is checked.
 
 import json
 import os
-import re
 import sys
 import zlib
 from collections.abc import Mapping
 from functools import cache
-
-_FOLDER = r"([A-Za-z0-9_.]+)-([^-]+)\.dist-info"
 
 
 @cache
@@ -26,9 +23,10 @@ def installed_versions() -> dict[str, str]:
         except OSError:
             continue
         for name in names:
-            match = re.fullmatch(_FOLDER, name) if name.endswith(".dist-info") else None
-            if match:
-                found.setdefault(match[1].lower().replace("-", "_").replace(".", "_"), match[2])
+            if name.endswith(".dist-info"):
+                distribution, _, version = name.removesuffix(".dist-info").partition("-")
+                if version:
+                    found.setdefault(distribution.lower().replace(".", "_"), version)
     return found
 
 

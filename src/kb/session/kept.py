@@ -20,9 +20,8 @@ from kb.core.record import NamedTuple
 from kb.knowledge.locations import cache_folder, located, site_address
 from kb.machine.software import installed_versions
 from kb.report.terminal import choose_style
-from kb.session.around import Checking, beside_files, lookups_of
+from kb.session.around import Checking, beside_files, lookups_of, named_machine
 from kb.session.cache import ResultCache, context_of, key_of
-from kb.session.machine import named_machine
 from kb.session.model_files import hub_folder
 from kb.session.project import Project
 from kb.session.seen import Row, Seen, still
@@ -33,6 +32,15 @@ _NOT_KEPT = (
     *("no_cache", "online", "watch", "fix", "diff", "explain", "baseline", "write_baseline", "prune_baseline"),
     *("command", "model_config"),
 )
+
+
+class CheckRequest(NamedTuple):
+    """What a check is asked: the command line, the project's settings, and what follows from both."""
+
+    options: argparse.Namespace
+    project: Project
+    question: Question
+    checking: Checking
 
 
 class Answer(NamedTuple):
@@ -74,14 +82,13 @@ class KeptAnswer:
             self._cache.close()
 
 
-def kept_answer(
-    options: argparse.Namespace, project: Project, question: Question, checking: Checking, catalog: Catalog
-) -> KeptAnswer | None:
+def kept_answer(request: CheckRequest, catalog: Catalog) -> KeptAnswer | None:
     """Where the answer to this check is kept; None where it is no check of one file, or no answer of such is kept.
 
     Raises:
         UserError: the machine, or a version, cannot be used.
     """
+    options, project, question, checking = request
     if any(getattr(options, name) for name in _NOT_KEPT) or project.baseline or len(options.paths) != 1:
         return None
     (path,) = options.paths

@@ -30,17 +30,15 @@ class Shown(NamedTuple):
 
 def _text(shown: Shown) -> str:
     options, result, checker, words = shown.options, shown.result, shown.checker, shown.words
+    from kb.report.check import tally, text  # an answer that is kept is worded already
+
     style = choose_style(shown.stream, options.color)
     if options.statistics:
-        from kb.report.check.tally import statistics_report
-
-        return statistics_report(result, words, style, checker.catalog.rules)
+        return tally.statistics_report(result, words, style, checker.catalog.rules)
     if options.explain:
         return _explained(options.explain, result, checker, words, style)
-    from kb.report.check.text import text_report
-
     fold = options.several and not options.verbose
-    return text_report(result, words, style, panel=not options.quiet, verbose=options.verbose, fold=fold)
+    return text.text_report(result, words, style, panel=not options.quiet, verbose=options.verbose, fold=fold)
 
 
 def _json(shown: Shown) -> str:

@@ -12,6 +12,7 @@ from kb.core.text import UserError
 from kb.knowledge import load_guide
 from kb.knowledge.locations import Rules
 from kb.report.estimate.json_report import timeline_json
+from kb.report.estimate.timeline_plot import timeline_svg
 from kb.session.models import config_file, read_config
 from kb.session.plot_file import write_plot
 
@@ -112,8 +113,6 @@ def write_pictures(found: Sequence[Estimated], plot: str | None, timeline: str |
     done = [one for one in found if one.drawn is not None]
     for number, one in enumerate(done, 1):
         if plot is not None:
-            from kb.report.estimate.timeline_plot import timeline_svg
-
             write_plot(numbered(plot, number), timeline_svg(one, words))
         if timeline is not None:
             path = numbered(timeline, number)

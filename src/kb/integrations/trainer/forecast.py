@@ -17,9 +17,8 @@ from kb.integrations.trainer.live import LiveRun
 from kb.knowledge import load_catalog, load_words
 from kb.report.words import Words
 from kb.session import cli
-from kb.session.around import Checking
+from kb.session.around import Checking, named_machine
 from kb.session.knowledge import rules_of
-from kb.session.machine import named_machine
 from kb.session.prepare import file_checker
 from kb.session.project import Project, find_project
 

@@ -1,0 +1,173 @@
+"""A check of one file that was made before is told again, and never where anything that it rests on has changed."""
+
+import io
+import sqlite3
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kb.commands.check import main
+from kb.knowledge.locations import cache_folder
+from kb.session import cache
+from kb.session.kept import ANSWERS, Answer, KeptAnswer
+from kb.session.output import FORMATS
+
+BOX = ("--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "16", "--lang", "en")
+CONFIG = "model_name_or_path: google/mt5-small\nper_device_train_batch_size: 2\nfp16: true\n"
+
+
+class Told:
+    """What a check says, and whether it was an answer that had been kept."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+        self.kept: list[Answer | None] = []
+        get = KeptAnswer.get
+
+        def remembered(place: KeptAnswer) -> Answer | None:
+            self.kept.append(get(place))
+            return self.kept[-1]
+
+        monkeypatch.setattr(KeptAnswer, "get", remembered)
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        self.kept.clear()
+        code = main(["run.yaml", *BOX, *arguments])
+        return code, *self._capsys.readouterr()
+
+    def again(self, *arguments: str) -> bool:
+        """Whether a kept answer is told; whatever is told is what a check without a cache says."""
+        right = self(*arguments, "--no-cache")
+        assert self(*arguments) == right
+        return self.kept not in ([], [None])
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Told:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "run.yaml").write_text(CONFIG)
+    (project / "kb.toml").write_text("")
+    monkeypatch.chdir(project)
+    return Told(monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_same_check_is_told_again_to_the_letter(told: Told, form: str) -> None:
+    assert not told.again("--format", form)
+    assert told.again("--format", form)
+
+
+def _write(name: str, text: str) -> Callable[[], None]:
+    def write() -> None:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text)
+
+    return write
+
+
+TRAINS = "import yaml\nfrom transformers import TrainingArguments\n"
+CHANGES = {
+    "the file": _write("run.yaml", CONFIG.replace("fp16", "bf16")),
+    "the settings": _write("kb.toml", 'ignore = ["t5-fp16-overflow"]\n'),
+    "a file that it names": _write("ds.json", '{"zero_optimization": {"stage": 3}}'),
+    "a program beside it": _write("train.py", f"{TRAINS}TrainingArguments(**yaml.safe_load(open('run.yaml')))\n"),
+    "the releases of the project": _write("requirements.txt", "transformers==4.30.0\n"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_changes_beside_it_is_seen(told: Told, change: str) -> None:
+    if change == "a file that it names":
+        Path("run.yaml").write_text(f"{CONFIG}deepspeed: ds.json\n")
+    assert not told.again()
+    assert told.again()
+    CHANGES[change]()
+    assert not told.again()
+    assert told.again()
+
+
+def test_other_options_are_another_check(told: Told) -> None:
+    for options in (("--notes",), ("--gpus", "2"), ("--fail-on", "never"), ("--ignore", "text"), ("--lang", "ko")):
+        assert not told.again(*options)
+        assert told.again(*options)
+
+
+def test_an_exit_code_is_kept_with_its_answer(told: Told) -> None:
+    code, *_ = told()
+    assert code == 1 and told()[0] == 1
+    assert told("--fail-on", "never")[0] == 0 and told("--fail-on", "never")[0] == 0
+
+
+def test_what_is_said_on_standard_error_is_said_each_time(told: Told) -> None:
+    Path("requirements.txt").write_text("transformers==\n-r missing.txt\n")
+    first, second = told(), told()
+    assert first == second and "missing.txt" in first[2]
+
+
+@pytest.mark.parametrize("text", ["a: [1,\n", ""], ids=["broken", "empty"])
+def test_a_file_that_cannot_be_read_is_said_each_time(told: Told, text: str) -> None:
+    Path("run.yaml").write_text(text)
+    first, second = told(), told()
+    assert first == second and first[0] == 2 and "run.yaml" in first[2]
+
+
+def test_what_does_more_than_tell_is_done_each_time(told: Told) -> None:
+    told()
+    assert told("--diff")[1] and told.kept == []
+    told("--write-baseline", "known.json")
+    assert Path("known.json").exists() and told.kept == []
+
+
+def test_standard_input_is_read(told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for text in (CONFIG, CONFIG.replace("2", "4096")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        main(["-", *BOX])
+        assert ("4096" in capsys.readouterr().out) == ("4096" in text)
+    assert told.kept == []
+
+
+def test_a_damaged_table_changes_nothing(told: Told) -> None:
+    right = told()
+    table = Path(cache_folder()) / ANSWERS
+    whole = table.read_bytes()
+
+    def nothing_of_value() -> None:
+        with sqlite3.connect(table) as rows:
+            rows.execute("UPDATE results SET value = x'00'")
+
+    def another_shape() -> None:
+        table.unlink()
+        place = cache.ResultCache(cache_folder(), ANSWERS)
+        place.put([(key, ["text alone"])])
+        place.close()
+
+    with sqlite3.connect(table) as rows:
+        ((key,),) = rows.execute("SELECT key FROM results").fetchall()
+    for damage in (lambda: table.write_text("no database, " * 1000), nothing_of_value, another_shape):
+        table.write_bytes(whole)
+        damage()
+        assert told() == right and told() == right
+
+
+def test_of_an_installed_package_the_list_of_its_files_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package, rules = tmp_path / "kb", tmp_path / "rules"
+    for folder in (package, rules):
+        folder.mkdir()
+        (folder / "a.yaml").write_text("a: 1\n")
+    record = tmp_path / "RECORD"
+    record.write_text("kb/a.yaml,sha256=one,5\n")
+    monkeypatch.setattr(cache, "_PACKAGE", str(package))
+    monkeypatch.setattr(cache, "_RECORD", str(record))
+    folders = [str(package), str(rules)]
+    first = cache.context_of({}, folders)
+    (package / "b.yaml").write_text("")
+    assert cache.context_of({}, folders) == first  # an installed package's files do not change by themselves
+    record.write_text("kb/a.yaml,sha256=two,5\n")
+    assert cache.context_of({}, folders) != first
+    record.write_text("kb/a.yaml,sha256=one,5\n")
+    (rules / "b.yaml").write_text("")
+    assert cache.context_of({}, folders) != first
