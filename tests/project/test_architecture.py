@@ -181,9 +181,9 @@ LONGEST_FUNCTION, MOST_PARAMETERS = 60, 10
 LONGEST_MODULE, SHORTEST_MODULE = 300, 40
 MOST_LATE_IMPORTS = 80  # of kb, in functions
 MOST_PATTERNS = 12  # of kb's, compiled by a plain check of one file
-# Of kb's modules, by the model that the file names: at first, and once its predictions are kept. Of the second model
-# nothing is predicted.
-MOST_LOADED = {"csebuetnlp/mT5_multilingual_XLSum": (158, 117), "data/of-nobody": (108, 108)}
+# Of kb's modules, by the model that the file names: at first, once its predictions are kept, and of a file that is as
+# it was. Of the second model nothing is predicted.
+MOST_LOADED = {"csebuetnlp/mT5_multilingual_XLSum": (163, 122, 60), "data/of-nobody": (113, 113, 60)}
 OVERLONG = {
     "kb.advice.setup.setup_of": "a record of fifty fields, one a line",
     "kb.advice.facts._made": "the table of providers, one a line",
@@ -274,10 +274,11 @@ def test_a_plain_check_loads_and_compiles_no_more_than_it_did(tmp_path: Path, mo
     load_catalog()
     example = (SOURCE.parents[1] / "examples" / "mt5-summary-team.yaml").read_text("utf-8")
     config = tmp_path / "config.yaml"
-    config.write_text(example.replace("csebuetnlp/mT5_multilingual_XLSum", model), "utf-8")
+    text = example.replace("csebuetnlp/mT5_multilingual_XLSum", model)
     command = [sys.executable, "-c", COUNTED, str(config), "--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "16"]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE.parent), "XDG_CACHE_HOME": str(tmp_path)}
-    for most in MOST_LOADED[model]:
+    for most, comment in zip(MOST_LOADED[model], ("", "# edited\n", "# edited\n"), strict=True):
+        config.write_text(text + comment, "utf-8")
         run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
         loaded, patterns, *names = run.stderr.split()
         assert int(loaded) <= most and int(patterns) <= MOST_PATTERNS, (loaded, patterns, names)
