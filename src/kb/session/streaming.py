@@ -21,7 +21,7 @@ from kb.session.kept import code_folders, decided_by
 from kb.session.output import STREAMED
 from kb.session.project import Project
 from kb.session.run import Input
-from kb.session.tree import MANY, Tree, default_jobs
+from kb.session.tree import Tree, default_jobs
 
 PAUSE_SECONDS = 0.5
 
@@ -69,9 +69,9 @@ Put = Callable[[str], object]
 
 
 def is_for(options: argparse.Namespace, project: Project, inputs: Sequence[Input]) -> bool:
-    """Whether a run is one of many files, and asks for nothing that needs all results at once."""
+    """Whether a run is one of several files, and asks for nothing that needs all results at once."""
     whole = (options.fix, options.diff, options.statistics, options.explain, options.baseline, options.write_baseline)
-    return len(inputs) >= MANY and options.format in STREAMED and not any(whole) and not project.baseline
+    return len(inputs) > 1 and options.format in STREAMED and not any(whole) and not project.baseline
 
 
 def stream_report(

@@ -15,7 +15,7 @@ from kb.session.model_files import LOOKUPS
 from kb.session.run import STDIN, Input, check_input, internal_fault, read_bytes, shown_files
 from kb.session.seen import Lookup, Row, still
 
-MANY = 32  # files from which on the cache and the processes pay
+MANY = 32  # files from which on several processes pay
 WINDOW = 512  # files in memory at a time
 BATCH = 16  # files handed to a process at a time
 
