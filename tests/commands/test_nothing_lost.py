@@ -180,7 +180,7 @@ def test_among_many_files_in_several_processes_the_others_are_told(name, form, f
         assert len(whole["files"]) == 41 and len(whole["unusable"]) == 1
 
 
-@pytest.mark.parametrize("form", ["text", "sarif"])
+@pytest.mark.parametrize("form", ["text", "junit"])
 def test_a_bug_in_wording_one_file_leaves_the_others_their_report(form, folder, capsys, monkeypatch):
     # told as they come, and all in one
     module, name = (streaming, "units_text") if form == "text" else (output, "render")

@@ -122,7 +122,9 @@ def test_what_does_more_than_tell_is_done_each_time(told: Told) -> None:
     assert Path("known.json").exists() and told.kept == []
 
 
-def test_standard_input_is_read(told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_standard_input_is_read(
+    told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for text in (CONFIG, CONFIG.replace("2", "4096")):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
         main(["-", *BOX])
