@@ -4,12 +4,13 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from kb.core.record import NamedTuple
 
 TAB = 4
-_JOINER, _EMOJI_STYLE = "\u200d", "\ufe0f"
+_JOINER, _EMOJI_STYLE, _FIRST_SKIN_TONE = "\u200d", "\ufe0f", "\U0001f3fb"
 _BLANKS = {ord("\t"): " ", ord("\n"): " "}
 _NO_BREAK = "\u00a0"
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[KMGT]i?B)(?!\w))")
@@ -29,13 +30,15 @@ def cells(text: str) -> Iterator[tuple[str, int]]:
             continue
         width = 0 if joined else _width(character)
         joined = character == _JOINER and previous == 2
-        if width == 2 and previous == 2 and "\U0001f3fb" <= character <= "\U0001f3ff":
+        if width == 2 and previous == 2 and _FIRST_SKIN_TONE <= character <= "\U0001f3ff":
             width = 0
         yield character, width
         previous = width or previous
 
 
+@cache
 def _width(character: str) -> int:
+    """Of a character that follows none: the drawn characters of a report are few, and come again and again."""
     if character < "\u0300":
         return 1 if character.isprintable() or character == "\xa0" else 0
     if "\u1160" <= character <= "\u11ff" or unicodedata.category(character) in ("Mn", "Me", "Cf", "Cc"):
@@ -47,6 +50,8 @@ def columns(text: str) -> int:
     """How many terminal columns ``text`` takes. It holds no tabs."""
     if text.isascii():
         return len(text)
+    if max(text) < _FIRST_SKIN_TONE and _JOINER not in text and _EMOJI_STYLE not in text:
+        return sum(map(_width, text))  # no character changes what another takes
     return sum(width for _, width in cells(text))
 
 
