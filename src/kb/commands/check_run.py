@@ -42,7 +42,8 @@ def check_anew(request: CheckRequest, catalog: Catalog, words: Words, kept: Kept
         UserError: a name or a value that cannot be used.
     """
     options, project, question, checking = request
-    checker = file_checker(catalog, project, question, checking)
+    machine = kept.machine if kept is not None else None  # a GPU's driver takes its time to answer
+    checker = file_checker(catalog, project, question, checking, machine=machine)
     if not options.watch:
         return _check(options, project, checker, words, kept)
     from kb.session.streaming import watch

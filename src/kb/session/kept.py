@@ -56,10 +56,11 @@ class KeptAnswer:
     Args:
         key: all that decides the answer but what is looked up beside the file.
         lookups: what a check looks up beside it, by kind.
+        machine: what the answer is for, found for the key.
     """
 
-    def __init__(self, key: bytes, lookups: Mapping[str, Any]) -> None:
-        self._key, self._lookups = key, dict(lookups)
+    def __init__(self, key: bytes, lookups: Mapping[str, Any], machine: Machine) -> None:
+        self._key, self._lookups, self.machine = key, dict(lookups), machine
         self._cache = ResultCache(cache_folder(), ANSWERS)
 
     def get(self) -> Answer | None:
@@ -96,12 +97,12 @@ def kept_answer(request: CheckRequest, catalog: Catalog) -> KeptAnswer | None:
     if raw is None:
         return None
     machine = named_machine(catalog, project, question.machine)
-    if options.format != "json":  # which alone shows it; it changes with every look
-        machine = machine._replace(host_memory_used_bytes=None)
+    # what of host memory is in use changes with every look, and JSON alone shows it
+    shown = machine if options.format == "json" else machine._replace(host_memory_used_bytes=None)
     style = repr(choose_style(sys.stdout, options.color))
-    decided = decided_by(options, project, machine, catalog, style) | {"fail on": options.fail_on}
+    decided = decided_by(options, project, shown, catalog, style) | {"fail on": options.fail_on}
     lookups = lookups_of(*beside_files(project, question, checking, Seen()))
-    return KeptAnswer(key_of(context_of(decided, code_folders(options)), path, True, raw), lookups)
+    return KeptAnswer(key_of(context_of(decided, code_folders(options)), path, True, raw), lookups, machine)
 
 
 def decided_by(
