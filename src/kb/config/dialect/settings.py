@@ -64,7 +64,7 @@ class Extractor:
 
     def extract(self, entries: Entries, source: Source) -> Part:
         part = Part(WrittenKeys(entries, source))
-        targets, parents = self._dialect.targets, self._dialect.parents
+        targets = self._dialect.targets
         meant: dict[str, list[tuple[Target, Entry]]] = {}
         beside: list[tuple[str, Entry]] = []
         for path, entry in entries.items():
@@ -72,7 +72,7 @@ class Extractor:
             if known is not None:
                 for target in known:
                     meant.setdefault(target.fact.name, []).append((target, entry))
-            elif path not in parents:
+            elif path not in self._dialect.parents:
                 beside.append((path, entry))
                 self._look_beside(path, entry, entries, part, source)
         self._entries = entries
