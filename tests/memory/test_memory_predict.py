@@ -43,6 +43,21 @@ def test_kobart_beam_search_agrees_with_its_trace() -> None:
     assert allocated(sample.KOBART, generation(16), "generate") / GB == pytest.approx(2.64, rel=0.005)
 
 
+def test_that_a_run_fits_only_as_cached_memory_is_given_back_is_told() -> None:
+    """Of a GPU a little smaller than what is reserved where there is enough; neither of a large one nor of a small."""
+    setup = TrainingSetup(optim="sgd", per_device_train_batch_size=4, max_source_length=256, max_target_length=64)
+    enough = report(sample.T5_BASE, setup, gpu_memory_bytes=48 * GIB)
+    used = max(phase.process_used_bytes for phase in enough.phases)
+    told = []
+    for share in range(80, 161, 4):
+        found = report(sample.T5_BASE, setup, gpu_memory_bytes=used * share // 100)
+        given_back = any(each.reason == "cached_given_back" for each in found.assumed)
+        assert not given_back or found.verdict.status == "fits"
+        told.append((found.verdict.status, given_back))
+    assert told[0] == ("oom", False) and told[-1] == ("fits", False)
+    assert ("fits", True) in told and told.index(("fits", True)) < told.index(("fits", False))
+
+
 @pytest.mark.parametrize(("batch", "five_folds_gb"), [(8, 8.0), (16, 13.1), (32, 23.2), (64, 43.5)])
 def test_five_folds_alive_together_need_what_the_notes_saw(batch: int, five_folds_gb: float) -> None:
     """Joint averaging keeps five models, encoder outputs and caches; what works on one of them is there once, and so is

@@ -35,10 +35,13 @@ class Found(NamedTuple):
 
 
 class Followed(NamedTuple):
-    """What the engine found of a run. ``ran_out``: it failed inside the GPU's memory."""
+    """What the engine found of a run. ``ran_out``: it failed inside the GPU's memory. ``gave_back``: it came to the
+    limit, and PyTorch gave cached blocks back.
+    """
 
     phases: Mapping[PhaseName, Found]
     ran_out: bool = False
+    gave_back: bool = False
 
     @property
     def reserved(self) -> int:
@@ -213,7 +216,9 @@ def _inside(run: Run, limit: int) -> Followed:
     if known is not None and known.reserved <= limit:
         return known
     found = answers.get("inside", (run, limit))
-    return _followed(run, limit, partial(ElasticAllocator, limit)) if found is None else read(found)
+    if found is None:
+        return _followed(run, limit, partial(ElasticAllocator, limit))
+    return read(found)._replace(gave_back=True)  # what never came to a limit is kept apart
 
 
 def _followed(run: Run, limit: int | None, pool: Callable[[], CachingAllocator]) -> Followed:
@@ -233,7 +238,7 @@ def _followed(run: Run, limit: int | None, pool: Callable[[], CachingAllocator])
                     if run.setup.post is not None:
                         use = "training"
                     phases[name] = phases[name]._replace(use=use)
-    found = Followed({name: phases[name] for name in PHASES if name in phases})
+    found = Followed({name: phases[name] for name in PHASES if name in phases}, gave_back=full)
     if full:
         answers.put("inside", (run, limit), written(found))
     else:
