@@ -74,3 +74,20 @@ def test_zero3_is_answered_by_the_engine_and_says_what_lies_there() -> None:
     assert {"parameters", "gathered_parameters", "gradients", "optimizer"} <= set(held)
     alone = predict(setup._replace(world_size=1), llama, constants=sample.CONSTANTS)
     assert alone.level == "rough"  # on one GPU nothing is gathered
+
+
+def test_a_rough_answer_of_a_deep_model_is_not_drawn_from_few_layers() -> None:
+    """All of a shallow model stays whole: it has fewer elements than DeepSpeed keeps for their next use."""
+    llama = architecture_from_config({**ROWS["plain"]["config"], "num_hidden_layers": 40})
+    setup = TrainingSetup(
+        **{**BASE, "world_size": 4},
+        method="lora",
+        weights="bf16",
+        gradient_checkpointing=True,
+        spread=Spread(deepspeed=True, max_reuse_distance=10_000_000, max_live_parameters=10_000_000),
+    )
+    made = predict(setup, llama, constants=sample.CONSTANTS)
+    roughly = predict(setup, llama, constants=sample.CONSTANTS, rough=True)
+    assert (made.level, roughly.level) == ("engine", "rough")
+    for one, other in zip(made.phases, roughly.phases, strict=True):
+        assert one.peak_allocated_bytes == pytest.approx(other.peak_allocated_bytes, rel=0.01), one.name

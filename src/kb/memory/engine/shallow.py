@@ -288,8 +288,10 @@ def _use(setup: TrainingSetup, base: Recording) -> str:
 def _processes(run: Run) -> tuple[list[Process], list[dict[Stack, int]]]:
     """The run's processes, and the layer that each deeper run of one has more, in each stack."""
     kinds = kinds_of(run.architecture)
-    layers = {kind: min(LEAST, number) for kind, number in kinds.items()}
-    wanted = [kind for kind, number in kinds.items() if number > LEAST]
+    # ZeRO-3 keeps whole what is used again within so many elements: all of a shallow model, and little of a deep one
+    least = max(kinds.values(), default=LEAST) if run.setup.zero_stage == 3 else LEAST
+    layers = {kind: min(least, number) for kind, number in kinds.items()}
+    wanted = [kind for kind, number in kinds.items() if number > least]
     depths = [layers, *(layers | {kind: LEAST + 1} for kind in wanted)]
     more = [kinds[kind] - LEAST for kind in wanted]
     if len(wanted) > 1 and len(set(more)) == 1:  # as many more of each: all at once
