@@ -84,10 +84,10 @@ def test_a_rough_answer_of_a_deep_model_is_not_drawn_from_few_layers() -> None:
         method="lora",
         weights="bf16",
         gradient_checkpointing=True,
-        spread=Spread(deepspeed=True, max_reuse_distance=10_000_000, max_live_parameters=10_000_000),
+        spread=Spread(deepspeed=True, max_reuse_distance=100_000_000, max_live_parameters=100_000_000),
     )
     made = predict(setup, llama, constants=sample.CONSTANTS)
     roughly = predict(setup, llama, constants=sample.CONSTANTS, rough=True)
     assert (made.level, roughly.level) == ("engine", "rough")
     for one, other in zip(made.phases, roughly.phases, strict=True):
-        assert one.peak_allocated_bytes == pytest.approx(other.peak_allocated_bytes, rel=0.01), one.name
+        assert one.peak_allocated_bytes == pytest.approx(other.peak_allocated_bytes, rel=0.03), one.name
