@@ -290,3 +290,18 @@ def test_a_config_of_own_names_with_adapters_leaves_open_how_the_weights_are_loa
     put(tmp_path, {"a.yaml": config + ", lora_r: 16}\n", "b.yaml": config + "}\n"})
     assert said(tmp_path, "a.yaml", "training-peak-exceeds-gpu") is None
     assert said(tmp_path, "b.yaml", "training-peak-exceeds-gpu") is not None
+
+
+@pytest.mark.parametrize(
+    ("group", "told"),
+    [
+        ("{mixed_precision: fp16, cpu: false, offload: true, split_batches: true}", False),
+        ("{split_batches: true, even_batches: false, device: 0}", True),
+    ],
+)
+def test_a_group_is_taken_for_another_only_where_it_holds_the_keys_of_that(
+    tmp_path: Path, group: str, told: bool
+) -> None:
+    program = "import yaml\na = TrainingArguments(**yaml.safe_load(f))\n"
+    put(tmp_path, {"a.yaml": HF + f"accelerate_config: {group}\n", "train.py": program})
+    assert (said(tmp_path, "a.yaml", SLIP) is not None) is told

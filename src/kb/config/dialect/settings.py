@@ -186,10 +186,17 @@ class Extractor:
         known = self._dialect.targets.get(meant_path)
         if known is None and entry[2].kind == SCALAR and not self._dialect.lists(meant_path):
             return  # a group's name, but this is no group
+        if entry[2].kind == MAPPING and not self._holds_its_keys(entry[2], meant_path):
+            return
         name = known[0].fact.name if known else ""
         # Beside the right key the wrong one cannot take its name: that would write it twice.
         edits = () if meant_path in entries else (Edit("replace", name, key.style[:1] + meant + key.style[:1], span),)
         part.events.append(Event(kind="unknown-key", span=span, values={"key": key.value, "meant": meant}, edits=edits))
+
+    def _holds_its_keys(self, node: Node, path: str) -> bool:
+        """Whether most keys of a group are keys of the known one, where those are known."""
+        known, own = self._dialect.parents.get(path), node.entries()
+        return not known or 2 * sum(key in known for key in own) > len(own)
 
 
 def _value(node: Node) -> Any:
