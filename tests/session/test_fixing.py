@@ -241,7 +241,11 @@ def test_a_diff_names_the_file_as_patch_wants_it(
 
 def test_a_byte_order_mark_stands_in_the_diff(checker: FileChecker, tmp_path: Path) -> None:
     done, _, _ = fixed("\ufeff" + FP16, checker, tmp_path, unsafe=False, write=False)
-    assert "\n-\ufeffgeneral:" in done.output.decode() and "\n+general:" in done.output.decode()
+    assert "\n \ufeffgeneral:" in done.output.decode()  # it does no harm to YAML, and stays
+    path = tmp_path / "a.json"
+    path.write_text('\ufeff{"training": {"fp16": true, "learning_rate": 0.001}}\n', "utf-8")
+    done = fix_files(run([Input(str(path))], checker), checker, unsafe=False, write=False, notice=lambda key, **_: None)
+    assert "\n-\ufeff{" in done.output.decode() and "\n+{" in done.output.decode()
 
 
 def test_standard_inputs_text_is_given_back_whether_it_changed_or_not(checker: FileChecker) -> None:

@@ -305,3 +305,16 @@ def test_a_group_is_taken_for_another_only_where_it_holds_the_keys_of_that(
     program = "import yaml\na = TrainingArguments(**yaml.safe_load(f))\n"
     put(tmp_path, {"a.yaml": HF + f"accelerate_config: {group}\n", "train.py": program})
     assert (said(tmp_path, "a.yaml", SLIP) is not None) is told
+
+
+MARKED = '\ufeff{"per_device_train_batch_size": 4, "learning_rate": 0.001, "output_dir": "o", "num_train_epochs": 3}\n'
+
+
+def test_a_byte_order_mark_is_a_fault_only_of_what_stops_there(tmp_path: Path) -> None:
+    mark = "byte-order-mark"
+    put(tmp_path, {"a.json": MARKED, "a.yaml": "\ufeff" + HF, "run.sh": "\ufeffpython train.py --fp16 --do_train\n"})
+    assert said(tmp_path, "a.json", mark) is not None
+    assert said(tmp_path, "a.yaml", mark) is None
+    assert said(tmp_path, "run.sh", mark) is not None
+    put(tmp_path, {"train.py": "c = json.load(open(p, encoding='utf-8-sig'))\na = TrainingArguments(**c)\n"})
+    assert said(tmp_path, "a.json", mark) is None

@@ -78,6 +78,7 @@ def worded(finding: Finding) -> Finding:
 
 
 TEXT_OF_NUMBER = "number-as-text"  # the event
+MARK = "byte-order-mark"  # the event
 
 
 class Weights:
@@ -118,6 +119,8 @@ class Weights:
         finding = names.with_known_flags(finding)
         if rule.on is None:
             finding = names.with_sure_removals(finding)
+        if rule.on == MARK and names.reads_past_mark:
+            return None
         if rule.on == TEXT_OF_NUMBER:
             return self._as_loaded(finding, names.text_of_numbers(str(finding.facts.get("key", ""))))
         certainty = names.of(finding, rule.at) if rule.names else "certain"

@@ -26,6 +26,7 @@ _CONVERTS = r"(?m)^[ \t]*(?:from|import)[ \t]+(?:pydantic|pydantic_settings|drac
 _PACKAGES = {"axolotl": "axolotl", "llamafactory": "llamafactory"}  # formats, and the package that reads them
 _OF_LIBRARY = r"(?m)^[ \t]*from[ \t]+(?:transformers|trl)\b"
 _ASKS_AUTO = '"auto"'
+_PAST_MARK = "utf-8-sig"
 _ABOUT_VALUES = ("text",)  # types of which a wrong value is wrong for any program
 
 
@@ -167,6 +168,11 @@ class Names:
             for each in unsaid
             if each.name.removeprefix(_WRITTEN) not in unit.settings
         )
+
+    @property
+    def reads_past_mark(self) -> bool:
+        """Whether a program of the project opens its files as text that may begin with a byte order mark."""
+        return self._unit.reader == "script" and any(_PAST_MARK in each.text for each in self._programs)
 
     def text_of_numbers(self, key: str) -> Certainty | None:
         """How certainly ``5e-5`` stays text where the file is read; None where what reads it makes a number of it."""

@@ -13,7 +13,7 @@ from kb.config.reader import ConfigReader
 from kb.config.shell.command import CommandReader
 from kb.config.shell.script import read_shell
 from kb.config.suppressions import Suppressed, read_suppressions, suppress
-from kb.config.text.encoding import Decoded, decode
+from kb.config.text.encoding import MARK, Decoded, decode
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
 from kb.core.finding import Finding
@@ -34,7 +34,7 @@ def decode_code(raw: bytes, kind: str) -> Decoded:
 
 def _decode_python(raw: bytes) -> Decoded:
     decoded = decode(raw)
-    harmless = tuple(event for event in decoded.events if event.kind != "byte-order-mark")  # Python reads past it
+    harmless = tuple(event for event in decoded.events if event.kind != MARK)  # Python reads past it
     decoded = decoded._replace(events=harmless)
     name = declared_encoding(raw) if decoded.text is None or b"coding" in raw[:200] else None
     if name is None or name.startswith("utf-8") or raw.isascii():

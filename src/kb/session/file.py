@@ -101,7 +101,7 @@ class FileChecker:
         made = self.made_of_several(raw, path) if kind == "config" else None
         if made is not None:
             return made
-        decoded = decode_kind(raw, kind)
+        decoded = decode_kind(raw, kind, path)
         text = decoded.text if decoded.text is not None else ""
         if self.releases is not None:
             self.releases.hold(path, text, kind)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from kb.config.files import SHELL, ConfigError, is_dockerfile
-from kb.config.text.encoding import Decoded, decode
+from kb.config.text.encoding import MARK, Decoded, decode, stops_at_mark
 from kb.core.finding import Finding, Severity
 from kb.core.record import NamedTuple
 from kb.core.result import UnitResult
@@ -42,12 +42,16 @@ def kind_of(path: str) -> Kind:
     return "text" if path.endswith((".md", ".txt", ".rst")) else "config"
 
 
-def decode_kind(raw: bytes, kind: Kind) -> Decoded:
-    if kind not in CODE:
-        return decode(raw)
-    from kb.session.code_files import decode_code
+def decode_kind(raw: bytes, kind: Kind, path: str = "") -> Decoded:
+    """The file's text, with the events of its encoding that do harm to what reads such a file."""
+    if kind in CODE:
+        from kb.session.code_files import decode_code
 
-    return decode_code(raw, kind)
+        return decode_code(raw, kind)
+    decoded = decode(raw)
+    if kind == "shell" or (kind == "config" and stops_at_mark(decoded.text or "", path)):
+        return decoded
+    return decoded._replace(events=tuple(event for event in decoded.events if event.kind != MARK))
 
 
 def decode_file(raw: bytes, kind: Kind) -> tuple[str, str] | bytes:

@@ -205,7 +205,7 @@ class ExampleRunner:
         raw = base64.b64decode(text) if example.get("base64") else text.encode()
         kind = KINDS.get(example.get("dialect", ""), "config")
         # JSON is read by JSON's own rules, which the file's name decides
-        is_json = kind == "config" and text.lstrip().startswith("{")
+        is_json = kind == "config" and text.removeprefix("\ufeff").lstrip().startswith("{")
         name = "example.json" if is_json else "example.py" if kind == "python" else "example.yaml"
         return checker.check(raw, f"{folder}/{name}" if folder is not None else name, kind)
 

@@ -15,6 +15,7 @@ MARKS = (
     (b"\xfe\xff", "utf-16-be", "utf-16-be"),
 )
 UNKNOWN_PAGE = "unknown"
+MARK = "byte-order-mark"  # the event of one in UTF-8
 TO_UTF8 = "encoding"  # the name of an edit that leaves the text alone and has the file written as plain UTF-8
 
 _CONTROLS = bytes({*range(0x09), *range(0x0E, 0x1B), *range(0x1C, 0x20), 0x7F})
@@ -55,6 +56,13 @@ def decode(raw: bytes) -> Decoded:
         return _not_utf8(raw, error.start)
 
 
+def stops_at_mark(body: str, path: str) -> bool:
+    """Whether what reads a config of this name and text stops at a byte order mark before it: Python's json and tomllib
+    do, PyYAML reads past it."""
+    name = path.lower()
+    return name.endswith((".json", ".toml")) or (not name.endswith((".yaml", ".yml")) and body.lstrip()[:1] == "{")
+
+
 def encode(text: str, encoding: str) -> bytes:
     """``text`` as bytes in the encoding that :func:`decode` named, with its byte order mark."""
     for mark, name, _ in MARKS:
@@ -86,7 +94,7 @@ def _decode_marked(raw: bytes, mark: bytes, encoding: str, page: str) -> Decoded
     if "\x00" in text:
         raise ConfigError("config.binary", 1, 1, offset=_offset_of_nul(raw))
     if page == "utf-8":
-        return _decoded(text, encoding, (Event(kind="byte-order-mark", span=start, edits=(edit,)),))
+        return _decoded(text, encoding, (Event(kind=MARK, span=start, edits=(edit,)),))
     values = {"offset": 0, "byte": f"0x{raw[0]:02X}", "page": page}
     return _decoded(text, encoding, (Event(kind="not-utf8", span=start, values=values, edits=(edit,)),))
 

@@ -8,6 +8,7 @@ import yaml
 
 from kb.config.files import ConfigError
 from kb.config.text import guard
+from kb.config.text.encoding import stops_at_mark
 from kb.config.text.nodes import MAPPING, SCALAR, Node
 from kb.config.text.source import BYTE_ORDER_MARK, Source
 from kb.config.text.yaml_nodes import Composer, Duplicate, explain
@@ -95,7 +96,7 @@ def parse(text: str, path: str) -> Parsed:
     guard.check_size(text)
     body = text[1:] if text.startswith(BYTE_ORDER_MARK) else text
     parsed = _parse_body(body, text, path.lower())
-    if body is not text:
+    if body is not text and stops_at_mark(body, path):
         span = Span(1, 1, 1, 1, 0, 1)
         parsed.events.append(Event(kind="byte-order-mark", span=span, edits=(Edit("replace", "", "", span),)))
     if not any(document is not None and document.value for document in parsed.documents):
