@@ -406,7 +406,7 @@ def test_fix_keeps_the_constants_of_torch(tmp_path: Path):
         "args = TrainingArguments('o', fp16=True)\nTrainer(model=model, args=args)\n",
         encoding="utf-8",
     )
-    kb(str(path), "--fix", "--select", "fp16-amp-on-fp16-weights")
+    kb(str(path), "--fix", "--unsafe-fixes", "--select", "fp16-amp-on-fp16-weights")
     assert "dtype=torch.float32" in path.read_text(encoding="utf-8")
 
 

@@ -318,3 +318,29 @@ def test_a_byte_order_mark_is_a_fault_only_of_what_stops_there(tmp_path: Path) -
     assert said(tmp_path, "run.sh", mark) is not None
     put(tmp_path, {"train.py": "c = json.load(open(p, encoding='utf-8-sig'))\na = TrainingArguments(**c)\n"})
     assert said(tmp_path, "a.json", mark) is None
+
+
+HALF = "model_name_or_path: facebook/bart-base\ntorch_dtype: float16\nfp16: true\noutput_dir: o\ndo_train: true\n"
+OF_HALF = "--model_name_or_path facebook/bart-base --torch_dtype float16 --fp16 --do_train --output_dir o\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "facts", "severity"),
+    [
+        ("a.yaml", HALF, "", "warning"),
+        ("a.yaml", HALF, 'launch.launcher = "torchrun"\n', "error"),
+        ("run.sh", "python train.py " + OF_HALF, "", "error"),
+        ("run.sh", "accelerate launch train.py " + OF_HALF, "", "warning"),
+        ("run.sh", "accelerate launch --multi_gpu train.py " + OF_HALF, "", "error"),
+        ("run.sh", "accelerate launch --config_file ddp.yaml train.py " + OF_HALF, "", "error"),
+        ("run.sh", "accelerate launch --config_file zero.yaml train.py " + OF_HALF, "", None),
+    ],
+)
+def test_what_an_accelerate_config_may_change_is_certain_only_where_none_starts_the_run(
+    tmp_path: Path, name: str, text: str, facts: str, severity: str | None
+) -> None:
+    zero = "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2}\nnum_processes: 2\n"
+    put(tmp_path, {name: text, "ddp.yaml": "distributed_type: MULTI_GPU\nnum_processes: 2\n", "zero.yaml": zero})
+    put(tmp_path, {"train.py": PARSER, "kb.toml": f"[facts]\n{facts}"})
+    found = said(tmp_path, name, "fp16-amp-on-fp16-weights")
+    assert (found.severity if found else None) == severity

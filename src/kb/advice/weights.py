@@ -65,6 +65,26 @@ def _as_started(finding: Finding, unit: Unit) -> Finding:
     return lowered(finding, weakest((finding.certainty, "likely")))._replace(if_so=(*finding.if_so, *resting))
 
 
+# What the config of accelerate may ask for as well: DeepSpeed, FSDP, and autocast where the arguments ask for none.
+SHARDED, AUTOCAST = ("launch.use_deepspeed", "launch.use_fsdp"), ("training.bf16", "training.fp16")
+PLAIN = ("python", "torchrun", "deepspeed")  # what starts a program without such a config
+
+
+def _as_launched(finding: Finding, prepared: UnitFacts, types: Mapping[str, str]) -> Finding:
+    """The finding, at most likely where it rests on what an accelerate config may say, and one may start the run."""
+    unit = prepared.unit
+    unsaid = {each.name for each in finding.because if each.value is False}
+    autocast = unsaid.issuperset(AUTOCAST)
+    if not (autocast or unsaid.intersection(SHARDED)) or unit.dialect == "team" or unit.path.endswith(".ipynb"):
+        return finding
+    get = prepared.facts(types).get
+    sharding_told = get("launch.multi_gpu") is True or get("written.accelerate.distributed_type") is True
+    if get("launch.launcher") in PLAIN or (sharding_told and not autocast):
+        return finding
+    plain = Assumption("launch.launcher", "python", "launcher_unknown")
+    return lowered(finding, weakest((finding.certainty, "likely")))._replace(if_so=(*finding.if_so, plain))
+
+
 def _as_judged(finding: Finding) -> Finding:
     """The finding, at most likely where it rests on a verdict that is: the low end of the prediction still fits."""
     if finding.severity != "error" or not finding.as_likely:
@@ -103,7 +123,7 @@ class Weights:
         told = self._notes or finding.severity != "info"
         if told and any(each.origin == "assumed" for each in finding.because):
             finding = self._with_assumptions(finding, rule, prepared)
-        finding = _as_judged(_as_started(finding, prepared.unit))
+        finding = _as_judged(_as_launched(_as_started(finding, prepared.unit), prepared, self._types))
         return finding._replace(severity=self._severity(finding))
 
     def _holds(self, finding: Finding, rule: Rule, prepared: UnitFacts, setup: TrainingSetup) -> bool:
