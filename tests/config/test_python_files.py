@@ -1,6 +1,7 @@
 """Python files as configs: literal calls read by their syntax tree, with places, and mended in place."""
 
 import ast
+import json
 import subprocess
 from pathlib import Path
 
@@ -537,3 +538,43 @@ def test_a_model_with_more_positions_than_its_checkpoint_is_not_the_checkpoints(
 def test_a_server_in_a_trainers_file_says_nothing_of_training():
     text = "from vllm import LLM\nclass Own(Trainer):\n    def serve(self): self.llm = LLM(model='Qwen/Qwen3-4B')\n"
     assert not [name for name in only(text).settings if name.startswith(("training.", "lora."))]
+
+
+EVALUATING = """
+from datasets import load_dataset
+from transformers import AutoModelForSeq2SeqLM, Seq2SeqTrainer, Seq2SeqTrainingArguments
+SAMPLES = 8
+{data}
+model = AutoModelForSeq2SeqLM.from_pretrained("facebook/bart-large")
+args = Seq2SeqTrainingArguments("o", per_device_train_batch_size=1, per_device_eval_batch_size=256,
+                                eval_strategy="epoch", max_steps=10)
+trainer = Seq2SeqTrainer(model=model, args=args, train_dataset=rows["train"], eval_dataset={given})
+trainer.train()
+"""
+SPLIT = 'rows = load_dataset("csv", data_files="d.csv")["train"].train_test_split(test_size={size})'
+TAKEN = 'rows = load_dataset("a/b")\nheld = rows["validation"].shuffle(seed=1).select(range({of})).map(prepare)'
+
+
+@pytest.mark.parametrize(
+    ("data", "given", "rows"),
+    [
+        (SPLIT.format(size="SAMPLES, seed=1"), 'rows["test"]', 8),
+        (SPLIT.format(size="SAMPLES") + "\ntokens = rows.map(prepare)", 'tokens["test"]', 8),
+        (SPLIT.format(size="0.1"), 'rows["test"]', None),
+        (SPLIT.format(size="SAMPLES") + "\ntokens = rows.map(prepare, batched=True)", 'tokens["test"]', None),
+        (TAKEN.format(of="20"), "held", 20),
+        (TAKEN.format(of="min(20, len(rows))"), "held", 20),
+        (TAKEN.format(of="len(rows)"), "held", None),
+        ('rows = load_dataset("a/b")\nheld = load_dataset("a/b", split="test[:30]")', "held", 30),
+        ('rows = load_dataset("a/b")\nheld = load_dataset("a/b", split="test[:30%]")', "held", None),
+        ('rows = load_dataset("a/b")\nheld = rows["test"]\nif small:\n    held = held.select(range(5))', "held", None),
+    ],
+)
+def test_what_is_evaluated_is_as_long_as_the_code_cuts_it(
+    tmp_path: Path, data: str, given: str, rows: int | None
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(EVALUATING.format(data=data, given=given), encoding="utf-8")
+    said = json.loads(kb(str(path), "--format", "json").stdout)["files"][0]
+    assert said["setup"]["eval_samples"] == rows
+    assert said["setup"]["per_device_eval_batch_size"] == (rows or 256)

@@ -344,3 +344,16 @@ def test_what_an_accelerate_config_may_change_is_certain_only_where_none_starts_
     put(tmp_path, {"train.py": PARSER, "kb.toml": f"[facts]\n{facts}"})
     found = said(tmp_path, name, "fp16-amp-on-fp16-weights")
     assert (found.severity if found else None) == severity
+
+
+@pytest.mark.parametrize(("launcher", "batch"), [("python", 6), ("torchrun --nproc_per_node 2", 64)])
+def test_an_evaluation_batch_is_no_larger_than_what_is_evaluated_on_one_gpu(
+    tmp_path: Path, launcher: str, batch: int
+) -> None:
+    """On several accelerate fills each process's last batch with samples from the beginning."""
+    flags = "--per_device_eval_batch_size 64 --max_eval_samples 6 --do_eval --do_train --output_dir o\n"
+    put(tmp_path, {"run.sh": f"{launcher} train.py --model_name_or_path t5-small {flags}", "train.py": PARSER})
+    outcome = check_input(Input(str(tmp_path / "run.sh")), checker_of(tmp_path))
+    assert not isinstance(outcome, Unusable)
+    setup = outcome.results[0].setup
+    assert setup is not None and setup.per_device_eval_batch_size == batch

@@ -20,6 +20,7 @@ BLOCKS = "block_size"  # transformers' scripts call a length so that texts joine
 # been tokenized alone is packed since 0.15.
 SKIPPED = "dataset_kwargs.skip_prepare_dataset"
 PADDED = "data.padded_to_maximum"
+MOST_EVALUATED = "max_eval_samples"  # what transformers' scripts cut their evaluation set to
 LENGTHS = "data.lengths"  # among what a project says of itself
 FULL = Assumption(name=LENGTHS, value="full", reason="full_length")
 LONGEST_ROW = "longest_row"  # the reason, where a maximum is written and batches are padded to their longest row
@@ -45,10 +46,12 @@ SHAPES = 64  # of pictures, between the widest that count
 def with_lengths(
     setup: TrainingSetup, read: SettingsReader, known: DataLengths | None, unit: Unit, model: Model | None
 ) -> TrainingSetup:
-    """The setup with no batch longer than the data has: shorter than its maximum, where the data is.
+    """The setup with no batch longer than the data has: shorter than its maximum, where the data is; and with none that
+    evaluates more samples than there are.
 
     Batches that are filled whatever the data (:data:`FILLS`), and pairs of answers, stay at the maximum.
     """
+    setup = _as_many_as_there_are(setup, unit)
     other = setup.post is not None and setup.post.kind != "sft"
     filled = read.value(PADDED) is True or _fills(unit)
     heard = model is not None and model.architecture.hears  # sound is of one length
@@ -61,6 +64,17 @@ def with_lengths(
     said = Assumption(name=LENGTHS, value=source, reason="lengths_of_data")
     assumed = tuple(said if each == FULL else each for each in setup.assumed)
     return setup._replace(max_source_length=source, max_target_length=target, lengths=known, assumed=assumed)
+
+
+def _as_many_as_there_are(setup: TrainingSetup, unit: Unit) -> TrainingSetup:
+    """The setup with an evaluation batch no larger than what is evaluated, on one GPU: on several accelerate fills each
+    process's batch with samples from the beginning (``BatchSamplerShard``, even_batches, accelerate/data_loader.py).
+    """
+    said = unit.keys.get(MOST_EVALUATED)
+    known = [each for each in (setup.eval_samples, said and said.value) if type(each) is int and each > 0]
+    if not known or setup.world_size > 1:
+        return setup
+    return setup._replace(per_device_eval_batch_size=min(setup.per_device_eval_batch_size, *known))
 
 
 def _fills(unit: Unit) -> bool:

@@ -14,6 +14,7 @@ from kb.config.python.held import CommandLine, GivenConfig, NoSources, Sources
 from kb.config.python.names import Names
 from kb.config.python.own_classes import never_had
 from kb.config.python.placing import goes_its_own_way
+from kb.config.python.rows import evaluated_rows
 from kb.config.python.source_says import said_by_source
 from kb.config.python.syntax import Module
 from kb.config.python.values import SOURCE, Values, alike, lengths_by_constants
@@ -144,6 +145,9 @@ class PythonReader:
             told.update(event.span for event in heard)
         if not any(name in settings for name in (SOURCE, "trl.max_length", "trl.max_seq_length")):
             settings |= lengths_by_constants(analysis.module, analysis.names, analysis.values)
+        for call in calls:
+            if call.kind.group == "trainer" and run.own is not None:
+                settings = evaluated_rows(call, analysis.values.expressions, analysis.name_span(call)) | settings
         if run.own is not None and not run.own.kind.module:  # a server trains nothing
             settings |= said_by_source(analysis.module.text, settings, analysis.name_span(run.own))
         hidden = [name for call in calls for name in _hidden_by(call, analysis)]
