@@ -71,7 +71,8 @@ def _as_many_as_there_are(setup: TrainingSetup, unit: Unit) -> TrainingSetup:
     process's batch with samples from the beginning (``BatchSamplerShard``, even_batches, accelerate/data_loader.py).
     """
     said = unit.keys.get(MOST_EVALUATED)
-    known = [each for each in (setup.eval_samples, said and said.value) if type(each) is int and each > 0]
+    told = (str(each) for each in (setup.eval_samples, said and said.value))  # a flag's value is text
+    known = [int(each) for each in told if each.isdecimal() and int(each) > 0]
     if not known or setup.world_size > 1:
         return setup
     return setup._replace(per_device_eval_batch_size=min(setup.per_device_eval_batch_size, *known))
