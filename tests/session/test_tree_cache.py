@@ -111,8 +111,26 @@ def test_the_stream_is_the_report_of_a_run_that_keeps_everything(kb: Runner, mon
     inputs = [Input(found.path, named=found.named) for found in discover(["configs"]).files]
     whole = run(inputs, checker).result(checker)
     words = Words("en", load_words("en"), catalog.facts)
-    assert text_report(whole, words, Style()) == streamed
+    assert text_report(whole, words, Style(), fold=True) == streamed
     assert summary_line(whole, words).split() == streamed[streamed.rindex(f"{FILES} files") :].split()
+
+
+def test_what_stands_in_many_files_is_told_once_with_its_places(kb: Runner) -> None:
+    """JSON and the exit code have each of them."""
+    rule = "t5-fp16-overflow"
+    told = kb("--quiet").stdout
+    rows = json.loads(kb("--quiet", "--format", "json").stdout)["files"]
+    found = [(unit["path"], row) for unit in rows for row in unit["findings"] if row["rule"] == rule]
+    sentences = {row["message"] for _, row in found}
+    assert len(sentences) < len(found)
+    assert told.count(f"error {rule}\n") == len(sentences)
+    assert told.count(f"told above: {rule}:") == len(found) - len(sentences)
+    closing = told[told.rindex(f"\n{rule}: ") :]
+    assert f"{rule}: {len(found) - len(sentences)} more places, told above:" in closing
+    path, row = [each for each in found if each[1]["message"] == found[0][1]["message"]][1]
+    assert f"{path}:{row['line']}," in closing.replace("\n", " ")
+    assert f"and {len(found) - len(sentences) - 3} more" in closing.replace("\n", " ")
+    assert "\x1d" not in told
 
 
 def test_a_changed_file_and_other_options_are_checked_anew(kb: Runner) -> None:

@@ -11,6 +11,7 @@ from kb import __version__
 from kb.core.result import CheckResult, Unusable
 from kb.knowledge.locations import cache_folder
 from kb.report.check.json_report import json_ends, units_json
+from kb.report.check.repeated import GAP, Repeated
 from kb.report.check.tally import Tally, closing_lines
 from kb.report.check.text import units_text
 from kb.report.terminal import choose_style
@@ -109,7 +110,8 @@ def stream_report(
             fold = not options.verbose
             return units_text(result, words, style, panel=not options.quiet, verbose=options.verbose, fold=fold)
 
-        between = "\n\n"
+        between = GAP
+    repeated = Repeated(words, style)
     progress = Progress(len(inputs), words, sys.stderr)
     tree = _tree(options, project, checker, render, repr(style), progress)
     tally, unusable = Tally(), list(faults)
@@ -117,7 +119,8 @@ def stream_report(
     for told in tree.tell(inputs):
         unusable += told.unusable
         if told.text:
-            put(between + told.text if shown else told.text)
+            text = repeated.unmarked(told.text)
+            put(between + text if shown else text)
             shown = True
         tally = tally.plus(told.tally)
     progress.clear()
@@ -126,7 +129,7 @@ def stream_report(
     if options.format == "json":
         put(json_ends(empty._replace(unusable=tuple(unusable)), words, tally.severities())[1])
     elif tally.units:
-        closing = "\n".join(closing_lines(tally, words, style, folded=not options.verbose))
+        closing = "\n".join((*repeated.lines(), *closing_lines(tally, words, style, folded=not options.verbose)))
         put((between if shown else "") + closing + "\n")
     return tally, tuple(unusable)
 

@@ -8,6 +8,7 @@ from kb.core.release import LATEST
 from kb.core.result import CheckResult, UnitResult
 from kb.report.check.changes import SourceLines, describe_fix, place_name, quote_line
 from kb.report.check.panel import fit_panel
+from kb.report.check.repeated import GAP, Repeated, marked
 from kb.report.check.tally import closing_lines, is_bare, shown_path, tally_line, tally_of
 from kb.report.terminal import Style, columns, cut, joined, unbroken, wrap
 from kb.report.values import plan_command, printable
@@ -25,18 +26,22 @@ def text_report(
     Args:
         panel: draw the fit panels.
         verbose: say also what each rule that could not be decided needs, and draw the host without a limit.
-        fold: of many files, count the sections about which there is nothing to say.
+        fold: of many files, count the sections about which there is nothing to say, and tell once what stands in
+            several alike.
     """
-    blocks = _unit_blocks(result, words, style, panel, verbose, fold)
-    blocks.append(closing_lines(tally_of(result.units), words, style, folded=fold))
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+    repeated = Repeated(words, style)
+    told = repeated.unmarked(units_text(result, words, style, panel=panel, verbose=verbose, fold=fold))
+    closing = "\n".join((*repeated.lines(), *closing_lines(tally_of(result.units), words, style, folded=fold)))
+    return GAP.join(part for part in (told, closing) if part) + "\n"
 
 
 def units_text(
     result: CheckResult, words: Words, style: Style, *, panel: bool = True, verbose: bool = False, fold: bool = False
 ) -> str:
-    """The part of the report that is about these units alone, without a line break at its end."""
-    return "\n\n".join("\n".join(block) for block in _unit_blocks(result, words, style, panel, verbose, fold) if block)
+    """The part of the report that is about these units alone, without a line break at its end; where it folds, with
+    marks for :class:`~kb.report.check.repeated.Repeated`.
+    """
+    return GAP.join("\n".join(block) for block in _unit_blocks(result, words, style, panel, verbose, fold) if block)
 
 
 def _unit_blocks(
@@ -49,7 +54,9 @@ def _unit_blocks(
             continue
         blocks.append(_heading(unit, words, style))
         worst_first = sorted(unit.counted(), key=lambda finding: SEVERITIES.index(finding.severity))
-        blocks += [finding_lines(finding, unit, words, style, sources) for finding in worst_first]
+        for finding in worst_first:
+            lines = finding_lines(finding, unit, words, style, sources)
+            blocks.append(marked(finding, shown_path(unit.unit.path), words, lines) if fold else lines)
         if panel:
             panel_lines = fit_panel(unit, result.machine, words, style, verbose=verbose)
             blocks.append(panel_lines + _what_would_fit(unit, result.machine, words, style))
