@@ -23,7 +23,7 @@ _FIRST = r"\w+\[:(\d+)\]"  # ``split="test[:200]"``
 
 
 def evaluated_rows(call: Call, expressions: Expressions, span: Span) -> dict[str, Setting]:
-    """The setting that a trainer's call gives by the data set that it evaluates, where the code says how long that is."""
+    """What a trainer's call says by the data set that it evaluates, where the code tells how long that is."""
     given = call.argument(GIVEN)
     if given is None or call.home is not None:
         return {}

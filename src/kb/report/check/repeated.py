@@ -39,16 +39,17 @@ class Repeated:
     def _of_unit(self, found: re.Match[str]) -> str:
         kept, again = [], []
         for parts in re.findall(_MARKED, found[0]):
-            told, rule, place, lines = parts.split(_PART)
+            told, rule, place, block = parts.split(_PART)
             if told in self._places:
                 self._places[told][1].append(place)
                 again.append(unbroken(f"{rule}:{place.rpartition(':')[2]}"))
             else:
                 self._places[told] = (rule, [])
-                kept.append(lines)
+                kept.append(block)
         if again:
             said = self._words("report.told_above", findings=", ".join(again))
-            kept.append("\n".join(self._style.paint(line, "dim") for line in wrap(said, self._style.width, "  ", "    ")))
+            lines = wrap(said, self._style.width, "  ", "    ")
+            kept.append("\n".join(self._style.paint(line, "dim") for line in lines))
         return "".join(GAP + each for each in kept)
 
     def lines(self) -> list[str]:
