@@ -357,3 +357,11 @@ def test_an_evaluation_batch_is_no_larger_than_what_is_evaluated_on_one_gpu(
     assert not isinstance(outcome, Unusable)
     setup = outcome.results[0].setup
     assert setup is not None and setup.per_device_eval_batch_size == batch
+
+
+@pytest.mark.parametrize(("word", "told"), [("filled", False), ("None", True)])
+def test_a_word_that_stands_for_several_settings_is_a_placeholder(tmp_path: Path, word: str, told: bool) -> None:
+    text = HF + f"learning_rate: {word}\nrun_name: {word}\nwarmup_ratio: {word}\n"
+    program = "import yaml\na = TrainingArguments(**yaml.safe_load(f))\n"
+    put(tmp_path, {"a.yaml": text, "train.py": program})
+    assert (said(tmp_path, "a.yaml", "setting-of-wrong-type") is not None) is told

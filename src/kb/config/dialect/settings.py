@@ -28,6 +28,9 @@ ANYWHERE = {
         "quantization.load_in_8bit",
     )
 }
+WRONG_TYPE = "wrong-type"
+PLACEHOLDERS = 3  # keys of one word that has no meaning of its own: ``beta: dummy``, ``output_dir: dummy``
+MEANT_WORDS = frozenset(("none", "null", "true", "false", "yes", "no", "on", "off", "auto", "nan", "inf"))
 MAX_UNKNOWN = 200  # unknown keys of a document that are compared with the known ones; real configs have some 30
 
 
@@ -132,6 +135,9 @@ class Extractor:
                 continue
             if not self._parsed and target.fact.type == "bool" and value.__class__ in (int, float):
                 value, trap = bool(value), None  # to Python any number but 0 is true
+            if trap is not None and trap.kind == WRONG_TYPE and self._stands_for_several(node):
+                part.left_open.append(name)
+                return
             if trap is not None and not (self._converts and len(entry[0]) == 1 and trap.kind in CONVERTED):
                 part.events.append(event_of(trap, entry[1], entry[2], name, source))
             setting = placed(value, entry, source, borrowed=node is not entry[2])
@@ -139,6 +145,13 @@ class Extractor:
             return
         if not silent:
             part.silenced[name] = source.span(candidates[0][1][2])
+
+    def _stands_for_several(self, node: Node) -> bool:
+        """Whether a word is the value of several keys, of numbers and names: what starts the run puts others there."""
+        if node.kind != SCALAR or not str(node.value).isalpha() or str(node.value).casefold() in MEANT_WORDS:
+            return False
+        alike = (each for _, _, each in self._entries.values() if each.kind == SCALAR and each.value == node.value)
+        return sum(1 for _ in alike) >= PLACEHOLDERS
 
     def _resolved(self, node: Node) -> Node:
         """The value itself of one that is written ``${path}``, where the format has such and the document the path."""

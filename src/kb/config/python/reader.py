@@ -151,7 +151,8 @@ class PythonReader:
         if run.own is not None and not run.own.kind.module:  # a server trains nothing
             settings |= said_by_source(analysis.module.text, settings, analysis.name_span(run.own))
         hidden = [name for call in calls for name in _hidden_by(call, analysis)]
-        elsewhere = any(call.kind.group == "trainer" and call.argument("args") for call in calls)
+        trainers = [call for call in calls if call.kind.group == "trainer"]
+        elsewhere = not trainers or any(call.argument("args") for call in trainers)
         if run.own is None and (elsewhere or goes_its_own_way(analysis.module.text)):
             hidden += OWN
         if run.own is not None and "model.name" not in settings:  # where the model comes from is not seen
