@@ -390,7 +390,7 @@ def test_a_maximum_of_many_tokens_is_reached_for_sure_only_where_batches_are_fil
 
 PREFERENCES = (
     "model_name_or_path: meta-llama/Llama-3.1-8B\nlearning_rate: 1.0e-6\nbeta: 0.1\nbf16: true\noutput_dir: out\n"
-    "f_divergence_type: reverse_kl\nmax_length: 1024\nper_device_train_batch_size: 1\ngradient_checkpointing: true\n"
+    "f_divergence_type: reverse_kl\nmax_length: 1024\nper_device_train_batch_size: 8\ngradient_checkpointing: true\n"
 )
 
 
