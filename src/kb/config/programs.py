@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import islice
 
+from kb.config.files import SHELL, read_if_any
 from kb.core.program import Program
 
 MAX_BYTES = 1 << 20  # of one source
@@ -106,7 +107,7 @@ def _named(folder: str, top: str, named: str) -> Iterator[Program]:
             return
     if "/" in named or named in _COMMON:
         return
-    alike = [each for each in _sources(top) if os.path.basename(each) == named]
+    alike = [each for each in files_below(top, (".py",)) if os.path.basename(each) == named]
     text = _text(alike[0]) if len(alike) == 1 else None
     if text is not None:  # the command is run in a folder that its script does not say
         yield Program(alike[0], "\n".join((text, *_imported(alike[0], text, top))), len(text))
@@ -173,8 +174,8 @@ def _of_project(top: str) -> Iterator[Program]:
     of a large project what is left out are its other tools.
     """
     read, found = 0, []
-    for path in islice(_sources(top), MAX_FILES):
-        raw = _bytes(path)
+    for path in islice(files_below(top, (".py",)), MAX_FILES):
+        raw = read_if_any(path, MAX_BYTES)
         if raw is None or read > MAX_LOOKED:
             continue
         read += len(raw)
@@ -201,8 +202,8 @@ def _brings_a_loader(path: str, text: str, top: str) -> bool:
     return any(word in brought for brought in _imported(path, text, top) for word in words)
 
 
-def _sources(top: str) -> Iterator[str]:
-    """Python files below a folder, those near the top first; links to folders are not followed."""
+def files_below(top: str, suffixes: tuple[str, ...]) -> Iterator[str]:
+    """Files of these names below a folder, those near the top first; links to folders are not followed."""
     entries, waiting = 0, [top]
     while waiting:
         folder = waiting.pop(0)
@@ -215,7 +216,7 @@ def _sources(top: str) -> Iterator[str]:
             entries += 1
             if entries > MAX_ENTRIES:
                 return
-            if row.name.endswith(".py"):
+            if row.name.endswith(suffixes):
                 yield row.path
             elif (
                 row.name not in _SKIPPED
@@ -228,15 +229,63 @@ def _sources(top: str) -> Iterator[str]:
 
 def _text(path: str) -> str | None:
     """A source's text; None where there is none, or none that can be read."""
-    raw = _bytes(path)
+    raw = read_if_any(path, MAX_BYTES)
     return None if raw is None else raw.decode("utf-8", "replace")
 
 
-def _bytes(path: str) -> bytes | None:
-    try:
-        if not os.path.isfile(path) or os.path.getsize(path) > MAX_BYTES:
-            return None
-        with open(path, "rb") as stream:
-            return stream.read(MAX_BYTES)
-    except (OSError, ValueError):
-        return None
+SCRIPTS = (*SHELL, ".slrm", ".job", ".pbs", ".lsf")  # of job schedulers too
+_FLAG = r"(?<![\w-])--([A-Za-z][\w-]*)(?=[=\s\"']|$)"
+_PROGRAM = r"^.*?\S\.py(?![\w.])"  # what stands before it is the launcher's
+
+
+class StartedConfigs:
+    """What the commands of a project set themselves as they start a run with a config: its own value does not count
+    then. ``train.py recipes/dpo.yaml --learning_rate=${lr}``: parsers of a config and flags take what the flags say.
+    Each project's scripts are looked up once.
+
+    Args:
+        top: the project's top above a path; nothing above it is looked at.
+    """
+
+    def __init__(self, top: Top) -> None:
+        self._top = top
+        self._lines: dict[str, list[tuple[str, str]]] = {}
+
+    def set_by_commands(self, path: str) -> frozenset[str]:
+        """The names that each command sets which names the config at ``path``; none where no command does."""
+        top = self._top(path)
+        if top is None:
+            return frozenset()
+        if top not in self._lines:
+            self._lines[top] = list(_commands(top))
+        whole = os.path.abspath(path)
+        found = [_set_in(line) for folder, line in self._lines[top] if _names(line, whole, (top, folder))]
+        return frozenset.intersection(*found) if found else frozenset()
+
+
+def _commands(top: str) -> Iterator[tuple[str, str]]:
+    """Every line of the scripts below a folder that gives flags, with the folder of its script."""
+    looked = 0
+    for number, path in enumerate(files_below(top, SCRIPTS)):
+        raw = read_if_any(path, MAX_BYTES)
+        if number >= MAX_FILES or looked > MAX_LOOKED:
+            return
+        if raw is None:
+            continue
+        looked += len(raw)
+        for line in re.sub(r"\\\r?\n", " ", raw.decode("utf-8", "replace")).splitlines():
+            if "--" in line and not line.lstrip().startswith("#"):
+                yield os.path.dirname(path), line
+
+
+def _names(line: str, path: str, folders: tuple[str, ...]) -> bool:
+    """Whether a line names a file by its path from one of the folders on."""
+    if os.path.basename(path) not in line:
+        return False
+    below = {os.path.relpath(path, folder).replace(os.sep, "/") for folder in folders}
+    return any(re.search(rf"(?<![\w.-]){re.escape(each)}(?![\w.-])", line) is not None for each in below)
+
+
+def _set_in(line: str) -> frozenset[str]:
+    """The names of a command's own flags, with ``_`` for ``-``."""
+    return frozenset(name.replace("-", "_") for name in re.findall(_FLAG, re.sub(_PROGRAM, "", line)))

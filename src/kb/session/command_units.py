@@ -1,12 +1,15 @@
 """Units of command lines: with what the program says that a command starts, and which of them are no run."""
 
 import re
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kb.config.joining import RUN_CONFIG
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
+from kb.core.expression import Unknown
+from kb.core.result import UnitResult
 from kb.session.seen import ProjectPrograms
 
 if TYPE_CHECKING:
@@ -52,6 +55,25 @@ class Commands:
             return _without_run(unit)
         speller = self.reader.of_dialect(unit.dialect)
         return as_its_program_takes(unit, programs, self._catalog, self._programs.files(), speller)
+
+
+def as_started(result: UnitResult, programs: ProjectPrograms, check: Callable[[Unit], UnitResult]) -> UnitResult:
+    """A config's result without what is said of values that no run has: those that each command which starts a run with
+    the config sets itself. Looked for where something is said of the config alone.
+    """
+    unit = result.unit
+    told = {finding.span for finding in result.findings if finding.severity != "info"}
+    if unit.dialect is None or not told.intersection(setting.span for setting in unit.settings.values()):
+        return result
+    names = programs.set_by_commands(unit.path)
+    set_there = {
+        name: setting._replace(value=Unknown(frozenset((name,)), "known only when the command runs"))
+        for name, setting in unit.settings.items()
+        if len(setting.path) == 1 and setting.path[0] in names and not setting.joined
+    }
+    if not told.intersection(setting.span for setting in set_there.values()):
+        return result
+    return check(unit._replace(settings={**unit.settings, **set_there}))
 
 
 def _without_run(unit: Unit) -> Unit:

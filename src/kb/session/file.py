@@ -20,7 +20,7 @@ from kb.core.hardware import Machine
 from kb.core.lint import place_of
 from kb.core.result import UnitResult
 from kb.session.around import Around
-from kb.session.command_units import Commands, starts_no_run
+from kb.session.command_units import Commands, as_started, starts_no_run
 from kb.session.file_result import CHARTS, CODE, SERVERS, FileResult, Kind, Overrides, decode_kind, each_once, kind_of
 from kb.session.seen import Seen, read_below, read_named
 
@@ -158,7 +158,10 @@ class FileChecker:
         joined = [self._commands.with_program(self.joiner.join(unit)) for unit in units]
         if kind in ("shell", "notebook"):
             joined = [unit for unit in joined if not starts_no_run(unit)] or joined[:1]
-        return [self._checker.check(unit) for unit in joined]
+        results = [self._checker.check(unit) for unit in joined]
+        if kind != "config" or self._programs is None:
+            return results
+        return [as_started(result, self._programs, self._checker.check) for result in results]
 
     def check_unit(self, unit: Unit) -> UnitResult:
         """One unit's result, with what the files it names say."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kb.config.files import MAX_BYTES, SHELL, read_if_any
-from kb.config.programs import ProgramReader
+from kb.config.programs import ProgramReader, StartedConfigs
 from kb.config.text.encoding import decode
 from kb.core.document import Unit
 from kb.core.model import Model
@@ -173,13 +173,16 @@ class ProjectPrograms:
         self.lookups: dict[str, Lookup] = {"programs": lambda path, named: self._programs().digest(path, named)}
         self.lookups["module"] = lambda path, named: self._file("module", path, named)
         self.lookups["loaded"] = lambda path, named: self._file("loaded", path, named)
+        self.lookups["started"] = lambda path, _: " ".join(sorted(self._started().set_by_commands(path)))
         self._remember = seen.text("programs", self.lookups["programs"])
+        self._set_by_commands = seen.text("started", self.lookups["started"])
         self._module, self._loaded = (seen.text(kind, self.lookups[kind]) for kind in ("module", "loaded"))
         self.forget()
 
     def forget(self) -> None:
         """Read every source anew: for a session that goes on while files change."""
         self._reader: ProgramReader | None = None
+        self._scripts: StartedConfigs | None = None
 
     def __call__(self, unit: Unit) -> tuple[Program, ...]:
         path = unit.path if os.path.isabs(unit.path) else os.path.join(os.curdir, unit.path)
@@ -188,6 +191,13 @@ class ProjectPrograms:
             return self._programs().programs(path, unit.program)
         except (OSError, ValueError):  # the working folder is gone, or the path is none
             return ()
+
+    def set_by_commands(self, path: str) -> frozenset[str]:
+        """The names that every command of the project sets itself which starts a run with the config at ``path``."""
+        try:
+            return frozenset(self._set_by_commands(path, "").split())
+        except (OSError, ValueError):  # the working folder is gone, or the path is none
+            return frozenset()
 
     def files(self) -> "ProgramFiles":
         """What the programs of the project import and load."""
@@ -206,6 +216,11 @@ class ProjectPrograms:
             return look(self._top(path), path, named)
         except (OSError, ValueError):  # the working folder is gone, or the path is none
             return None
+
+    def _started(self) -> StartedConfigs:
+        if self._scripts is None:
+            self._scripts = StartedConfigs(self._top)
+        return self._scripts
 
     def _programs(self) -> ProgramReader:
         if self._reader is None:

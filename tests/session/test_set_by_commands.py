@@ -1,0 +1,85 @@
+"""What every command that starts a run with a config sets itself is nothing that the config decides."""
+
+from pathlib import Path
+
+import pytest
+
+from catalog_sample import load_catalog
+from kb.advice.question import Question
+from kb.config.programs import StartedConfigs
+from kb.session.around import Checking
+from kb.session.file import FileChecker
+from kb.session.model_files import LOOKUPS
+from kb.session.prepare import file_checker
+from kb.session.project import Project
+from kb.session.run import Input, check_input
+from kb.session.seen import still
+
+CONFIG = "model_name_or_path: gpt2\nlearning_rate: 0.0\nper_device_train_batch_size: 2\nbeta: 0.1\n"
+STARTS = "accelerate launch --num_processes 2 scripts/run_dpo.py recipes/dpo.yaml"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "recipes" / "dpo.yaml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def checker() -> FileChecker:
+    question = Question.of(gpu="rtx-3090", host_memory="60GB", cpus="16")
+    return file_checker(load_catalog(), Project(), question, Checking(notes=False))
+
+
+def rules_told(ready: FileChecker) -> set[str]:
+    result = check_input(Input("recipes/dpo.yaml"), ready)
+    return {finding.rule for unit in result.results for finding in unit.findings}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (f"{STARTS} --learning_rate=${{lr}} --beta=0.2\n", False),
+        (f"{STARTS} \\\n  --beta=0.2 \\\n  --learning-rate 1e-5 > log 2>&1\n", False),
+        (f'srun bash -c "{STARTS} --learning_rate=$1"\n', False),
+        ("python train.py --learning_rate 1e-5 --config $HOME/work/recipes/dpo.yaml\n", False),
+        (f"{STARTS} --beta=0.2\n", True),
+        (f"{STARTS} --learning_rate_scheduler_type cosine\n", True),
+        (f"# {STARTS} --learning_rate=1e-5\n", True),
+        ("python train.py recipes/dpo.yaml.old --learning_rate 1e-5\n", True),
+        ("accelerate launch --learning_rate 1e-5 scripts/run_dpo.py recipes/dpo.yaml\n", True),  # the launcher's
+        (f"{STARTS} --learning_rate=1e-5\n{STARTS}\n", True),  # one of two starts it as it is
+    ],
+)
+def test_a_value_is_no_fault_where_every_command_sets_another(project: Path, script: str, said: bool) -> None:
+    assert "learning-rate-zero" in rules_told(checker())
+    (project / "jobs" / "dpo.slrm").write_text(f"#!/bin/bash\n{script}")
+    assert ("learning-rate-zero" in rules_told(checker())) == said
+
+
+def test_a_script_names_a_config_from_its_own_folder_too(project: Path) -> None:
+    (project / "recipes" / "run.sh").write_text("python ../train.py dpo.yaml --learning_rate=1e-5\n")
+    assert "learning-rate-zero" not in rules_told(checker())
+
+
+def test_a_script_that_changes_is_seen(project: Path) -> None:
+    script = project / "run.sh"
+    script.write_text(f"{STARTS} --learning_rate=1e-5\n")
+    ready = checker()
+    rules_told(ready)
+    rows = ready.seen.take()
+    assert any(row[0] == "started" for row in rows) and still(rows, {**LOOKUPS, **checker().lookups})
+    script.write_text(f"{STARTS}\n")
+    assert not still(rows, {**LOOKUPS, **checker().lookups})
+
+
+def test_a_path_in_no_project_and_scripts_that_cannot_be_read_say_nothing(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_bytes(b"python train.py dpo.yaml --learning_rate 1 \xff\n")
+    (tmp_path / "large.sh").write_text("python train.py dpo.yaml " + "-" * (1 << 20))
+    (tmp_path / "gone.sh").symlink_to(tmp_path / "nowhere")
+    assert StartedConfigs(lambda path: None).set_by_commands(str(tmp_path / "dpo.yaml")) == frozenset()
+    found = StartedConfigs(lambda path: str(tmp_path)).set_by_commands(str(tmp_path / "dpo.yaml"))
+    assert found == {"learning_rate"}
