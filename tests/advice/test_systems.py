@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from catalog_sample import load_catalog, load_guide
+from effort import few
 from kb.advice.batches import Ceiling, Seen, Split, seek, splits_of, tried_by_accelerate
 from kb.advice.decision import walk
 from kb.advice.formulas import ramp, work_out
@@ -81,7 +82,7 @@ def causes(log: str, *arguments: object) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("gpu", "model", "settings", "effective", "inference"),
-    [("v100-16gb", "mt5-xlsum", (1, 2, 4), 4, 2), ("a100-40gb", "eenzeenee", (8, 8, 2), 16, 16)],
+    few([("v100-16gb", "mt5-xlsum", (1, 2, 4), 4, 2), ("a100-40gb", "eenzeenee", (8, 8, 2), 16, 16)]),
 )
 def test_s01_settings_by_gpu(gpu: str, model: str, settings: tuple[int, ...], effective: int, inference: int) -> None:
     (row,) = kb_json("recommend", "--gpu", gpu, "--model", model)["notes"]["own"]
@@ -89,6 +90,7 @@ def test_s01_settings_by_gpu(gpu: str, model: str, settings: tuple[int, ...], ef
     assert (row["effective_batch"], row["settings"]["inference.batch_size"]) == (effective, inference)
 
 
+@pytest.mark.exhaustive
 def test_s01_t5_large_and_the_conflict_on_the_rtx_4090() -> None:
     (large,) = kb_json("recommend", "--gpu", "rtx-3090", "--model", "t5-large")["notes"]["own"]
     assert [large["settings"][name] for name in (TRAIN, EVALUATE, WORKERS)] == [12, 16, 16]

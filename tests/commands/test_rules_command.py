@@ -174,6 +174,7 @@ def test_every_unknown_name_of_an_entry_is_told_at_once_with_the_one_that_was_me
         assert run.returncode == 2 and words in run.stderr, run.stderr
 
 
+@pytest.mark.exhaustive
 def test_a_remedys_examples_are_run_too(whole_folder: Path) -> None:
     path = whole_folder / "remedies" / "broken-pipe.yaml"
     path.write_text(path.read_text("utf-8").replace("expect: silent", "expect: found"), "utf-8")

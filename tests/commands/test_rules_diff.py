@@ -251,6 +251,7 @@ def test_nothing_is_compared_where_nothing_can_differ() -> None:
     assert flips.preset_rows > 0
 
 
+@pytest.mark.exhaustive
 def test_a_smaller_gpu_flips_recommendations_and_verdicts() -> None:
     gpus = dict(NOW.catalog.gpus)
     gpus["rtx-3090"] = gpus["rtx-3090"]._replace(memory_total=8 * GIB)
@@ -264,6 +265,7 @@ def test_a_smaller_gpu_flips_recommendations_and_verdicts() -> None:
     assert any(flip.after == "oom" and flip.before != "oom" for flip in flips.verdicts)
 
 
+@pytest.mark.exhaustive
 def test_a_rule_that_is_new_flips_findings_on_the_notes_rows() -> None:
     fired = {
         flip.rule for flip in flips_of(SHALLOW._replace(catalog=SHALLOW.catalog._replace(rules={})), SHALLOW).findings
@@ -323,6 +325,7 @@ def test_the_workflow_posts_with_no_more_rights_than_it_needs() -> None:
     assert not any("${{" in script for script in scripts)
 
 
+@pytest.mark.exhaustive
 def test_where_all_pairs_may_differ_a_sample_is_asked_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 8
     monkeypatch.setattr(rule_flips, "MOST_PAIRS", most)

@@ -43,6 +43,7 @@ def git(folder: Path, *arguments: str) -> str:
     return call(["git", *identity, *arguments], folder)
 
 
+@pytest.mark.exhaustive
 def test_the_pre_commit_hooks_find_and_fix(project: Path, sdist_source: Path, tmp_path: Path) -> None:
     if importlib.util.find_spec("pre_commit") is None:
         missing("pre-commit is not installed: make test installs it")
@@ -263,6 +264,7 @@ def run_in_gitlab(project: Path, kb: Path, code: int) -> list[Path]:
     return [project / job["artifacts"]["reports"][kind] for kind in ("codequality", "junit")]
 
 
+@pytest.mark.exhaustive
 def test_the_gitlab_template_reports_and_fails(project: Path, wheel: Path) -> None:
     quality, junit = run_in_gitlab(project, wheel, code=1)
     assert "t5-fp16-overflow" in {entry["check_name"] for entry in json.loads(quality.read_text("utf-8"))}

@@ -12,6 +12,7 @@ import pytest
 import kb
 from catalog_sample import CATALOG
 from command_runs import run_kb as command
+from effort import few
 from kb.core.result import UnitResult
 from kb.integrations import browser
 from kb.integrations.editor.session import Session
@@ -50,7 +51,7 @@ Numbers = tuple[set[tuple[str, str, int]], Mapping[str, Any] | None]
 
 
 # where not even the process alone stays within the share to use; where one worker does; where the cores decide
-@pytest.mark.parametrize("memory", ["4GB", "9GB", "60GB"])
+@pytest.mark.parametrize("memory", few(["4GB", "9GB", "60GB"]))
 def test_the_workers_that_a_fix_writes_are_those_recommended_and_planned(memory: str, tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(RUN)

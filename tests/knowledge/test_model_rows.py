@@ -182,6 +182,7 @@ def test_row_lists_every_source_it_cites(row: dict[str, Any]) -> None:
     assert cited <= set(row["sources"]) <= set(SOURCES)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.torch
 @pytest.mark.long
 def test_built_model_has_the_parameters_of_its_row() -> None:

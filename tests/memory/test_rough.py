@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import memory_sample as sample
+from effort import few
 from kb.core.setup import TrainingSetup
 from kb.memory import architecture_from_config, predict
 from kb.memory.engine.follow import Run, counted
@@ -32,7 +33,7 @@ GEMMA3 = {
 NO_CONTEXT = Context(0, 0, 0)
 
 
-@pytest.mark.parametrize("kind", TRACES)
+@pytest.mark.parametrize("kind", few(TRACES, 3))
 @pytest.mark.long
 def test_rough_answers_agree_with_traces_of_the_real_code(kind: str) -> None:
     errors = {}
@@ -46,7 +47,9 @@ def test_rough_answers_agree_with_traces_of_the_real_code(kind: str) -> None:
     assert mean(map(abs, errors.values())) <= 0.015
 
 
-@pytest.mark.parametrize("config", [sample.T5_BASE, sample.KOBART, GEMMA3], ids=lambda config: config["model_type"])
+@pytest.mark.parametrize(
+    "config", few([sample.T5_BASE, sample.KOBART, GEMMA3]), ids=lambda config: config["model_type"]
+)
 @pytest.mark.parametrize(
     "settings",
     [

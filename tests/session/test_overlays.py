@@ -365,6 +365,7 @@ def test_a_name_that_is_taken_is_told_once_at_its_place(project: Path, capsys: p
     assert f"{path}:2:7: 'RTX 4090' already means rtx-4090; take another name" in told
 
 
+@pytest.mark.exhaustive
 def test_the_python_api_takes_what_the_working_folder_lays_over(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"model_name_or_path": "acme/secret-1b", "per_device_train_batch_size": 8, "output_dir": "o"}
     assert kb.predict(config, "acme-card").verdict.status == "oom"

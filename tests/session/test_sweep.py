@@ -67,6 +67,7 @@ def summary(units: list[UnitResult]) -> dict[str, object]:
     return dict(finding.facts)
 
 
+@pytest.mark.exhaustive
 def test_the_worst_combination_comes_first_with_its_prediction(checker: FileChecker) -> None:
     units = checked(SWEEP, checker)
     worst = units[0]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from catalog_sample import load_catalog
+from effort import few
 from kb.advice.question import Question
 from kb.config.discovery import discover
 from kb.knowledge import load_words
@@ -85,7 +86,16 @@ def kb(still_kb: Path, tmp_path: Path) -> Runner:
     return runner
 
 
-@pytest.mark.parametrize("arguments", [("--quiet",), (), ("--format", "json")], ids=["quiet", "panels", "json"])
+@pytest.mark.parametrize(
+    "arguments",
+    few(
+        [
+            pytest.param(("--format", "json"), id="json"),
+            pytest.param((), id="panels"),
+            pytest.param(("--quiet",), id="quiet"),
+        ]
+    ),
+)
 def test_a_tree_is_told_alike_by_one_process_by_several_and_from_the_cache(kb: Runner, arguments: tuple[str]) -> None:
     # a run that keeps every result: statistics need them all, so compare with fewer files than make a tree
     alone = kb(*arguments, "--no-cache", "--jobs", 1).stdout
@@ -201,6 +211,7 @@ def _another_shape(table: Path) -> None:
             rows.execute("UPDATE results SET value = ?, check_sum = ? WHERE key = ?", (value, checked, key))
 
 
+@pytest.mark.exhaustive
 def test_a_damaged_cache_changes_nothing(kb: Runner) -> None:
     """A tree checked once, its cache laid there again before each damage."""
     right = kb("--quiet").stdout

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from effort import few
 from trainer_runs import arguments, collate, gpt2_model, require_trainer, rows, t5_model
 
 require_trainer()
@@ -103,7 +104,9 @@ def test_a_subclasss_own_log_is_not_emptied_by_kbs_record(tmp_path: Path) -> Non
     assert [record["gathered"] for record in trainer.state.log_history if "loss" in record] == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize(("lang", "sentence"), [("ko", "텐서가 호스트 메모리에 놓이므로"), ("en", "there is no GPU")])
+@pytest.mark.parametrize(
+    ("lang", "sentence"), few([("ko", "텐서가 호스트 메모리에 놓이므로"), ("en", "there is no GPU")])
+)
 def test_the_run_its_findings_and_its_prediction_are_said_once(
     lang: str, sentence: str, tmp_path: Path, said: pytest.LogCaptureFixture
 ) -> None:

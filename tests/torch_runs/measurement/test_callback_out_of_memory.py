@@ -121,6 +121,7 @@ trainer_of(Path(sys.argv[1]), failing(gpt2_model()), [KbCallback()]).train()
 """
 
 
+@pytest.mark.exhaustive
 def test_a_script_that_the_error_ends_leaves_the_diagnosis_behind(tmp_path: Path) -> None:
     here = Path(__file__).parent
     folders = (here, here.parents[1], here.parents[2] / "src")

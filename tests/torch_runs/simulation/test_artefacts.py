@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from effort import few
 from simulation_needs import require_simulator
 
 require_simulator()
@@ -76,8 +77,8 @@ def test_nothing_stays_patched_not_even_after_an_error() -> None:
     assert torch._C._dispatch_has_kernel_for_dispatch_key("aten::silu_backward", "CUDA") == kernel
 
 
-@pytest.mark.parametrize("checkpointed", [False, True], ids=["kept", "checkpointed"])
-@pytest.mark.parametrize("config", [T5, LLAMA], ids=["t5", "llama"])
+@pytest.mark.parametrize("checkpointed", few([True, False]), ids=["checkpointed", "kept"])
+@pytest.mark.parametrize("config", few([T5, LLAMA]), ids=["t5", "llama"])
 def test_gradients_are_added_in_place_where_real_tensors_are(
     config: dict[str, Any], checkpointed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

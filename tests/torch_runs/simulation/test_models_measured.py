@@ -66,8 +66,15 @@ def told(model: Any) -> tuple[str, list[tuple[Any, ...]]]:
     return f"{type(model).__name__} of {type(inner).__name__}", rows
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", MODELS)
+# Each model in one of the ways by turns, with --exhaustive in every way.
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        pytest.param(name, way, marks=[pytest.mark.exhaustive] if (number - at) % len(WAYS) else [])
+        for number, name in enumerate(MODELS)
+        for at, way in enumerate(WAYS)
+    ],
+)
 def test_the_simulator_and_a_trial_build_the_same_model(name: str, way: str) -> None:
     config, kind = MODELS[name]
     setup = SETUP._replace(**WAYS[way])

@@ -65,6 +65,7 @@ def bytes_of(tracer: Tracer, role: str) -> int:
     return most
 
 
+@pytest.mark.exhaustive
 def test_a_lora_step_measured_on_a_t4_is_met_to_the_byte() -> None:
     # Measured by fitcheck-llm 0.3.1 (PyPI, MIT) on a Tesla T4: SmolLM2-135M, LoRA r=32 on q, k, v, o, fp16, 2 × 512.
     setup = TrainingSetup(
@@ -127,16 +128,18 @@ def test_optimizers_keep_their_bytes_for_a_parameter(optim: str, states: float) 
 @pytest.mark.parametrize(
     "change",
     [
-        {"fp16": True, "attn_implementation": "eager"},
-        {"weights": "bf16", "attn_implementation": "flash", "padded": False},
-        {"bf16": True, "gradient_checkpointing": True, "use_reentrant": True},
-        {"gradient_accumulation_steps": 3},
-        {"method": "lora", "use_dora": True},
+        {"weights": "bf16", "attn_implementation": "flash", "padded": False, "gradient_accumulation_steps": 3},
+        {"method": "lora", "use_dora": True, "fp16": True, "attn_implementation": "eager"},
         {"method": "qlora", "bf16": True, "load_in_4bit": True, "gradient_checkpointing": True, "use_reentrant": True},
-        {"method": "lora", "load_in_8bit": True, "fp16": True},
         *(
             pytest.param(change, marks=pytest.mark.exhaustive, id=str(change))
             for change in (
+                {"fp16": True, "attn_implementation": "eager"},
+                {"weights": "bf16", "attn_implementation": "flash", "padded": False},
+                {"bf16": True, "gradient_checkpointing": True, "use_reentrant": True},
+                {"gradient_accumulation_steps": 3},
+                {"method": "lora", "use_dora": True},
+                {"method": "lora", "load_in_8bit": True, "fp16": True},
                 {"bf16": True},
                 {"weights": "bf16", "attn_implementation": "flash"},
                 {"bf16": True, "gradient_checkpointing": True},
@@ -172,6 +175,7 @@ def test_running_past_the_gpu_s_memory_is_told_with_the_amounts() -> None:
     assert raised.value.reserved <= 40 * MIB
 
 
+@pytest.mark.exhaustive
 def test_expandable_segments_reserve_no_more() -> None:
     peaks = []
     for expandable in (False, True):
