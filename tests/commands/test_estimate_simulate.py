@@ -103,6 +103,7 @@ def test_a_simulation_that_takes_too_long_leaves_the_prediction(model: Path) -> 
     assert any("1 s" in note for note in made["notes"]), made["notes"]
 
 
+@pytest.mark.exhaustive
 def test_a_simulation_that_takes_too_much_memory_leaves_the_prediction(model: Path) -> None:
     require_simulator()
     made = estimate("--model-config", model, *RUN, "--simulate", "--memory-limit", "40MB")

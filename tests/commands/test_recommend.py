@@ -163,6 +163,7 @@ def test_gradient_checkpointing_only_where_training_does_not_fit_without() -> No
     assert not found.training.attempts[0].fits(8, 1)
 
 
+@pytest.mark.exhaustive
 def test_methods_escalate_until_one_fits() -> None:
     names = [with_memory(gib).training.chosen.name for gib in (48, 24, 16, 5)]
     assert names == ["full", "full_checkpointing_8bit", "lora_checkpointing", "qlora_checkpointing"]
@@ -195,6 +196,7 @@ def test_workers_stay_within_cores_and_container_memory() -> None:
     assert (few.setup.dataloader_num_workers, few.training.workers_reason) == (4, "cores")
 
 
+@pytest.mark.exhaustive
 def test_unknown_cores_and_memory_leave_the_workers_open() -> None:
     run = kb("--model", "kobart", "--gpu", "t4", "--lang", "en")
     config = run.stdout.split("\n\n")[1]
@@ -317,7 +319,7 @@ def test_other_processes_hold_the_batch_to_the_trees() -> None:
     [
         ("--model", "eenzeenee", "--gpu", "v100-16gb"),
         ("--model", "mt5-xl", "--gpu", "rtx-3060-ti"),
-        ("--model", "mt5-xlsum", "--gpu", "rtx-4090", "--effective-batch", "24", "--cpus", "16"),
+        ("--model", "mt5-xlsum", "--gpu", "rtx-4090", "--lang", "en"),
         ("--model", "kobart", "--gpu", "t4", "--gpus", "4", "--effective-batch", "10"),
         ("--model", "kobart", "--gpu", "rtx-4090", "--task", "inference", "--folds", "5", "--set", "solar_api=true"),
         ("--model", "t5-3b", "--gpu", "t4", "--task", "inference"),
@@ -382,6 +384,7 @@ def test_a_way_that_is_only_offered_is_never_chosen() -> None:
         assert chosen is None or chosen.name not in OFFERED_ONLY
 
 
+@pytest.mark.exhaustive
 def test_of_several_gpus_it_says_that_it_writes_no_sharding() -> None:
     ways = ["--model", "llama-3.2-1b", "--gpu", "rtx-3060-12gb", "--method", "full", "--lang", "en"]
     several = " ".join(run_kb(*ways, "--gpus", 4, module="kb.recommend").stdout.split())

@@ -13,6 +13,7 @@ import pytest
 
 import warm_runs
 from catalog_sample import load_catalog, load_guide, shallow, shallow_catalog
+from effort import few
 from kb.advice import rule_flips
 from kb.advice.rule_diff import Edition, entries_of, readable_by_this_code
 from kb.advice.rule_flips import Flips, Recommended, flips_of
@@ -293,7 +294,7 @@ def _training(found: Recommended | None) -> Recommended | None:
     return found and found._replace(eval_batch=0, inference_batch=0)
 
 
-@pytest.mark.parametrize("language", ["ko", "en"])
+@pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_the_markdown_holds_tables_that_end(halved: tuple[Edition, Flips], language: str) -> None:
     after, flips = halved
     assert len(flips.recommendations) > MOST_ROWS

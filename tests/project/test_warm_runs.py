@@ -47,7 +47,7 @@ def warm(module: str, *arguments: object, cwd: Path, stdin: bytes = b"", **envir
         ("kb.check", DATA / "two_models.yaml", *BOX, "--format", "json"),
         ("kb.check", "-", *BOX),
         ("kb.estimate", "--model", "t5-base", "--gpu", "t4", "--batch", 4, "--lang", "ko"),
-        ("kb", "recommend", "--model", "mt5-base", "--gpu", "t4"),
+        ("kb", "recommend", "--model", "kobart", "--gpu", "t4"),
         ("kb.rules", "explain", "t5-fp16-overflow", "--lang", "en"),
         ("kb.plan", "--help"),
         ("kb", "--no-such-thing"),
