@@ -166,6 +166,7 @@ def test_a_file_that_a_config_names_counts_too(kb: Runner) -> None:
     assert kb("--format", "json", code=None).stdout == kb("--format", "json", "--no-cache", code=None).stdout
 
 
+@pytest.mark.exhaustive
 def test_a_hydra_group_file_counts_too(kb: Runner) -> None:
     (kb.tree / "conf" / "training").mkdir(parents=True)
     (kb.tree / "conf" / "config.yaml").write_text("defaults:\n  - training: a\n  - _self_\nmodel: {name: t5-base}\n")
@@ -226,6 +227,7 @@ def test_a_damaged_cache_changes_nothing(kb: Runner) -> None:
         shutil.rmtree(kb.cache) if kb.cache.is_dir() else kb.cache.unlink()
 
 
+@pytest.mark.exhaustive
 def test_two_runs_at_once_are_both_right(kb: Runner, still_kb: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
