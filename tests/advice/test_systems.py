@@ -174,7 +174,7 @@ def test_s05_staged_reduction() -> None:
     assert order[:4] == ["workers", "eval-batch", "train-batch", "accumulation"]
 
 
-@pytest.mark.parametrize(("train", "said", "effective"), [(20, 80, 40), (16, 48, 32), (12, 48, 24)])
+@pytest.mark.parametrize(("train", "said", "effective"), few([(20, 80, 40), (16, 48, 32), (12, 48, 24)]))
 def test_s06_the_effective_batch_against_its_comment(train: int, said: int, effective: int, tmp_path: Path) -> None:
     finding = found_in(config(tmp_path, train=train, said=said), *BOX)["effective-batch-not-as-said"]
     assert f"The effective batch is {effective} " in finding["message"] and str(said) in finding["message"]
@@ -186,6 +186,7 @@ def test_s06_accumulation_that_holds_the_effective_batch() -> None:
     assert 40 % 12 and splits.exact[:2] == (Split(10, 4), Split(8, 5))
 
 
+@pytest.mark.exhaustive
 def test_s07_the_linter(tmp_path: Path) -> None:
     both = found_in(config(tmp_path, fp16="true", bf16="true"), *BOX[2:], "--gpu", "v100-16gb", "--notes")
     assert both["fp16-and-bf16-both"]["severity"] == "error"

@@ -105,6 +105,7 @@ def test_a_change_without_a_higher_version_is_a_finding(repository: Path) -> Non
     assert data["compared"]["asked"] == 0
 
 
+@pytest.mark.exhaustive
 def test_a_change_of_rules_and_of_a_gpu_in_both_languages(repository: Path) -> None:
     rule = repository / "rules" / FP16
     edit(rule, f"version: {VERSION}", f"version: {VERSION + 1}")

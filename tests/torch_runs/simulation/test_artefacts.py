@@ -77,6 +77,7 @@ def test_nothing_stays_patched_not_even_after_an_error() -> None:
     assert torch._C._dispatch_has_kernel_for_dispatch_key("aten::silu_backward", "CUDA") == kernel
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("checkpointed", few([True, False]), ids=["checkpointed", "kept"])
 @pytest.mark.parametrize("config", few([T5, LLAMA]), ids=["t5", "llama"])
 def test_gradients_are_added_in_place_where_real_tensors_are(

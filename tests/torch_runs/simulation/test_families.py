@@ -147,6 +147,7 @@ def test_a_grouped_product_is_one_output_with_padded_rows() -> None:
         assert grouped_product(tracer, rows.T, rows, offsets).shape == (4, 16, 16)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("config", "beams"),
     [
