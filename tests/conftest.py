@@ -8,6 +8,7 @@ import sys
 import tarfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -108,6 +109,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     more = {item for item in items if any(map(item.get_closest_marker, left))}
     config.hook.pytest_deselected(items=list(more))
     items[:] = [item for item in items if item not in more]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file's tests stay on one worker, and of all files that need torch: no other worker imports it."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByNeed(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path: str = super()._split_scope(nodeid)
+            return "torch" if "torch" in needs(config.rootpath / path) else path
+
+    return ByNeed(config, log)
 
 
 def pytest_collection_finish() -> None:

@@ -1,25 +1,28 @@
 """Kinds of models and ways to run them that have each failed once: small ones, in this process."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from simulation_needs import require_simulator
-
-require_simulator()
-
-from kb.core.setup import TrainingSetup  # noqa: E402
-from kb.torch_runs.simulation.job import (  # noqa: E402
+from kb.core.setup import TrainingSetup
+from kb.torch_runs.simulation.job import (
     BadJobError,
     BadModelError,
     Job,
 )
-from kb.torch_runs.simulation.kernels import efficient_scratch, grouped_product  # noqa: E402
-from kb.torch_runs.simulation.session import open_session  # noqa: E402
-from kb.torch_runs.simulation.simulator import Run, runs_of  # noqa: E402
-from kb.torch_runs.simulation.timeline import peaks_of  # noqa: E402
-from kb.torch_runs.simulation.torch_modules import torch  # noqa: E402
+from simulation_needs import require_simulator
+from torch_later import imported_where_run
+
+if TYPE_CHECKING:
+    from kb.torch_runs.simulation.kernels import efficient_scratch, grouped_product
+    from kb.torch_runs.simulation.session import open_session
+    from kb.torch_runs.simulation.simulator import Run, runs_of
+    from kb.torch_runs.simulation.timeline import peaks_of
+    from kb.torch_runs.simulation.torch_modules import torch
+imported = imported_where_run(globals(), require_simulator)
 
 T4, V100, AMPERE = (7, 5), (7, 0), (8, 6)
 ENCODER = {

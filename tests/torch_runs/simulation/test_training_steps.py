@@ -1,21 +1,24 @@
 """Whole training steps on fake tensors: a run measured on a GPU, optimizers, precisions, methods, and running out."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kb.core.setup import TrainingSetup
+from kb.memory.engine.allocator import MIB, OutOfMemory
+from kb.torch_runs.simulation.job import BadJobError, BadModelError, RemoteCodeError
 from simulation_needs import require_simulator
+from torch_later import imported_where_run
 
-require_simulator()
-
-from kb.core.setup import TrainingSetup  # noqa: E402
-from kb.memory.engine.allocator import MIB, OutOfMemory  # noqa: E402
-from kb.torch_runs.simulation.job import BadJobError, BadModelError, RemoteCodeError  # noqa: E402
-from kb.torch_runs.simulation.loading import build_model  # noqa: E402
-from kb.torch_runs.simulation.session import open_session  # noqa: E402
-from kb.torch_runs.simulation.torch_modules import torch  # noqa: E402
-from kb.torch_runs.simulation.tracer import Tracer  # noqa: E402
-from kb.torch_runs.simulation.training import as_accelerate, train  # noqa: E402
+if TYPE_CHECKING:
+    from kb.torch_runs.simulation.loading import build_model
+    from kb.torch_runs.simulation.session import open_session
+    from kb.torch_runs.simulation.torch_modules import torch
+    from kb.torch_runs.simulation.tracer import Tracer
+    from kb.torch_runs.simulation.training import as_accelerate, train
+imported = imported_where_run(globals(), require_simulator)
 
 AMPERE = (8, 6)
 LLAMA = {
