@@ -35,6 +35,7 @@ def runs_of(text: str, gpu: str) -> tuple[UnitResult, int]:
     return result, sum(cache.cache_info().misses for cache in caches)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "more", "gpu", "most"),
     [

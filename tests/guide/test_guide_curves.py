@@ -67,6 +67,7 @@ def test_a_map_is_of_the_first_way_in_which_anything_fits() -> None:
     assert smaller is None or smaller.way != "full"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["deberta-v3-small", "whisper-tiny"])
 def test_models_of_every_family_are_on_the_table(name: str) -> None:
     row = fit_of(CATALOG.models[name], CATALOG.gpus["rtx-4090"], CATALOG.constants)

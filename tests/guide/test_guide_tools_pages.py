@@ -144,6 +144,7 @@ def test_a_remedys_conditions_stand_in_words(language: str) -> None:
     assert seen > 50
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("language", ["ko", "en"])
 def test_a_remedys_values_stand_in_words(language: str) -> None:
     library, worked_out = load_library(language), 0

@@ -96,6 +96,7 @@ def test_a_config_of_a_grid_is_told_as_it_is_alone(name: str) -> None:
         assert row == kb.predict_many([config], BOX)[0], config
 
 
+@pytest.mark.long
 def test_configs_that_differ_in_numbers_alone_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[dict[str, Any]] = []
     row = many._row

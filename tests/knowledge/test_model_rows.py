@@ -138,6 +138,7 @@ def schema() -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(found)
 
 
+@pytest.mark.long
 @each_row
 def test_row_matches_its_schema(row: dict[str, Any], schema: jsonschema.Draft202012Validator) -> None:
     schema.validate(row)

@@ -116,6 +116,7 @@ def test_what_is_written_of_a_deep_model_is_what_it_asks_for(name: str, options:
 
 
 # Each family in one of the three ways by turns; with --exhaustive in all.
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "method"),
     [
@@ -140,6 +141,7 @@ def test_common_runs_of_every_family_are_written(name: str, method: str) -> None
         same(one, other)
 
 
+@pytest.mark.long
 def test_batches_of_varied_lengths_are_written() -> None:
     setup, architecture = setup_of({"bf16": True}), architecture_from_config(CONFIGS["llama"])
     lengths = (100, 37, 211, 64, 180)

@@ -38,6 +38,7 @@ def found(row: dict[str, Any]) -> dict[str, tuple[int, int]]:
     return {name: (peak.allocated, peak.reserved) for each in recordings for name, peak in each.phases.items()}
 
 
+@pytest.mark.long
 def test_runs_take_what_they_took_on_an_h100(pytestconfig: pytest.Config) -> None:
     rows = ROWS if pytestconfig.getoption("--exhaustive") else ROWS[::EVERY]
     allocated, reserved = [], []
@@ -109,6 +110,7 @@ def preference_setup(row: dict[str, Any]) -> TrainingSetup:
     )
 
 
+@pytest.mark.long
 def test_a_loss_of_answers_takes_what_it_took_on_an_h100() -> None:
     """Two thirds of each sample are its prompt, which the loss does not read."""
     errors = {0: [], 1: []}

@@ -30,6 +30,7 @@ def measured(setup: TrainingSetup, **more: Any) -> dict[str, int]:
     return dict(host(setup, **more).measured)
 
 
+@pytest.mark.long
 def test_both_ends_are_sums_of_their_terms() -> None:
     found = host()
     assert sum(term.bytes for term in found.terms) == found.peak_bytes
@@ -62,6 +63,7 @@ def test_a_floor_over_the_limit_is_out_of_memory_even_without_workers() -> None:
     assert found.status == "oom"
 
 
+@pytest.mark.long
 def test_gpu_batches_do_not_change_the_host() -> None:
     unpinned = sample.MT5_QLORA._replace(dataloader_pin_memory=False)
     assert host(unpinned).peak_bytes == host(unpinned._replace(per_device_eval_batch_size=64)).peak_bytes
@@ -73,6 +75,7 @@ def test_a_large_checkpoint_can_decide_without_workers() -> None:
     assert "model_load" not in dict(found.measured)  # safetensors are mapped
 
 
+@pytest.mark.long
 def test_offloaded_states_and_gathered_predictions_are_counted() -> None:
     plain = host(TrainingSetup())
     offloaded = host(TrainingSetup(zero_stage=2, offload_optimizer=True))

@@ -70,6 +70,7 @@ def test_five_folds_alive_together_need_what_the_notes_saw(batch: int, five_fold
     assert used / GB == pytest.approx(five_folds_gb, rel=0.04)
 
 
+@pytest.mark.long
 def test_the_config_that_ran_is_not_called_out_of_memory() -> None:
     found = report(sample.MT5_BASE, sample.MT5_QLORA, host_limit_bytes=60 * GB)
     train = found.phase("train")

@@ -76,6 +76,7 @@ def run(config: dict[str, Any], **settings: Any) -> Run:
     return Run(counted(TrainingSetup(bf16=True, **settings)), architecture_from_config(config), CAPABILITY)
 
 
+@pytest.mark.long
 def test_lines_by_the_batch_say_what_each_batch_says() -> None:
     asked = run(sample.T5_BASE, do_eval=True, predict_with_generate=True)
     found = lines(asked)
@@ -99,6 +100,7 @@ def test_kinds_of_layers_are_counted() -> None:
     assert list(kinds_of(architecture_from_config(sample.T5_BASE)).values()) == [12, 12]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layers", [600, 10**6])
 def test_any_number_of_layers_is_answered(layers: int) -> None:
     deep = architecture_from_config(sample.T5_BASE)._replace(encoder_layers=layers, decoder_layers=layers)
@@ -109,6 +111,7 @@ def test_any_number_of_layers_is_answered(layers: int) -> None:
     assert train.peak_allocated_bytes > 16 * layers * 7 * 10**6  # a layer of each kind has more parameters than these
 
 
+@pytest.mark.long
 @given(
     st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**4)), min_size=1, max_size=30),
     st.integers(1, 5000),
@@ -122,6 +125,7 @@ def test_the_highest_lines_are_the_highest_for_every_batch(given_lines: list[tup
     )
 
 
+@pytest.mark.long
 @given(
     st.lists(st.integers(1, 50), max_size=8),
     st.lists(st.integers(51, 90), min_size=5, max_size=12, unique=True),

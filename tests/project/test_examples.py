@@ -44,6 +44,7 @@ def test_every_example_is_documented_and_tested() -> None:
     assert files == set(FAULTS) == set(documented())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAULTS)
 def test_an_example_ends_as_documented(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = main([str(EXAMPLES / name), *MACHINE, "--format", "json"])

@@ -120,6 +120,7 @@ def glossary() -> dict[str, dict[str, object]]:
     return terms
 
 
+@pytest.mark.long
 @for_every(glossary())
 def test_texts_keep_to_the_glossary(entry: dict[str, Any]) -> None:
     allowed = [entry["ko"], *entry.get("also_ko", [])]
