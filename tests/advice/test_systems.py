@@ -80,6 +80,7 @@ def causes(log: str, *arguments: object) -> list[dict[str, Any]]:
 # --- S1 to S3: what to set, and what it takes -------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("gpu", "model", "settings", "effective", "inference"),
     few([("v100-16gb", "mt5-xlsum", (1, 2, 4), 4, 2), ("a100-40gb", "eenzeenee", (8, 8, 2), 16, 16)]),

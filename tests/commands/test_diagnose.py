@@ -269,6 +269,7 @@ def growth(expression: re.Pattern[str], line: str) -> float:
     return times[0] / max(times[1], 1e-6)
 
 
+@pytest.mark.exhaustive
 def test_no_expression_takes_more_than_linear_time_on_a_line_made_to_slow_it() -> None:
     """On 30,000 characters; what is over in 30 ms cannot be told from noise, and is fast enough as it is."""
     slow = []

@@ -151,6 +151,7 @@ def test_a_config_has_the_prediction_that_kb_check_has(name: str) -> None:
     assert run.returncode == ("oom" in (made["verdict"]["status"],) or made["host"]["low_bytes"] > 60 * GB)
 
 
+@pytest.mark.exhaustive
 def test_every_section_is_a_run_and_one_can_be_chosen(tmp_path: Path) -> None:
     path = tmp_path / "sections.yaml"
     section = "{general: {model_name: google/mt5-base}, training: {per_device_train_batch_size: %d, bf16: true}}"

@@ -129,6 +129,7 @@ def test_a_plan_pasted_into_the_file_does_what_it_says(seed: int) -> None:
         assert each.kept, (each.text, each.pasted, each.new_errors)
 
 
+@pytest.mark.exhaustive
 def test_other_faults_are_mended_first_and_counted_with(tmp_path: Path) -> None:
     path = tmp_path / "train.yaml"
     path.write_text(

@@ -119,6 +119,7 @@ def test_the_notes_contradict_one_another_on_the_rtx_4090() -> None:
     assert found.training.report.verdict.status == "fits"
 
 
+@pytest.mark.exhaustive
 def test_the_conflict_is_said_with_which_to_use() -> None:
     text = kb("--model", "mt5-xlsum", "--gpu", "rtx-4090", "--lang", "en").stdout
     assert "contradict" in text
@@ -141,6 +142,7 @@ def test_t5_is_never_recommended_in_fp16(model: str, gpu: str) -> None:
     assert not setup.bf16
 
 
+@pytest.mark.exhaustive
 def test_bart_before_ampere_gets_fp16_and_ampere_gets_bf16() -> None:
     assert recommend("kobart", "t4").setup.fp16
     assert recommend("kobart", "rtx-3090").setup.bf16
@@ -319,7 +321,7 @@ def test_other_processes_hold_the_batch_to_the_trees() -> None:
     [
         ("--model", "eenzeenee", "--gpu", "v100-16gb"),
         ("--model", "mt5-xl", "--gpu", "rtx-3060-ti"),
-        ("--model", "mt5-xlsum", "--gpu", "rtx-4090", "--lang", "en"),
+        pytest.param(("--model", "mt5-xlsum", "--gpu", "rtx-4090"), marks=pytest.mark.exhaustive),
         ("--model", "kobart", "--gpu", "t4", "--gpus", "4", "--effective-batch", "10"),
         ("--model", "kobart", "--gpu", "rtx-4090", "--task", "inference", "--folds", "5", "--set", "solar_api=true"),
         ("--model", "t5-3b", "--gpu", "t4", "--task", "inference"),

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from effort import EXHAUSTIVE
 from packages import BEING_WRITTEN, CONSTRAINED, ROOT, call, missing
 from yaml_file import read_yaml
 
@@ -171,8 +172,13 @@ def pull_request(fork: bool = False) -> dict[str, Any]:
     }
 
 
-def test_the_action_annotates_uploads_comments_and_fails(project: Path, wheel: Path, tmp_path: Path) -> None:
+def test_the_action_annotates_uploads_comments_and_fails(
+    project: Path, wheel: Path, installed: Path, tmp_path: Path
+) -> None:
+    """Its first step, which installs kb as `installed` does, runs with --exhaustive."""
     runner = Runner(tmp_path / "runner", project, {"package": str(wheel), "gpu": "rtx-3090"}, pull_request())
+    if not EXHAUSTIVE:
+        runner.use(installed)
     assert runner.run() == 1
     log = (runner.temp / "log").read_text()
     assert "::error file=configs/train.yaml,line=3," in log

@@ -102,6 +102,7 @@ def test_random_numbers_are_not_those_of_the_process_before(tmp_path: Path) -> N
     assert warm("dice", cwd=tmp_path)[1] != warm("dice", cwd=tmp_path)[1]
 
 
+@pytest.mark.exhaustive
 @needs_fork
 def test_one_that_takes_too_long_is_ended_and_the_next_one_runs(tmp_path: Path) -> None:
     (tmp_path / "long.py").write_text(

@@ -232,6 +232,7 @@ def test_just_below_is_below(version: tuple[int, ...]) -> None:
     assert ProjectRelease("torch", f"<{'.'.join(map(str, version))}", None, "ranged").allows(below)
 
 
+@pytest.mark.exhaustive
 def test_what_is_only_likely_warns_and_says_so(tmp_path: Path) -> None:
     """The low end fits and the prediction does not: no error, and no sentence that even the low end is over."""
     text = (

@@ -143,6 +143,7 @@ def test_what_stands_in_many_files_is_told_once_with_its_places(kb: Runner) -> N
     assert "\x1d" not in told
 
 
+@pytest.mark.exhaustive
 def test_a_changed_file_and_other_options_are_checked_anew(kb: Runner) -> None:
     kb("--quiet")
     (kb.tree / "run-00.yaml").write_text("model_name_or_path: google/mt5-small\nper_device_train_batch_size: 3\n")
