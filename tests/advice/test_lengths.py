@@ -92,6 +92,7 @@ def test_config_for_an_encoder_has_one_length_and_no_generation() -> None:
     assert setup_of(text).max_source_length == 512
 
 
+@pytest.mark.long
 def test_config_for_a_decoder_names_what_it_generates() -> None:
     text = config_yaml(recommended("llama-3.2-1b", "a100-80gb"), Words("ko", load_words("ko"), CATALOG.facts))
     assert text is not None

@@ -123,6 +123,7 @@ def test_configs_that_differ_in_numbers_alone_are_read_once(monkeypatch: pytest.
     assert len({(each["process_used_bytes"], each["train_batch"]) for each in rows}) == 8
 
 
+@pytest.mark.long
 def test_of_trl_neither_rank_nor_epochs_nor_names_keep_configs_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Mapping[str, Any]] = []
     row = many._row

@@ -81,6 +81,7 @@ def test_the_config_that_ran_is_not_called_out_of_memory() -> None:
     assert (found.verdict.phase, found.verdict.term) == ("generate", "kv_cache_cross")
 
 
+@pytest.mark.long
 def test_terms_add_up_to_the_peak_in_every_phase() -> None:
     for setup in (sample.MT5_QLORA, sample.MT5_QLORA._replace(method="full", load_in_4bit=False)):
         for phase in report(sample.MT5_BASE, setup).phases:
