@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from kb.knowledge import load_catalog
 from kb.memory import answers
 from kb.session.cache import Predictions
 from packages import CONSTRAINED, ROOT, build, call, made_once, missing
@@ -79,6 +80,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Modules ask for it where they are imported (``effort``), by every worker of pytest."""
     if config.getoption("--exhaustive"):
         os.environ["KB_EXHAUSTIVE"] = "1"
+    if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
+        load_catalog()  # what the rules are compiled to, before each worker would make it for itself
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
