@@ -38,7 +38,7 @@ export PYTHONNOUSERSITE := 1
 help:
 	@echo 'make demo         install into $(VENV)/ and check the configs in examples/'
 	@echo 'make test         install what the tests need, then run them (ARGS="-k name" narrows; WORKERS=4 at once)'
-	@echo 'make test-exhaustive  also those that are many of a kind, and more examples of each property'
+	@echo 'make test-exhaustive  also the other cases of each kind, and more examples of each property'
 	@echo 'make test-site    build the whole site for its tests and read every page, link and table of it'
 	@echo 'make quick        the tests that need no torch, browser, wheel or process: under a minute'
 	@echo 'make lint         ruff (lint and format), vulture (dead code) and mypy --strict'
@@ -87,7 +87,8 @@ demo: $(DEMO)
 	  echo 'Now yours: $(VENV)/$(BIN)/kb check your-config.yaml --gpu rtx-3090'; \
 	else echo "The demo failed: findings and exit code 1 were expected, not $$code." >&2; exit 1; fi
 
-# A file's tests stay together, since some share what takes long to make, in the order that tests/conftest.py gives.
+# A file's tests stay together, since some share what takes long to make, in the order that tests/conftest.py gives; those
+# of all files that need torch too.
 # Many wait, for a program or a page: four workers keep two cores busy; each more collects all tests once more.
 WORKERS ?= 4
 SPREAD = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder

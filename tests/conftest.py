@@ -8,10 +8,12 @@ import sys
 import tarfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from kb.knowledge import load_catalog
 from kb.memory import answers
 from kb.session.cache import Predictions
 from packages import CONSTRAINED, ROOT, build, call, made_once, missing
@@ -78,6 +80,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Modules ask for it where they are imported (``effort``), by every worker of pytest."""
     if config.getoption("--exhaustive"):
         os.environ["KB_EXHAUSTIVE"] = "1"
+    if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
+        load_catalog()  # what the rules are compiled to, before each worker would make it for itself
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -108,6 +112,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     more = {item for item in items if any(map(item.get_closest_marker, left))}
     config.hook.pytest_deselected(items=list(more))
     items[:] = [item for item in items if item not in more]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file's tests stay on one worker, and of all files that need torch: no other worker imports it."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByNeed(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path: str = super()._split_scope(nodeid)
+            return "torch" if "torch" in needs(config.rootpath / path) else path
+
+    return ByNeed(config, log)
 
 
 def pytest_collection_finish() -> None:

@@ -36,6 +36,8 @@ class Browser:
         """Open a page of the site afresh; ``before`` is a script that runs ahead of its own."""
         if self.driver.current_url.partition("#")[0] == (self.server.address + path).partition("#")[0]:
             self.driver.get("about:blank")  # an address that differs in its fragment alone would not load again
+        elif dark:  # the page that is left would note the scheme that it is shown in, for the next one
+            self.driver.get("about:blank")
         self.forget()
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self._tell("Emulation.setEmulatedMedia", features=scheme)

@@ -167,6 +167,7 @@ def test_fewer_workers_fit_a_smaller_container() -> None:
     assert large > small >= 0
 
 
+@pytest.mark.long
 def test_every_fact_of_the_vocabulary_has_an_answer_or_a_need() -> None:
     """No name is left without a provider that understands it."""
     for text in (

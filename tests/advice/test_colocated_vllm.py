@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from command_runs import run_kb
+from effort import few
 
 GRPO = (
     "model_name_or_path: Qwen/Qwen2.5-3B\ndataset_name: trl-lib/tldr\nreward_funcs: [accuracy_reward]\nuse_peft: true\n"
@@ -36,15 +37,22 @@ def terms(file: dict[str, Any], phase: str) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     ("release", "said", "expected"),
-    [
-        ("1.16", "vllm_gpu_memory_utilization: 0.3\n", ["colocated-vllm-length-over-cache"]),  # 32,768 of the model
-        ("1.16", "vllm_gpu_memory_utilization: 0.3\nvllm_max_model_length: 2048\n", []),
-        ("0.19", "vllm_gpu_memory_utilization: 0.3\nmax_prompt_length: 512\n", []),  # 512 + 512 tokens
-        ("1.16", "vllm_gpu_memory_utilization: 0.2\n", ["colocated-vllm-without-cache"]),
-        ("1.16", "vllm_gpu_memory_utilization: 0.2\nload_in_4bit: true\nvllm_max_model_length: 2048\n", []),
-        ("0.25", "vllm_gpu_memory_utilization: 0.2\nload_in_4bit: true\n", ["colocated-vllm-without-cache"]),
-        ("1.16", "vllm_gpu_memory_utilization: 0.2\nvllm_tensor_parallel_size: 2\nvllm_max_model_length: 2048\n", []),
-    ],
+    few(
+        [
+            ("1.16", "vllm_gpu_memory_utilization: 0.3\n", ["colocated-vllm-length-over-cache"]),  # 32,768 of the model
+            ("1.16", "vllm_gpu_memory_utilization: 0.3\nvllm_max_model_length: 2048\n", []),
+            ("0.19", "vllm_gpu_memory_utilization: 0.3\nmax_prompt_length: 512\n", []),  # 512 + 512 tokens
+            ("1.16", "vllm_gpu_memory_utilization: 0.2\n", ["colocated-vllm-without-cache"]),
+            ("1.16", "vllm_gpu_memory_utilization: 0.2\nload_in_4bit: true\nvllm_max_model_length: 2048\n", []),
+            ("0.25", "vllm_gpu_memory_utilization: 0.2\nload_in_4bit: true\n", ["colocated-vllm-without-cache"]),
+            (
+                "1.16",
+                "vllm_gpu_memory_utilization: 0.2\nvllm_tensor_parallel_size: 2\nvllm_max_model_length: 2048\n",
+                [],
+            ),
+        ],
+        3,
+    ),
     ids=["model's length", "shorter", "prompt and answer", "no cache", "packed", "not packed then", "split"],
 )
 def test_whether_it_starts_follows_the_release_and_the_share(

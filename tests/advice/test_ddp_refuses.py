@@ -7,6 +7,7 @@ import pytest
 
 import kb
 from command_runs import run_kb
+from effort import few
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
 
@@ -30,7 +31,9 @@ def said(path: Path, *options: str) -> dict[str, object]:
     return file
 
 
-@pytest.mark.parametrize(("lang", "named"), [("en", "such as model.vision_tower."), ("ko", "예: model.vision_tower.")])
+@pytest.mark.parametrize(
+    ("lang", "named"), few([("en", "such as model.vision_tower."), ("ko", "예: model.vision_tower.")])
+)
 def test_of_a_run_that_ddp_stops_the_note_says_so_and_which_parameters(tmp_path: Path, lang: str, named: str) -> None:
     path = tmp_path / "train.yaml"
     path.write_text(LLAVA, "utf-8")
@@ -42,7 +45,7 @@ def test_of_a_run_that_ddp_stops_the_note_says_so_and_which_parameters(tmp_path:
 
 @pytest.mark.parametrize(
     ("more", "gpus"),
-    [("", "1"), ("ddp_find_unused_parameters: true\n", "2"), ("freeze_vision_tower: true\n", "2")],
+    few([("ddp_find_unused_parameters: true\n", "2"), ("", "1"), ("freeze_vision_tower: true\n", "2")]),
 )
 def test_a_run_that_ddp_lets_through_is_predicted(tmp_path: Path, more: str, gpus: str) -> None:
     path = tmp_path / "train.yaml"

@@ -61,6 +61,7 @@ def test_positions_kept_for_padding_hold_no_tokens() -> None:
     assert longest_input(MODELS["llama-3.1-8b"]) is None
 
 
+@pytest.mark.long
 def test_one_row_of_tokens_has_no_target_length() -> None:
     assert not reads_target(MODELS["gpt2"].architecture)
     setup = setup_of("model_name_or_path: klue/bert-base\ndo_train: true\noutput_dir: out\n")
@@ -80,6 +81,7 @@ def test_bare_max_length_of_a_summarizer_is_not_its_input() -> None:
     assert setup_of(text).max_source_length == 1024
 
 
+@pytest.mark.long
 def test_config_for_an_encoder_has_one_length_and_no_generation() -> None:
     found = recommended("klue-roberta-base", "rtx-3090")
     text = config_yaml(found, Words("en", load_words("en"), CATALOG.facts))
@@ -90,6 +92,7 @@ def test_config_for_an_encoder_has_one_length_and_no_generation() -> None:
     assert setup_of(text).max_source_length == 512
 
 
+@pytest.mark.long
 def test_config_for_a_decoder_names_what_it_generates() -> None:
     text = config_yaml(recommended("llama-3.2-1b", "a100-80gb"), Words("ko", load_words("ko"), CATALOG.facts))
     assert text is not None

@@ -8,6 +8,7 @@ import pytest
 
 from catalog_sample import load_catalog
 from command_runs import run_kb
+from effort import few
 from kb.advice.project_lengths import largest_grid, most_tiled
 from kb.advice.question import Question
 from kb.core.model import Architecture
@@ -68,8 +69,8 @@ def test_how_large_images_are_is_assumed_aloud(text: str, facts: dict[str, Any],
 
 @pytest.mark.parametrize(
     ("lang", "one", "pixels"),
-    [("en", "one image", "images have up to 589,824 pixels"),
-     ("ko", "표본 하나에 이미지 한 장", "이미지 한 장이 최대 589,824픽셀")],
+    few([("en", "one image", "images have up to 589,824 pixels"),
+         ("ko", "표본 하나에 이미지 한 장", "이미지 한 장이 최대 589,824픽셀")]),
 )  # fmt: skip
 def test_what_is_assumed_of_images_is_said_in_words(tmp_path: Path, lang: str, one: str, pixels: str) -> None:
     path = tmp_path / "train.yaml"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from command_runs import run_kb
+from effort import few
 
 MODEL = "model_name_or_path: meta-llama/Llama-3.1-8B\n"
 TRL = (
@@ -42,21 +43,24 @@ def checked(folder: Path, config: str, pins: str = "") -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("config", "pins", "prepared", "half_tables", "trained_type"),
-    [
-        (TRL, "trl==0.12.1\n", True, True, "peft"),
-        (TRL, "trl==0.25.0\n", True, True, "peft"),
-        (TRL, "trl==0.26.0\n", False, False, "bf16"),
-        (TRL, "", False, False, "bf16"),
-        (TRL.replace("bf16: true", "fp16: true\nbf16: false"), "trl==0.12.1\n", True, False, "peft"),
-        (TRL + "precompute_ref_log_probs: true\n", "trl==0.28.0\n", True, True, "peft"),
-        (AXOLOTL, "", False, False, "peft"),
-        (FACTORY, "", False, False, "fp32"),
-        (FACTORY + "pure_bf16: true\n", "", False, False, "peft"),
-        (LORA, "peft==0.11.1\n", False, False, "bf16"),
-        (LORA, "peft==0.12.0\n", False, False, "peft"),
-        (LORA, "peft>=0.8\n", False, False, "peft"),
-        (LORA.replace("bfloat16", "float32"), "peft==0.11.1\n", False, False, "peft"),
-    ],
+    few(
+        [
+            (TRL, "trl==0.12.1\n", True, True, "peft"),
+            (TRL, "trl==0.25.0\n", True, True, "peft"),
+            (TRL, "trl==0.26.0\n", False, False, "bf16"),
+            (TRL, "", False, False, "bf16"),
+            (TRL.replace("bf16: true", "fp16: true\nbf16: false"), "trl==0.12.1\n", True, False, "peft"),
+            (TRL + "precompute_ref_log_probs: true\n", "trl==0.28.0\n", True, True, "peft"),
+            (AXOLOTL, "", False, False, "peft"),
+            (FACTORY, "", False, False, "fp32"),
+            (FACTORY + "pure_bf16: true\n", "", False, False, "peft"),
+            (LORA, "peft==0.11.1\n", False, False, "bf16"),
+            (LORA, "peft==0.12.0\n", False, False, "peft"),
+            (LORA, "peft>=0.8\n", False, False, "peft"),
+            (LORA.replace("bfloat16", "float32"), "peft==0.11.1\n", False, False, "peft"),
+        ],
+        5,
+    ),
 )
 def test_the_format_and_the_release_say_what_a_trainer_does(
     tmp_path: Path, config: str, pins: str, prepared: bool, half_tables: bool, trained_type: str

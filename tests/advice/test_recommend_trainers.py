@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from command_runs import run_kb
+from effort import few
 
 SMALL = ("--model", "Qwen/Qwen2.5-0.5B")
 
@@ -20,7 +21,7 @@ def recommended(*options: str, gpu: str = "rtx-3060-12gb", code: int = 0) -> dic
     return found
 
 
-@pytest.mark.parametrize("task", ["sft", "dpo", "kto", "grpo"])
+@pytest.mark.parametrize("task", few(["sft", "dpo", "grpo", "kto"], 2))
 def test_the_config_is_read_as_the_run_that_was_meant(tmp_path: Path, task: str) -> None:
     lengths = ("--gen-length", "64") if task == "grpo" else ("--seq-in", "256")  # prompts are as usual
     found = recommended("--task", task, "--method", "lora", *lengths)
@@ -42,7 +43,7 @@ def test_the_config_is_read_as_the_run_that_was_meant(tmp_path: Path, task: str)
         assert 8 % config["num_generations"] == 0
 
 
-@pytest.mark.parametrize(("task", "effective", "generations"), [("grpo", 12, 6), ("rloo", 9, 3)])
+@pytest.mark.parametrize(("task", "effective", "generations"), few([("grpo", 12, 6), ("rloo", 9, 3)]))
 def test_the_answers_of_a_prompt_divide_the_effective_batch(task: str, effective: int, generations: int) -> None:
     lengths = ("--seq-in", "64", "--gen-length", "64", "--method", "lora")
     found = recommended("--task", task, "--effective-batch", str(effective), *lengths, gpu="a100-80gb")
@@ -55,6 +56,7 @@ def test_kto_takes_two_samples_at_least() -> None:
     assert found["config"]["training.per_device_train_batch_size"] >= 2
 
 
+@pytest.mark.exhaustive
 def test_a_second_model_costs_full_training_what_adapters_do_without() -> None:
     """Of full training the reference is a copy; `orpo` has none."""
     takes = {
@@ -68,6 +70,7 @@ def test_a_second_model_costs_full_training_what_adapters_do_without() -> None:
     assert "full_offload" not in takes["dpo"]
 
 
+@pytest.mark.exhaustive
 def test_where_nothing_fits_a_larger_gpu_is_named_among_those_that_can_be_told() -> None:
     """GPUs before Ampere take another attention kernel for bf16, which nobody follows: they are left out."""
     found = recommended("--task", "dpo", "--model", "Qwen/Qwen2.5-7B", "--method", "full", code=1)

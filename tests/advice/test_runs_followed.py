@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from catalog_sample import CATALOG, machine
+from effort import few
 from kb.advice.check import Checker
 from kb.advice.memory_facts import PredictedFacts
 from kb.config.reader import read_units
@@ -34,6 +35,7 @@ def runs_of(text: str, gpu: str) -> tuple[UnitResult, int]:
     return result, sum(cache.cache_info().misses for cache in caches)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "more", "gpu", "most"),
     [
@@ -52,7 +54,7 @@ def test_a_check_follows_few_runs(model: str, more: str, gpu: str, most: int) ->
     assert runs <= most
 
 
-@pytest.mark.parametrize("gpu", ["rtx-3060-12gb", "rtx-3090", "a100-40gb", "h100-80gb"])
+@pytest.mark.parametrize("gpu", few(["rtx-3060-12gb", "rtx-3090", "a100-40gb", "h100-80gb"]))
 @pytest.mark.parametrize("more", ["", ADAPTED, "bf16: true\nload_in_4bit: true\nuse_peft: true\n"])
 @pytest.mark.parametrize("vllm", ["server", "colocate"])
 def test_what_is_over_by_its_weights_alone_is_out_of_memory_by_the_whole_prediction(

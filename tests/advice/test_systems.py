@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from catalog_sample import load_catalog, load_guide
+from effort import few
 from kb.advice.batches import Ceiling, Seen, Split, seek, splits_of, tried_by_accelerate
 from kb.advice.decision import walk
 from kb.advice.formulas import ramp, work_out
@@ -79,9 +80,10 @@ def causes(log: str, *arguments: object) -> list[dict[str, Any]]:
 # --- S1 to S3: what to set, and what it takes -------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("gpu", "model", "settings", "effective", "inference"),
-    [("v100-16gb", "mt5-xlsum", (1, 2, 4), 4, 2), ("a100-40gb", "eenzeenee", (8, 8, 2), 16, 16)],
+    few([("v100-16gb", "mt5-xlsum", (1, 2, 4), 4, 2), ("a100-40gb", "eenzeenee", (8, 8, 2), 16, 16)]),
 )
 def test_s01_settings_by_gpu(gpu: str, model: str, settings: tuple[int, ...], effective: int, inference: int) -> None:
     (row,) = kb_json("recommend", "--gpu", gpu, "--model", model)["notes"]["own"]
@@ -89,6 +91,7 @@ def test_s01_settings_by_gpu(gpu: str, model: str, settings: tuple[int, ...], ef
     assert (row["effective_batch"], row["settings"]["inference.batch_size"]) == (effective, inference)
 
 
+@pytest.mark.exhaustive
 def test_s01_t5_large_and_the_conflict_on_the_rtx_4090() -> None:
     (large,) = kb_json("recommend", "--gpu", "rtx-3090", "--model", "t5-large")["notes"]["own"]
     assert [large["settings"][name] for name in (TRAIN, EVALUATE, WORKERS)] == [12, 16, 16]
@@ -172,7 +175,7 @@ def test_s05_staged_reduction() -> None:
     assert order[:4] == ["workers", "eval-batch", "train-batch", "accumulation"]
 
 
-@pytest.mark.parametrize(("train", "said", "effective"), [(20, 80, 40), (16, 48, 32), (12, 48, 24)])
+@pytest.mark.parametrize(("train", "said", "effective"), few([(20, 80, 40), (16, 48, 32), (12, 48, 24)]))
 def test_s06_the_effective_batch_against_its_comment(train: int, said: int, effective: int, tmp_path: Path) -> None:
     finding = found_in(config(tmp_path, train=train, said=said), *BOX)["effective-batch-not-as-said"]
     assert f"The effective batch is {effective} " in finding["message"] and str(said) in finding["message"]
@@ -184,6 +187,7 @@ def test_s06_accumulation_that_holds_the_effective_batch() -> None:
     assert 40 % 12 and splits.exact[:2] == (Split(10, 4), Split(8, 5))
 
 
+@pytest.mark.exhaustive
 def test_s07_the_linter(tmp_path: Path) -> None:
     both = found_in(config(tmp_path, fp16="true", bf16="true"), *BOX[2:], "--gpu", "v100-16gb", "--notes")
     assert both["fp16-and-bf16-both"]["severity"] == "error"

@@ -173,6 +173,7 @@ def test_a_checkpoint_in_another_format_is_named(name: str) -> None:
     assert checked(unit, model=CATALOG.models["qwen2.5-7b"]).note == "not_modelled"
 
 
+@pytest.mark.long
 def test_an_optimizer_matters_only_to_training() -> None:
     assert config("optim: galore_adamw\ndo_train: false\ndo_eval: true").prediction is not None
 
@@ -283,6 +284,7 @@ def test_experts_are_packed_before_transformers_5() -> None:
     assert "transformers.release" not in [each.name for each in newer.setup.assumed]
 
 
+@pytest.mark.long
 def test_which_release_packs_experts_is_assumed_where_nothing_says_it() -> None:
     (assumed,) = [each for each in mixture().setup.assumed if each.name == "transformers.release"]
     assert assumed.reason == "experts_left_whole"
@@ -332,6 +334,7 @@ fsdp_config: {fsdp_version: 1, transformer_layer_cls_to_wrap: Qwen2DecoderLayer}
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("language", ["ko", "en"])
 def test_what_only_raises_a_figure_is_never_called_the_least(language: str) -> None:
     """Liger's loss under FSDP is counted with whole logits: more than the run takes, so that no low end is known."""

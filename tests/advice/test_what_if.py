@@ -31,6 +31,7 @@ def test_what_the_run_has_is_not_offered_again() -> None:
     assert not any(written.startswith("per_device_train_batch_size") for written in found)
 
 
+@pytest.mark.long
 def test_an_adapter_s_base_in_bf16_and_a_loss_in_pieces_are_offered_where_they_help() -> None:
     found = savings(TrainingSetup(per_device_train_batch_size=4, method="lora", bf16=True), "smollm2-135m")
     assert found["dtype: bfloat16"].bytes > 2 * 100_000_000  # half of the weights, and their copies under autocast
@@ -45,6 +46,7 @@ def test_half_the_batch_keeps_the_effective_one() -> None:
     assert found[written].peak_bytes - half[written].peak_bytes == pytest.approx(half[written].bytes, rel=0.01)
 
 
+@pytest.mark.long
 def test_a_preference_run_can_compute_its_reference_ahead_or_have_none_of_its_own() -> None:
     post = PostTraining("orpo", head="rows")
     setup = TrainingSetup(per_device_train_batch_size=1, max_source_length=64, weights="bf16", post=post)

@@ -114,6 +114,7 @@ def test_exit_codes_follow_the_findings() -> None:
     assert kb(DATA / "absent.yaml").returncode == 2
 
 
+@pytest.mark.exhaustive
 def test_without_a_gpu_it_lints_and_shows_where_the_config_fits() -> None:
     run = kb(DATA / "two_models.yaml", "--gpu", "none", "--lang", "en")
     assert run.returncode == 1

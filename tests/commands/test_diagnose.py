@@ -13,6 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from effort import EXHAUSTIVE
 from every_row import for_every
 from kb.advice.diagnosis import Diagnosis, diagnose
 from kb.advice.log_scan import BLOCK, WINDOW, LogLine, contexts_of, evidence_of
@@ -268,6 +269,7 @@ def growth(expression: re.Pattern[str], line: str) -> float:
     return times[0] / max(times[1], 1e-6)
 
 
+@pytest.mark.exhaustive
 def test_no_expression_takes_more_than_linear_time_on_a_line_made_to_slow_it() -> None:
     """On 30,000 characters; what is over in 30 ms cannot be told from noise, and is fast enough as it is."""
     slow = []
@@ -285,6 +287,7 @@ def test_no_expression_takes_more_than_linear_time_on_a_line_made_to_slow_it() -
     assert slow == []
 
 
+@pytest.mark.exhaustive
 def test_a_long_log_is_read_in_less_memory_than_it_has(tmp_path: Path) -> None:
     """14 MB, a line of 3 MB among them, in 9 MB above what a short log took."""
     writer = (
@@ -461,6 +464,7 @@ def test_a_step_whose_condition_is_not_known_is_shown_with_it() -> None:
     assert None in conditions, "what always helps has no condition"
 
 
+@pytest.mark.exhaustive
 def test_a_condition_that_the_config_answers_is_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(with_config(tmp_path, OOM, SMALLER, "--gpu", "v100-16gb", "--format", "json"))
     (cause,) = json.loads(capsys.readouterr().out)["causes"]
@@ -475,7 +479,7 @@ def test_an_empty_log_gives_no_cause(log: str) -> None:
 def test_the_json_answers_to_its_published_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     schema = json.loads((ROOT / "rules" / "schema" / "output" / "diagnose.json").read_text("utf-8"))
     path = tmp_path / "train.log"
-    for row in EXCERPTS[::4]:
+    for row in EXCERPTS if EXHAUSTIVE else EXCERPTS[::40]:
         path.write_text(row["log"], "utf-8")
         main([str(path), "--format", "json", "--lang", "ko"])
         jsonschema.Draft202012Validator(schema).validate(json.loads(capsys.readouterr().out))
@@ -519,6 +523,7 @@ def test_with_a_gpu_the_largest_batch_that_fits_comes_first(tmp_path: Path, caps
     assert batches[0] < batches[1] == 32
 
 
+@pytest.mark.exhaustive
 def test_workers_fit_the_host_memory_that_was_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = "RuntimeError: DataLoader worker (pid 4) is killed by signal: Killed."
     main(with_config(tmp_path, log, CONFIG, "--host-memory", "60GB", "--gpu", "rtx-3090", "--format", "json"))

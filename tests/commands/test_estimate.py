@@ -8,6 +8,7 @@ import pytest
 from catalog_sample import CATALOG
 from command_runs import ROOT
 from command_runs import run_kb as kb
+from effort import few
 from estimate_sample import T5, config_json, estimate, refusal
 from kb.advice.flags import optimizer_named, unit_of, with_flags
 from kb.advice.question import METHODS, RunSettings
@@ -99,6 +100,7 @@ def test_a_task_alone_has_its_own_phases_only() -> None:
     assert evaluated["setup"]["per_device_eval_batch_size"] == 4
 
 
+@pytest.mark.exhaustive
 def test_training_with_an_evaluation_batch_evaluates_and_with_beams_generates() -> None:
     assert "evaluate" in estimate(*T5, "--eval-batch", 8)["phases"]
     made = estimate(*T5, "--eval-batch", 8, "--beams", 4, "--gen-length", 100)
@@ -138,7 +140,7 @@ def test_a_run_that_runs_out_ends_with_1() -> None:
 # --- a config -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["mt5-summary-team.yaml", "kobart-clean.yaml", "t5-base-arguments.yaml"])
+@pytest.mark.parametrize("name", few(["mt5-summary-team.yaml", "kobart-clean.yaml", "t5-base-arguments.yaml"]))
 def test_a_config_has_the_prediction_that_kb_check_has(name: str) -> None:
     place = ("--gpu", "rtx-3090", "--host-memory", "60GB")
     path = ROOT / "examples" / name
@@ -149,6 +151,7 @@ def test_a_config_has_the_prediction_that_kb_check_has(name: str) -> None:
     assert run.returncode == ("oom" in (made["verdict"]["status"],) or made["host"]["low_bytes"] > 60 * GB)
 
 
+@pytest.mark.exhaustive
 def test_every_section_is_a_run_and_one_can_be_chosen(tmp_path: Path) -> None:
     path = tmp_path / "sections.yaml"
     section = "{general: {model_name: google/mt5-base}, training: {per_device_train_batch_size: %d, bf16: true}}"
@@ -279,6 +282,7 @@ def test_the_text_has_the_ledger_the_level_and_the_next_step(language: str) -> N
     assert max(map(len, text.splitlines())) <= 100
 
 
+@pytest.mark.exhaustive
 def test_a_config_that_runs_out_is_handed_to_kb_plan() -> None:
     path = ROOT / "examples/mt5-summary-team.yaml"
     run = kb(path, "--gpu", "t4", "--lang", "en", module="kb.estimate")

@@ -48,6 +48,7 @@ def model(tmp_path: Path) -> Path:
     return config_json(tmp_path, **SMALL)
 
 
+@pytest.mark.exhaustive
 def test_a_simulation_matches_its_trace(here: Here) -> None:
     made = here.json(*T5, "--attention", "sdpa", "--gpu", "rtx-3090", "--simulate")
     assert made["level"] == "simulated"
@@ -56,6 +57,7 @@ def test_a_simulation_matches_its_trace(here: Here) -> None:
     assert made["simulation"]["tops"]["train"][0]["bytes"] > MIB
 
 
+@pytest.mark.exhaustive
 def test_a_simulation_leaves_a_drawing_a_timeline_and_a_snapshot(model: Path, tmp_path: Path) -> None:
     require_simulator()
     drawn, line, snapshot = (tmp_path / name for name in ("memory.svg", "memory.json", "memory.pickle"))
@@ -101,6 +103,7 @@ def test_a_simulation_that_takes_too_long_leaves_the_prediction(model: Path) -> 
     assert any("1 s" in note for note in made["notes"]), made["notes"]
 
 
+@pytest.mark.exhaustive
 def test_a_simulation_that_takes_too_much_memory_leaves_the_prediction(model: Path) -> None:
     require_simulator()
     made = estimate("--model-config", model, *RUN, "--simulate", "--memory-limit", "40MB")
@@ -132,6 +135,7 @@ def _kb_with_path(path: str, *arguments: object) -> str:
     return run.stdout
 
 
+@pytest.mark.exhaustive
 def test_remote_code_runs_only_where_it_is_trusted(tmp_path: Path) -> None:
     require_simulator()
     trace = tmp_path / "ran"

@@ -193,6 +193,7 @@ def test_a_section_is_chosen(tmp_path: Path) -> None:
     assert "one, two" in history(*paths, "--section", "three", "--lang", "en", code=2).stderr
 
 
+@pytest.mark.exhaustive
 def test_more_versions_than_fit_stand_under_one_another(tmp_path: Path) -> None:
     paths = []
     for batch in range(1, 13):

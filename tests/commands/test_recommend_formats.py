@@ -9,7 +9,7 @@ import pytest
 
 from catalog_sample import shallow_catalog
 from command_runs import ROOT
-from effort import EXHAUSTIVE
+from effort import EXHAUSTIVE, few
 from kb.advice.answer import answer
 from kb.advice.estimator import Estimator
 from kb.advice.question import Question
@@ -41,9 +41,10 @@ READ_BACK = (
 )
 SHALLOW = shallow_catalog()
 GPUS = ("rtx-3060-12gb", "rtx-4090", "t4", "a100-80gb")
+WAYS = (("llama-3.2-1b", "qlora"), ("qwen2.5-0.5b", "auto"), ("mt5-base", "lora"))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", few(range(4)))
 def test_check_says_nothing_of_what_recommend_writes(seed: int) -> None:
     """A sample; bench/recommend_check.py draws as many as one likes."""
     drawn = 9 if EXHAUSTIVE else 4
@@ -53,12 +54,16 @@ def test_check_says_nothing_of_what_recommend_writes(seed: int) -> None:
         assert each.said == (), (each[:5], each.text)
 
 
-@pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize(
-    ("model", "method"), [("llama-3.2-1b", "qlora"), ("qwen2.5-0.5b", "auto"), ("mt5-base", "lora")]
+    ("model", "method", "form"),
+    [
+        pytest.param(*way, form, marks=[pytest.mark.exhaustive] if (number - at) % len(WAYS) else [])
+        for number, form in enumerate(FORMATS)
+        for at, way in enumerate(WAYS)
+    ],
 )
 def test_what_is_written_is_read_back(form: str, model: str, method: str) -> None:
-    """On one GPU: the next format, and the next model, has another. On two with --exhaustive, of each format."""
+    """Each format in one way by turns, on one GPU; with --exhaustive in every way, on two."""
     at = FORMATS.index(form) % 2  # one that computes in bf16 and, of every other format, one that does not
     two = (GPUS[at], GPUS[at + 2])
     for gpu in GPUS[:1] if method == "qlora" else two if EXHAUSTIVE else two[method == "lora" :][:1]:
@@ -90,6 +95,7 @@ def written(model: str, gpu: str, **asked: object) -> TrainingSetup:
     return setup
 
 
+@pytest.mark.exhaustive
 def test_checkpointing_comes_before_a_smaller_batch() -> None:
     setup = written("t5-base", "rtx-3060-12gb", effective_batch=128)  # 64 fit without
     assert setup.method == "full" and setup.gradient_checkpointing and setup.gradient_accumulation_steps == 1
@@ -101,6 +107,7 @@ def test_an_effective_batch_that_is_asked_for_is_held_by_accumulation() -> None:
     assert of_itself.gradient_accumulation_steps == 1
 
 
+@pytest.mark.exhaustive
 def test_evaluation_and_inference_take_no_more_rows_than_the_gpu_gains_from() -> None:
     assert written("t5-small", "a100-80gb").per_device_eval_batch_size == 128
     assert written("t5-small", "a100-80gb", beams=4).per_device_eval_batch_size == 32
@@ -111,6 +118,7 @@ def kb(*arguments: str) -> subprocess.CompletedProcess[str]:
     return run_text("kb", "recommend", "--gpu", "rtx-4090", "--lang", "en", *arguments)
 
 
+@pytest.mark.exhaustive
 def test_a_shorter_input_is_taken_only_where_none_is_asked_for_and_said(tmp_path: Path) -> None:
     done = kb("--model", "gemma-2-9b", "--method", "lora", "--as", "trl", "--gpu", "rtx-a4500")
     assert done.returncode == 0 and "max_length: 256" in done.stdout

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from command_runs import ENVIRON, run_kb
+from effort import few
 from rules_copy import copy_of_rules, few_rules
 
 kb = partial(run_kb, module="kb.rules")
@@ -37,6 +38,7 @@ def test_a_broken_rule_fails_validation_at_its_place(folder: Path) -> None:
     assert "t5-fp16-overflow.yaml:5:11:" in run.stderr
 
 
+@pytest.mark.exhaustive
 def test_a_failing_example_is_shown(whole_folder: Path) -> None:
     rule = whole_folder / "checks" / "precision" / "t5-fp16-overflow.yaml"
     rule.write_text(rule.read_text("utf-8").replace("- expect: fires", "- expect: silent", 1) + "", "utf-8")
@@ -132,10 +134,12 @@ def test_missing_arguments_are_named_in_the_users_language() -> None:
 
 @pytest.mark.parametrize(
     ("language", "words"),
-    [
-        ("en", ("expected fires, got silent", "the condition is false", "true  training.fp16", "false ")),
-        ("ko", ("기대: fires, 실제: silent", "조건 전체: 거짓", "참  training.fp16", "거짓 ")),
-    ],
+    few(
+        [
+            ("en", ("expected fires, got silent", "the condition is false", "true  training.fp16", "false ")),
+            ("ko", ("기대: fires, 실제: silent", "조건 전체: 거짓", "참  training.fp16", "거짓 ")),
+        ]
+    ),
 )
 def test_a_failed_example_says_which_part_was_false_and_each_facts_value(
     whole_folder: Path, language: str, words: tuple[str, ...]
@@ -174,6 +178,7 @@ def test_every_unknown_name_of_an_entry_is_told_at_once_with_the_one_that_was_me
         assert run.returncode == 2 and words in run.stderr, run.stderr
 
 
+@pytest.mark.exhaustive
 def test_a_remedys_examples_are_run_too(whole_folder: Path) -> None:
     path = whole_folder / "remedies" / "broken-pipe.yaml"
     path.write_text(path.read_text("utf-8").replace("expect: silent", "expect: found"), "utf-8")

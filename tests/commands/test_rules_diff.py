@@ -13,6 +13,7 @@ import pytest
 
 import warm_runs
 from catalog_sample import load_catalog, load_guide, shallow, shallow_catalog
+from effort import few
 from kb.advice import rule_flips
 from kb.advice.rule_diff import Edition, entries_of, readable_by_this_code
 from kb.advice.rule_flips import Flips, Recommended, flips_of
@@ -104,6 +105,7 @@ def test_a_change_without_a_higher_version_is_a_finding(repository: Path) -> Non
     assert data["compared"]["asked"] == 0
 
 
+@pytest.mark.exhaustive
 def test_a_change_of_rules_and_of_a_gpu_in_both_languages(repository: Path) -> None:
     rule = repository / "rules" / FP16
     edit(rule, f"version: {VERSION}", f"version: {VERSION + 1}")
@@ -251,6 +253,7 @@ def test_nothing_is_compared_where_nothing_can_differ() -> None:
     assert flips.preset_rows > 0
 
 
+@pytest.mark.exhaustive
 def test_a_smaller_gpu_flips_recommendations_and_verdicts() -> None:
     gpus = dict(NOW.catalog.gpus)
     gpus["rtx-3090"] = gpus["rtx-3090"]._replace(memory_total=8 * GIB)
@@ -264,6 +267,7 @@ def test_a_smaller_gpu_flips_recommendations_and_verdicts() -> None:
     assert any(flip.after == "oom" and flip.before != "oom" for flip in flips.verdicts)
 
 
+@pytest.mark.exhaustive
 def test_a_rule_that_is_new_flips_findings_on_the_notes_rows() -> None:
     fired = {
         flip.rule for flip in flips_of(SHALLOW._replace(catalog=SHALLOW.catalog._replace(rules={})), SHALLOW).findings
@@ -291,7 +295,7 @@ def _training(found: Recommended | None) -> Recommended | None:
     return found and found._replace(eval_batch=0, inference_batch=0)
 
 
-@pytest.mark.parametrize("language", ["ko", "en"])
+@pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_the_markdown_holds_tables_that_end(halved: tuple[Edition, Flips], language: str) -> None:
     after, flips = halved
     assert len(flips.recommendations) > MOST_ROWS
@@ -323,6 +327,7 @@ def test_the_workflow_posts_with_no_more_rights_than_it_needs() -> None:
     assert not any("${{" in script for script in scripts)
 
 
+@pytest.mark.exhaustive
 def test_where_all_pairs_may_differ_a_sample_is_asked_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 8
     monkeypatch.setattr(rule_flips, "MOST_PAIRS", most)

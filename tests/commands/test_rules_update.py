@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from effort import few
 from kb import __version__
 from kb.commands.rules.command import main
 from kb.core.text import UserError
@@ -74,7 +75,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def few(texts: Texts) -> None:
+def left_few(texts: Texts) -> None:
     """Leave out what each update would read and check for long."""
     for name in list(texts):
         folder = name.removeprefix("rules/").partition("/")[0]
@@ -90,7 +91,7 @@ def with_a_gpu(texts: Texts) -> None:
 
 
 def few_with_a_gpu(texts: Texts) -> None:
-    few(texts)
+    left_few(texts)
     with_a_gpu(texts)
 
 
@@ -110,7 +111,7 @@ def newer_whole(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 @pytest.fixture(scope="module")
 def other_format(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("other-format")
-    return remade(release, target, f"{FORMAT + 1}.20990201.1", few, {"format": FORMAT + 1, "released": LATER})
+    return remade(release, target, f"{FORMAT + 1}.20990201.1", left_few, {"format": FORMAT + 1, "released": LATER})
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +156,7 @@ def test_newer_rules_of_an_index_count_until_the_shipped_ones_are_asked_back(
     assert "already" in updated("rules", "update", "--shipped")
 
 
-@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize("as_json", few([True, False]))
 def test_an_index_in_json_or_html_gives_the_newest_of_this_kb_s_format(
     updated: Installed, newer: Path, release: Path, other_format: Path, as_json: bool
 ) -> None:
@@ -167,6 +168,7 @@ def test_an_index_in_json_or_html_gives_the_newest_of_this_kb_s_format(
     assert updated.version().startswith(LATER)
 
 
+@pytest.mark.exhaustive
 def test_a_folder_of_wheels_is_as_good_and_an_older_one_changes_nothing(
     updated: Installed, newer: Path, release: Path, tmp_path: Path
 ) -> None:
@@ -201,6 +203,7 @@ def test_another_hash_than_the_index_or_the_user_gives_changes_nothing(fresh: In
     same(fresh, [newer, "--sha256", "1" * 64], "1" * 64, hashlib.sha256(newer.read_bytes()).hexdigest())
 
 
+@pytest.mark.exhaustive
 def test_a_newer_format_is_named_and_changes_nothing(updated: Installed, other_format: Path) -> None:
     words = (other_format.name, f"format {FORMAT + 1}", f"reads format {FORMAT}", "pip install --upgrade")
     same(updated, [other_format], *words)
@@ -208,6 +211,7 @@ def test_a_newer_format_is_named_and_changes_nothing(updated: Installed, other_f
         same(updated, ["--index-url", url], *words)
 
 
+@pytest.mark.exhaustive
 def test_no_release_no_index_no_file(fresh: Installed, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     same(fresh, [tmp_path / "empty"], str(tmp_path / "empty"), "No matching distribution")
@@ -217,19 +221,21 @@ def test_no_release_no_index_no_file(fresh: Installed, tmp_path: Path) -> None:
 
 
 def faulty(texts: Texts) -> None:
-    few(texts)
+    left_few(texts)
     rule = "rules/checks/precision/t5-fp16-overflow.yaml"
     texts[rule] = texts[rule].replace("training.fp16", "training.fp61")
 
 
 def lacking(texts: Texts) -> None:
-    few(texts)
+    left_few(texts)
     texts["rules/constants.yaml"] = texts["rules/constants.yaml"].replace("worker_low_bytes:", "worker_least_bytes:")
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [(faulty, ["rules/checks/precision/t5-fp16-overflow.yaml:", "training.fp61"]), (lacking, ["worker_low_bytes"])],
+    few(
+        [(faulty, ["rules/checks/precision/t5-fp16-overflow.yaml:", "training.fp61"]), (lacking, ["worker_low_bytes"])]
+    ),
 )
 def test_rules_that_this_kb_cannot_use_are_told_and_change_nothing(
     fresh: Installed, release: Path, tmp_path: Path, change: Callable[[Texts], None], words: list[str]
@@ -241,7 +247,7 @@ def test_rules_that_this_kb_cannot_use_are_told_and_change_nothing(
     assert fresh.version() == before and list(fresh.data.iterdir()) == []
 
 
-@pytest.mark.parametrize("moment", [".new-*/rules/vocabulary.yaml", ".new-*/rules/.bundle/hot.json"])
+@pytest.mark.parametrize("moment", few([".new-*/rules/vocabulary.yaml", ".new-*/rules/.bundle/hot.json"]))
 def test_an_update_that_is_killed_leaves_the_rules_that_counted(
     fresh: Installed, newer: Path, newer_whole: Path, moment: str
 ) -> None:
@@ -263,6 +269,7 @@ def test_an_update_that_is_killed_leaves_the_rules_that_counted(
     assert fresh.version().startswith(LATER) and not left.exists()
 
 
+@pytest.mark.exhaustive
 def test_what_another_kb_s_record_names_is_kept_and_does_not_count_here(
     updated: Installed, release: Path, tmp_path: Path
 ) -> None:
@@ -272,7 +279,7 @@ def test_what_another_kb_s_record_names_is_kept_and_does_not_count_here(
     assert not updated.version().startswith(LATER)
     long_ago = time.time() - SPARED_SECONDS - 60
     os.utime(kept, (long_ago, long_ago))
-    updated("rules", "update", remade(release, tmp_path, f"{FORMAT}.20990301.1", few, {"released": LATER}))
+    updated("rules", "update", remade(release, tmp_path, f"{FORMAT}.20990301.1", left_few, {"released": LATER}))
     assert kept.exists()
 
 

@@ -53,6 +53,7 @@ def aims(meant: object) -> list[str]:
     return [name for each in meant for name in aims(each)]
 
 
+@pytest.mark.long
 @for_every({path.stem: path for path in DIALECT_FILES})
 def test_a_shipped_dialect_answers_to_the_schema(path):
     data = load(path)

@@ -112,6 +112,7 @@ def keys_raised() -> set[str]:
     return {key for source in sources for key in re.findall(r'"(config\.[a-z-]+)"', source)}
 
 
+@pytest.mark.long
 def test_every_fault_is_worded_in_both_languages_alike():
     korean, english = words("ko"), words("en")
     for key in keys_raised():

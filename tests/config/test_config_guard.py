@@ -101,6 +101,7 @@ def test_a_number_of_thousands_of_digits_is_no_number(text):
     assert len(unit.events[0].values["raw"]) <= 60
 
 
+@pytest.mark.long
 def test_large_but_harmless_texts_are_read():
     assert read("? " + "a" * 900_000 + "\n: 1")[0].dialect is None
     assert read("".join(f"k{i}: &a{i} 1\n" for i in range(9000)))[0].dialect is None
@@ -108,6 +109,7 @@ def test_large_but_harmless_texts_are_read():
     assert len(read(text)[0].settings["training.optim"].value) == 799_999
 
 
+@pytest.mark.long
 def test_misspelt_keys_by_the_thousand_do_not_stop_the_reader():
     rows = "".join(f"  per_device_train_batchsiz{chr(97 + i % 26)}{i}: 1\n" for i in range(6000))
     (unit,) = read("training:\n  fp16: true\n" + rows)

@@ -106,6 +106,7 @@ def told(text: str, checker: Checker = CHECKER) -> set[str]:
     return {finding.rule for finding in result_of(text, checker=checker).findings}
 
 
+@pytest.mark.long
 def test_axolotl_says_its_run():
     result = result_of(AXOLOTL)
     setup = result.setup
@@ -163,6 +164,7 @@ def test_a_slip_in_axolotl_is_told_with_the_name_that_was_meant():
     assert "unknown-argument" in told(AXOLOTL + "favourite_colour: green\n")
 
 
+@pytest.mark.long
 def test_axolotl_shards_over_the_gpus_that_the_user_names():
     text = AXOLOTL + "fsdp: [full_shard, auto_wrap]\nfsdp_config: {fsdp_offload_params: true, fsdp_version: 2}\n"
     peaks = []
@@ -192,12 +194,14 @@ def test_llama_factory_says_its_run():
     assert told(FACTORY) <= {"under-the-target-range", "no-dataloader-workers"}
 
 
+@pytest.mark.long
 def test_llama_factory_quantizes_with_double_quantization_unless_told():
     setup = result_of(FACTORY + "quantization_bit: 4\n").setup
     assert (setup.method, setup.bnb_4bit_use_double_quant) == ("qlora", True)
     assert not result_of(FACTORY + "quantization_bit: 4\ndouble_quantization: false\n").setup.bnb_4bit_use_double_quant
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", ["dpo", "kto"])
 def test_llama_factory_widens_whole_logits_of_policy_and_reference(stage: str):
     result = result_of(FACTORY.replace("stage: sft", f"stage: {stage}"))
@@ -291,6 +295,7 @@ def test_lightning_says_its_run_with_or_without_the_subcommand():
         assert (setup.per_device_train_batch_size, setup.gradient_accumulation_steps, setup.do_train) == (8, 2, True)
 
 
+@pytest.mark.long
 def test_unsloth_says_its_run():
     result = result_of(UNSLOTH)
     setup = result.setup
@@ -299,6 +304,7 @@ def test_unsloth_says_its_run():
     assert told(UNSLOTH) <= {"under-the-target-range", "no-dataloader-workers"}
 
 
+@pytest.mark.long
 def test_a_sharded_run_of_unknown_width_is_not_called_too_large():
     text = (
         AXOLOTL.replace("adapter: qlora", "adapter:")

@@ -176,6 +176,7 @@ def test_what_is_no_notebook_is_said(text: str, key: str):
     assert raised.value.key == key
 
 
+@pytest.mark.exhaustive
 def test_a_notebook_of_50_megabytes_of_outputs_is_read_and_a_larger_one_is_refused_with_its_limit(tmp_path: Path):
     image = {"output_type": "display_data", "data": {"image/png": "A" * (50 << 20)}, "metadata": {}}
     text = notebook().replace(json.dumps(OUTPUTS[0]["text"], ensure_ascii=False), '["x"]')

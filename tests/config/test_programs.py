@@ -30,6 +30,7 @@ def value(unit: Unit, name: str) -> Any:
     return "unsaid" if setting is None else None if is_unknown(setting.value) else setting.value
 
 
+@pytest.mark.long
 def test_swift_sft_is_predicted_with_its_own_defaults() -> None:
     (unit,) = units(f"CUDA_VISIBLE_DEVICES=0 \\\nswift sft {SWIFT} --model_name swift-robot --lora_rank 16\n")
     assert (unit.dialect, value(unit, "model.name")) == ("ms-swift", "Qwen/Qwen2.5-7B-Instruct")

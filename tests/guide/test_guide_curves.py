@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from effort import few
 from kb.advice.attempts import WAYS
 from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.recommend import alone_at_inference, base_of
@@ -22,7 +23,7 @@ CATALOG = load_catalog()
 MODELS = ("mt5-base", "kobart", "llama-3.2-1b", "klue-roberta-base", "gpt2")
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", few(MODELS, 2))
 @pytest.mark.long
 def test_cards_together_give_the_same_batches_as_each_alone(name: str) -> None:
     model = CATALOG.models[name]
@@ -56,6 +57,7 @@ def test_phases_and_verdicts_are_those_of_the_prediction_for_that_card(gpu: str)
     assert verdict == estimator.predict(training).verdict.status
 
 
+@pytest.mark.exhaustive
 def test_a_map_is_of_the_first_way_in_which_anything_fits() -> None:
     model, constants = CATALOG.models["mt5-xl"], CATALOG.constants
     small, large = CATALOG.gpus["t4"], CATALOG.gpus["a100-80gb"]
@@ -65,6 +67,7 @@ def test_a_map_is_of_the_first_way_in_which_anything_fits() -> None:
     assert smaller is None or smaller.way != "full"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["deberta-v3-small", "whisper-tiny"])
 def test_models_of_every_family_are_on_the_table(name: str) -> None:
     row = fit_of(CATALOG.models[name], CATALOG.gpus["rtx-4090"], CATALOG.constants)

@@ -119,7 +119,7 @@ def test_the_engine_is_judged_by_the_phases_that_were_held_out() -> None:
     [
         ("mt5-base", "rtx-3090"),
         pytest.param("mt5-xl", "rtx-3090", marks=pytest.mark.exhaustive),  # of 24 layers, in every way
-        ("t5-base", "a100-80gb"),
+        pytest.param("t5-base", "a100-80gb", marks=pytest.mark.exhaustive),
     ],
 )
 @pytest.mark.long
@@ -166,6 +166,7 @@ def test_an_unknown_comparison_is_said_with_those_there_are() -> None:
         compare(LIBRARY, "batch", "mt5-base", "rtx-3090", 4)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.long
 def test_the_notes_stand_beside_kb_with_reasons_and_errata() -> None:
     shown = noted_settings(LIBRARY, {"mt5-xl"}, model="mt5-xl")

@@ -5,6 +5,7 @@ from html import unescape
 
 import pytest
 
+from effort import few
 from kb.commands import COMMANDS
 from kb.core.expression import FUNCTIONS
 from kb.core.grammar import SIGNS
@@ -107,7 +108,7 @@ def test_every_remedy_that_a_log_can_show_has_its_answer() -> None:
     assert {name for name, page in pages.items() if "{ #example }" in page} == seen
 
 
-@pytest.mark.parametrize("language", ["ko", "en"])
+@pytest.mark.parametrize("language", few(["ko", "en"]))
 @pytest.mark.long
 def test_the_example_of_the_python_page_runs_as_it_stands(language: str, capsys: pytest.CaptureFixture[str]) -> None:
     with open(f"docs/{language}/api.md", encoding="utf-8") as stream:
@@ -143,6 +144,7 @@ def test_a_remedys_conditions_stand_in_words(language: str) -> None:
     assert seen > 50
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("language", ["ko", "en"])
 def test_a_remedys_values_stand_in_words(language: str) -> None:
     library, worked_out = load_library(language), 0

@@ -146,6 +146,7 @@ def test_a_fault_is_a_value_error_with_a_sentence(ask: Any, said: str) -> None:
     assert "{" not in str(caught.value)
 
 
+@pytest.mark.exhaustive
 def test_types_are_known_to_a_type_checker(tmp_path: Path) -> None:
     source = tmp_path / "use.py"
     source.write_text("""\
@@ -176,6 +177,7 @@ kb.recommend("t5-small", task="fly")
     assert [line for line in told if line.startswith("error")] and 'Literal["fly"]' in run.stdout.replace("'", '"')
 
 
+@pytest.mark.exhaustive
 def test_the_example_notebook_runs_from_top_to_bottom(capsys: pytest.CaptureFixture[str]) -> None:
     notebook = json.loads((ROOT / "examples" / "kb.ipynb").read_text("utf-8"))
     assert notebook["nbformat"] == 4

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from effort import EXHAUSTIVE
 from packages import BEING_WRITTEN, CONSTRAINED, ROOT, call, missing
 from yaml_file import read_yaml
 
@@ -43,6 +44,7 @@ def git(folder: Path, *arguments: str) -> str:
     return call(["git", *identity, *arguments], folder)
 
 
+@pytest.mark.exhaustive
 def test_the_pre_commit_hooks_find_and_fix(project: Path, sdist_source: Path, tmp_path: Path) -> None:
     if importlib.util.find_spec("pre_commit") is None:
         missing("pre-commit is not installed: make test installs it")
@@ -170,8 +172,13 @@ def pull_request(fork: bool = False) -> dict[str, Any]:
     }
 
 
-def test_the_action_annotates_uploads_comments_and_fails(project: Path, wheel: Path, tmp_path: Path) -> None:
+def test_the_action_annotates_uploads_comments_and_fails(
+    project: Path, wheel: Path, installed: Path, tmp_path: Path
+) -> None:
+    """Its first step, which installs kb as `installed` does, runs with --exhaustive."""
     runner = Runner(tmp_path / "runner", project, {"package": str(wheel), "gpu": "rtx-3090"}, pull_request())
+    if not EXHAUSTIVE:
+        runner.use(installed)
     assert runner.run() == 1
     log = (runner.temp / "log").read_text()
     assert "::error file=configs/train.yaml,line=3," in log
@@ -263,6 +270,7 @@ def run_in_gitlab(project: Path, kb: Path, code: int) -> list[Path]:
     return [project / job["artifacts"]["reports"][kind] for kind in ("codequality", "junit")]
 
 
+@pytest.mark.exhaustive
 def test_the_gitlab_template_reports_and_fails(project: Path, wheel: Path) -> None:
     quality, junit = run_in_gitlab(project, wheel, code=1)
     assert "t5-fp16-overflow" in {entry["check_name"] for entry in json.loads(quality.read_text("utf-8"))}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import kb
-from effort import EXHAUSTIVE
+from effort import EXHAUSTIVE, few
 from kb.integrations import many
 
 BOX = {"gpu": "rtx-3090", "host_memory": "60GB", "cpus": 16}
@@ -83,12 +83,12 @@ GRIDS: dict[str, tuple[dict[str, Any], dict[str, list[Any]]]] = {
 def configs_of(common: Mapping[str, Any], values: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
     """Some of the grid, in no order; a key that is None is left out."""
     whole = list(itertools.product(*values.values()))
-    chosen = random.Random(7).sample(whole, min(30 if EXHAUSTIVE else 10, len(whole)))
+    chosen = random.Random(7).sample(whole, min(30 if EXHAUSTIVE else 5, len(whole)))
     own = ({name: value for name, value in zip(values, row, strict=True) if value is not None} for row in chosen)
     return [{**common, **each} for each in own]
 
 
-@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("name", few(GRIDS, 2))
 @pytest.mark.long
 def test_a_config_of_a_grid_is_told_as_it_is_alone(name: str) -> None:
     configs = configs_of(*GRIDS[name])
@@ -96,6 +96,7 @@ def test_a_config_of_a_grid_is_told_as_it_is_alone(name: str) -> None:
         assert row == kb.predict_many([config], BOX)[0], config
 
 
+@pytest.mark.long
 def test_configs_that_differ_in_numbers_alone_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[dict[str, Any]] = []
     row = many._row
@@ -122,6 +123,7 @@ def test_configs_that_differ_in_numbers_alone_are_read_once(monkeypatch: pytest.
     assert len({(each["process_used_bytes"], each["train_batch"]) for each in rows}) == 8
 
 
+@pytest.mark.long
 def test_of_trl_neither_rank_nor_epochs_nor_names_keep_configs_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Mapping[str, Any]] = []
     row = many._row

@@ -12,6 +12,7 @@ import pytest
 import kb
 from catalog_sample import CATALOG
 from command_runs import run_kb as command
+from effort import few
 from kb.core.result import UnitResult
 from kb.integrations import browser
 from kb.integrations.editor.session import Session
@@ -50,7 +51,7 @@ Numbers = tuple[set[tuple[str, str, int]], Mapping[str, Any] | None]
 
 
 # where not even the process alone stays within the share to use; where one worker does; where the cores decide
-@pytest.mark.parametrize("memory", ["4GB", "9GB", "60GB"])
+@pytest.mark.parametrize("memory", few(["4GB", "9GB", "60GB"]))
 def test_the_workers_that_a_fix_writes_are_those_recommended_and_planned(memory: str, tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(RUN)
@@ -125,7 +126,7 @@ def _without_title(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("face", [by_lint, by_named_lint, by_trainer, by_editor, by_browser])
-@pytest.mark.parametrize(("count", "memory"), [(None, "60GB"), (1, "60GB"), (2, "60GB"), (2, "251GB")])
+@pytest.mark.parametrize(("count", "memory"), few([(None, "60GB"), (1, "60GB"), (2, "60GB"), (2, "251GB")], 2))
 def test_every_face_says_what_the_command_line_does(
     face: Callable[[Path, str, int | None], Numbers],
     memory: str,

@@ -97,11 +97,13 @@ def test_the_inventory_is_whole() -> None:
     }
 
 
+@pytest.mark.long
 def test_every_fact_of_the_field_notes_is_cited_by_a_datum(cited: set[tuple[str, int, int]]) -> None:
     missing = [str(fact) for fact in facts() if not any(holds(datum, fact) for datum in cited)]
     assert not missing, f"{len(missing)} facts that nothing under rules/ cites:\n" + "\n".join(missing)
 
 
+@pytest.mark.long
 def test_every_citation_lies_within_its_note(cited: set[tuple[str, int, int]]) -> None:
     last: dict[str, int] = {}
     for fact in facts():

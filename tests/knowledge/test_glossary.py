@@ -86,6 +86,7 @@ def test_no_term_uses_what_another_rules_out() -> None:
             assert not any(word in term["en"] for word in other.get("not_en", [])), name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name, term in TERMS.items() if "not_ko" in term or "not_en" in term])
 def test_no_text_uses_a_word_that_the_glossary_rules_out(name: str, sentences: list[tuple[str, str, str]]) -> None:
     found = [

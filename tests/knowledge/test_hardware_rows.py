@@ -67,11 +67,12 @@ def test_every_gpu_of_the_contract_has_a_row() -> None:
 
 
 @pytest.mark.long
-@each_row
-def test_row_matches_its_schema(row: dict[str, Any]) -> None:
+def test_rows_match_their_schema() -> None:
     schema = json.loads((RULES / "schema/hardware.json").read_text("utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.Draft202012Validator(schema).validate(row)
+    validator = jsonschema.Draft202012Validator(schema)
+    for row in ROWS.values():
+        validator.validate(row)
 
 
 def test_id_is_the_files_name_and_the_modeline_names_the_schema() -> None:

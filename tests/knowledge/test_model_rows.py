@@ -138,6 +138,7 @@ def schema() -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(found)
 
 
+@pytest.mark.long
 @each_row
 def test_row_matches_its_schema(row: dict[str, Any], schema: jsonschema.Draft202012Validator) -> None:
     schema.validate(row)
@@ -182,6 +183,7 @@ def test_row_lists_every_source_it_cites(row: dict[str, Any]) -> None:
     assert cited <= set(row["sources"]) <= set(SOURCES)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.torch
 @pytest.mark.long
 def test_built_model_has_the_parameters_of_its_row() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
+from effort import few
 from kb.advice.check import Checker
 from kb.advice.tables import Tables
 from kb.config.reader import ConfigReader
@@ -28,7 +29,7 @@ def runner() -> ExampleRunner:
     return ExampleRunner(CATALOG)
 
 
-@pytest.mark.parametrize("table", sorted({row["of"].partition("/")[0] for row in EXAMPLES}))
+@pytest.mark.parametrize("table", few(sorted({row["of"].partition("/")[0] for row in EXAMPLES}), 2))
 def test_every_example_of_a_row_does_as_it_says(table: str, runner: ExampleRunner) -> None:
     """As `kb rules test` runs them: no rule beside those that word the row."""
     faults = {
@@ -111,13 +112,20 @@ def test_a_table_is_read_only_where_a_config_names_a_setting_of_it() -> None:
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
-    [
-        ("rule: refused-at-start\nkeys", "rule: refused-at-strat\nkeys", "did you mean 'refused-at-start'"),
-        ("formats: [axolotl]", "formats: [axolotls]", "did you mean 'axolotl'"),
-        ('key.adapter == "qlora" and key.load_in_8bit', 'key.adaptor == "qlora" and key.load_in_8bit', "unknown fact"),
-        ("fix: {set: {key.load_in_8bit: false}}", "fix: {set: {key.load_in_9bit: false}}", "did you mean"),
-        ("  - id: qlora-needs-4bit", "  - id: qlora-with-8bit", "is also above"),
-    ],
+    few(
+        [
+            ("rule: refused-at-start\nkeys", "rule: refused-at-strat\nkeys", "did you mean 'refused-at-start'"),
+            ("formats: [axolotl]", "formats: [axolotls]", "did you mean 'axolotl'"),
+            (
+                'key.adapter == "qlora" and key.load_in_8bit',
+                'key.adaptor == "qlora" and key.load_in_8bit',
+                "unknown fact",
+            ),
+            ("fix: {set: {key.load_in_8bit: false}}", "fix: {set: {key.load_in_9bit: false}}", "did you mean"),
+            ("  - id: qlora-needs-4bit", "  - id: qlora-with-8bit", "is also above"),
+        ],
+        2,
+    ),
 )
 def test_a_fault_in_a_table_is_said_with_its_place(tmp_path: Path, old: str, new: str, said: str) -> None:
     folder = few_rules(tmp_path, tables={"axolotl"}, checks={"refused-at-start"})

@@ -115,6 +115,7 @@ def test_cache_larger_than_use_is_not_less_than_nothing(tmp_path: Path) -> None:
 _LINE = st.text(st.sampled_from("0123456789 /:-.,\\abcgroup2emory="), max_size=60)
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(groups=st.lists(_LINE, max_size=4), mounts=st.lists(_LINE, max_size=4))
 def test_no_text_in_proc_raises(tmp_path_factory: pytest.TempPathFactory, groups: list[str], mounts: list[str]) -> None:

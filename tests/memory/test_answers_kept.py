@@ -77,6 +77,7 @@ def test_a_table_that_has_grown_too_large_is_begun_anew(tmp_path: Path, monkeypa
     assert ResultCache(str(tmp_path)).get(b"key") is None
 
 
+@pytest.mark.exhaustive
 def test_a_check_keeps_what_it_predicts_unless_told_not_to(tmp_path: Path):
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     command = [sys.executable, "-m", "kb.check", str(ROOT / "examples/mt5-summary-team.yaml"), "--gpu", "rtx-3090"]

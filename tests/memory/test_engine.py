@@ -42,6 +42,7 @@ def test_there_are_1500_traced_runs_of_which_a_tenth_is_held_out() -> None:
     assert sum(run.lengths is not None for run in TRACES) >= 100
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("part", "of_a_model"), [(DERIVED, 1), (HELD_OUT, 1)])
 def test_nearly_every_phase_equals_its_trace_to_a_block(part: str, of_a_model: int) -> None:
     """A block is 512 bytes: special tokens that a config names, or does not, are one each."""

@@ -63,6 +63,7 @@ def checked(folder: Path) -> Any:
     return json.loads(done.stdout)["files"][0]
 
 
+@pytest.mark.exhaustive
 def test_a_project_says_that_its_runs_train_embeddings(tmp_path: Path) -> None:
     (tmp_path / "train.yaml").write_text(CONFIG, "utf-8")
     plain = checked(tmp_path)

@@ -43,6 +43,7 @@ FSDP_QLORA = TrainingSetup(
 V2 = {"spread": Spread(packed_on="host")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("config", "batch", "length", "offloads", "published"),
     [

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memory_sample as sample
-from effort import examples
+from effort import examples, few
 from kb.core.model import Architecture
 from kb.core.setup import EarlierRelease, PostTraining, Spread, TrainingSetup
 from kb.memory import architecture_from_config
@@ -126,7 +126,7 @@ def term(name: str, setup: TrainingSetup, config: dict[str, Any], during: str = 
     return dict(phase(setup, config, during).terms).get(name, 0)
 
 
-@pytest.mark.parametrize("what", CASES)
+@pytest.mark.parametrize("what", few(CASES, 10))
 def test_what_is_refused_has_a_nearest_run_that_is_followed(what: str) -> None:
     config, setup = CASES[what]
     architecture = architecture_from_config(config)
@@ -307,6 +307,7 @@ setups = st.fixed_dictionaries(
 ).map(lambda given: TrainingSetup(**given))
 
 
+@pytest.mark.exhaustive
 @given(setups, st.sampled_from(ARCHITECTURES), st.booleans())
 @settings(max_examples=examples(40, 200), deadline=None)
 @pytest.mark.long

@@ -58,6 +58,7 @@ class Whole(Recording):
     repeats = False
 
 
+@pytest.mark.long
 @settings(max_examples=examples(30, 120), deadline=None)
 @given(st.sampled_from(sorted(CONFIGS)), SETUPS)
 def test_a_repeated_step_asks_for_what_a_followed_one_asks_for(name: str, written: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from catalog_sample import load_guide
+from effort import EXHAUSTIVE
 from kb.core.setup import PostTraining, TrainingSetup
 from kb.memory import architecture_from_config
 from kb.memory.engine.expandable import ExpandableAllocator
@@ -37,6 +38,7 @@ def found(row: dict[str, Any]) -> dict[str, tuple[int, int]]:
     return {name: (peak.allocated, peak.reserved) for each in recordings for name, peak in each.phases.items()}
 
 
+@pytest.mark.long
 def test_runs_take_what_they_took_on_an_h100(pytestconfig: pytest.Config) -> None:
     rows = ROWS if pytestconfig.getoption("--exhaustive") else ROWS[::EVERY]
     allocated, reserved = [], []
@@ -108,10 +110,11 @@ def preference_setup(row: dict[str, Any]) -> TrainingSetup:
     )
 
 
+@pytest.mark.long
 def test_a_loss_of_answers_takes_what_it_took_on_an_h100() -> None:
     """Two thirds of each sample are its prompt, which the loss does not read."""
     errors = {0: [], 1: []}
-    for row in PREFERENCES:
+    for row in PREFERENCES if EXHAUSTIVE else PREFERENCES[::EVERY]:
         architecture = architecture_from_config(TRL["models"][row["model"]]["architecture"])
         setup = preference_setup(row)
         assert setup.post is not None

@@ -109,6 +109,7 @@ def test_experts_are_no_linear_layers_that_adapters_could_wrap() -> None:
 
 
 # Each family in one way by turns; with --exhaustive in every way.
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("config", "method"),
     [
@@ -147,6 +148,7 @@ def test_more_keys_and_values_need_more_cache() -> None:
     assert {term.name: term.bytes for term in own.terms}["kv_cache_self"] == 4 * cache
 
 
+@pytest.mark.long
 def test_written_out_attention_costs_the_square_of_the_length() -> None:
     def more(length: int) -> int:
         setup = {"max_source_length": length, "per_device_train_batch_size": 1}

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import memory_sample as sample
 from catalog_sample import load_catalog
+from effort import few
 from kb.advice.check import Checker
 from kb.advice.estimator import on_gpu
 from kb.config.reader import read_units
@@ -29,6 +30,7 @@ def measured(setup: TrainingSetup, **more: Any) -> dict[str, int]:
     return dict(host(setup, **more).measured)
 
 
+@pytest.mark.long
 def test_both_ends_are_sums_of_their_terms() -> None:
     found = host()
     assert sum(term.bytes for term in found.terms) == found.peak_bytes
@@ -61,6 +63,7 @@ def test_a_floor_over_the_limit_is_out_of_memory_even_without_workers() -> None:
     assert found.status == "oom"
 
 
+@pytest.mark.long
 def test_gpu_batches_do_not_change_the_host() -> None:
     unpinned = sample.MT5_QLORA._replace(dataloader_pin_memory=False)
     assert host(unpinned).peak_bytes == host(unpinned._replace(per_device_eval_batch_size=64)).peak_bytes
@@ -72,6 +75,7 @@ def test_a_large_checkpoint_can_decide_without_workers() -> None:
     assert "model_load" not in dict(found.measured)  # safetensors are mapped
 
 
+@pytest.mark.long
 def test_offloaded_states_and_gathered_predictions_are_counted() -> None:
     plain = host(TrainingSetup())
     offloaded = host(TrainingSetup(zero_stage=2, offload_optimizer=True))
@@ -111,6 +115,7 @@ def test_every_gpu_of_a_node_brings_a_process_and_its_workers() -> None:
 WORST_FIRST = ("oom", "tight", "fits")
 
 
+@pytest.mark.exhaustive
 @settings(deadline=None)
 @given(
     workers=st.integers(0, 64),
@@ -155,14 +160,17 @@ def on_host(text: str, limit: int, gpus: int = 1) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("model", "more", "gpus"),
-    [
-        ("google-bert/bert-base-uncased", "", 1),
-        ("google-bert/bert-base-uncased", "dataloader_num_workers: 32", 8),
-        ("google/mt5-xl", "dataloader_num_workers: 32", 1),
-        ("google/mt5-xl", "", 8),
-        ("Qwen/Qwen2.5-7B", "dataloader_num_workers: 4", 1),
-        ("Qwen/Qwen2.5-7B", "dataloader_num_workers: 4", 8),
-    ],
+    few(
+        [
+            ("google-bert/bert-base-uncased", "", 1),
+            ("google-bert/bert-base-uncased", "dataloader_num_workers: 32", 8),
+            ("google/mt5-xl", "dataloader_num_workers: 32", 1),
+            ("google/mt5-xl", "", 8),
+            ("Qwen/Qwen2.5-7B", "dataloader_num_workers: 4", 1),
+            ("Qwen/Qwen2.5-7B", "dataloader_num_workers: 4", 8),
+        ],
+        2,
+    ),
 )
 @pytest.mark.long
 def test_a_larger_limit_never_brings_a_worse_finding(model: str, more: str, gpus: int) -> None:

@@ -70,6 +70,7 @@ def test_five_folds_alive_together_need_what_the_notes_saw(batch: int, five_fold
     assert used / GB == pytest.approx(five_folds_gb, rel=0.04)
 
 
+@pytest.mark.long
 def test_the_config_that_ran_is_not_called_out_of_memory() -> None:
     found = report(sample.MT5_BASE, sample.MT5_QLORA, host_limit_bytes=60 * GB)
     train = found.phase("train")
@@ -80,6 +81,7 @@ def test_the_config_that_ran_is_not_called_out_of_memory() -> None:
     assert (found.verdict.phase, found.verdict.term) == ("generate", "kv_cache_cross")
 
 
+@pytest.mark.long
 def test_terms_add_up_to_the_peak_in_every_phase() -> None:
     for setup in (sample.MT5_QLORA, sample.MT5_QLORA._replace(method="full", load_in_4bit=False)):
         for phase in report(sample.MT5_BASE, setup).phases:

@@ -16,6 +16,7 @@ MT5 = sample.architecture(sample.MT5_BASE)
 GB = 10**9
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("field", "phases"),
     [
@@ -52,6 +53,7 @@ def test_no_batch_fits_where_the_states_alone_do_not() -> None:
     assert found == 0
 
 
+@pytest.mark.long
 def test_workers_stay_within_the_limit_and_the_most_allowed() -> None:
     def fit(limit: int, most: int | None = None) -> int:
         return workers_that_fit(sample.MT5_QLORA, MT5, limit, constants=sample.CONSTANTS, most=most)
@@ -65,6 +67,7 @@ def test_workers_stay_within_the_limit_and_the_most_allowed() -> None:
         assert (report.host.peak_bytes <= 60 * GB) is expected
 
 
+@pytest.mark.long
 @given(st.integers(1, 5000), st.integers(0, 6000), st.data())
 def test_the_largest_divisor_within_a_limit_is_found_from_any_of_them(
     whole: int, limit: int, data: st.DataObject

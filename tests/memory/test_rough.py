@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import memory_sample as sample
+from effort import few
 from kb.core.setup import TrainingSetup
 from kb.memory import architecture_from_config, predict
 from kb.memory.engine.follow import Run, counted
@@ -32,7 +33,7 @@ GEMMA3 = {
 NO_CONTEXT = Context(0, 0, 0)
 
 
-@pytest.mark.parametrize("kind", TRACES)
+@pytest.mark.parametrize("kind", few(TRACES, 3))
 @pytest.mark.long
 def test_rough_answers_agree_with_traces_of_the_real_code(kind: str) -> None:
     errors = {}
@@ -46,7 +47,9 @@ def test_rough_answers_agree_with_traces_of_the_real_code(kind: str) -> None:
     assert mean(map(abs, errors.values())) <= 0.015
 
 
-@pytest.mark.parametrize("config", [sample.T5_BASE, sample.KOBART, GEMMA3], ids=lambda config: config["model_type"])
+@pytest.mark.parametrize(
+    "config", few([sample.T5_BASE, sample.KOBART, GEMMA3]), ids=lambda config: config["model_type"]
+)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -73,6 +76,7 @@ def run(config: dict[str, Any], **settings: Any) -> Run:
     return Run(counted(TrainingSetup(bf16=True, **settings)), architecture_from_config(config), CAPABILITY)
 
 
+@pytest.mark.long
 def test_lines_by_the_batch_say_what_each_batch_says() -> None:
     asked = run(sample.T5_BASE, do_eval=True, predict_with_generate=True)
     found = lines(asked)
@@ -96,6 +100,7 @@ def test_kinds_of_layers_are_counted() -> None:
     assert list(kinds_of(architecture_from_config(sample.T5_BASE)).values()) == [12, 12]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layers", [600, 10**6])
 def test_any_number_of_layers_is_answered(layers: int) -> None:
     deep = architecture_from_config(sample.T5_BASE)._replace(encoder_layers=layers, decoder_layers=layers)
@@ -106,6 +111,7 @@ def test_any_number_of_layers_is_answered(layers: int) -> None:
     assert train.peak_allocated_bytes > 16 * layers * 7 * 10**6  # a layer of each kind has more parameters than these
 
 
+@pytest.mark.long
 @given(
     st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**4)), min_size=1, max_size=30),
     st.integers(1, 5000),
@@ -119,6 +125,7 @@ def test_the_highest_lines_are_the_highest_for_every_batch(given_lines: list[tup
     )
 
 
+@pytest.mark.long
 @given(
     st.lists(st.integers(1, 50), max_size=8),
     st.lists(st.integers(51, 90), min_size=5, max_size=12, unique=True),

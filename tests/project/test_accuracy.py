@@ -138,6 +138,7 @@ def test_what_is_reserved_of_varied_lengths_is_no_more_than_the_gpu_has(tmp_path
     assert small[accuracy_lengths.VARIED]["reserved"] == longest + 1
 
 
+@pytest.mark.exhaustive
 def test_every_published_row_on_varied_lengths_is_scored_and_most_lie_near() -> None:
     """Of every fourth without ``--exhaustive``, which also holds them against what the bench has stored."""
     rows = list(accuracy_lengths.published_rows(CATALOG))
@@ -191,6 +192,7 @@ def drawn(rows: Iterable[Row], one_of: int) -> Iterator[Row]:
 WORST = {"train": 0.05, "evaluate": 0.05, "generate": 0.04}
 
 
+@pytest.mark.exhaustive
 def test_rough_answers_stay_near_the_grid_for_every_family_and_method() -> None:
     """Phase by phase, within the bands that reports state."""
     errors: dict[tuple[str, str], list[float]] = {}
@@ -208,6 +210,7 @@ def test_rough_answers_stay_near_the_grid_for_every_family_and_method() -> None:
         assert mean(map(abs, found)) <= 0.02, f"{group} {phase}"
 
 
+@pytest.mark.exhaustive
 def test_no_trace_is_said_to_fit_where_its_tensors_would_not() -> None:
     """On a card with a byte less than the trace allocated, which nothing could have run on."""
     for row in drawn(stored_traces(), 12):
@@ -234,6 +237,7 @@ def rough_bytes(row: Row) -> int:
     return phase.peak_allocated_bytes
 
 
+@pytest.mark.exhaustive
 def test_the_page_and_the_bench_say_the_same_of_a_measured_run() -> None:
     campaign = load_guide()["measurements"]["fitcheck-t4-ladder"]
     shown = list(measured_runs(campaign, CATALOG))
@@ -265,6 +269,7 @@ class Sent:
         return {"train": {"allocated": len(self.sent)}}
 
 
+@pytest.mark.exhaustive
 def test_a_run_of_level_1_can_be_sent_to_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accuracy_simulated, "ProcessPoolExecutor", Sent)
     rows = [row for row in measured(CATALOG) if row.phase == "train"][:2]

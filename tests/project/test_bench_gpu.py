@@ -137,6 +137,7 @@ def campaign(journal: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
 
 
+@pytest.mark.exhaustive
 def test_the_way_of_a_trial_on_a_cpu(tmp_path: Path) -> None:
     """The real Trainer on a tiny T5: every phase is passed, and a second run does not repeat what the journal holds."""
     journal = tmp_path / "journal.jsonl"
@@ -152,6 +153,7 @@ def test_the_way_of_a_trial_on_a_cpu(tmp_path: Path) -> None:
     assert len(journal.read_text("utf-8").splitlines()) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_trial_over_its_time_is_ended_and_said(tmp_path: Path) -> None:
     journal = tmp_path / "journal.jsonl"
     campaign(journal, "--device", "cpu", "--tiny", "--limit", "1", "--timeout", "0.1", "--no-write")

@@ -44,6 +44,7 @@ def test_every_example_is_documented_and_tested() -> None:
     assert files == set(FAULTS) == set(documented())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAULTS)
 def test_an_example_ends_as_documented(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = main([str(EXAMPLES / name), *MACHINE, "--format", "json"])
@@ -56,6 +57,7 @@ def test_an_example_ends_as_documented(name: str, capsys: pytest.CaptureFixture[
         assert not found
 
 
+@pytest.mark.long
 def test_the_folder_is_checked_as_a_whole(capsys: pytest.CaptureFixture[str]) -> None:
     code = main([str(EXAMPLES), *MACHINE, "--format", "json"])
     report = json.loads(capsys.readouterr().out)

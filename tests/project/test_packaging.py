@@ -25,6 +25,7 @@ training: {per_device_train_batch_size: 8, fp16: true}
 """
 
 
+@pytest.mark.exhaustive
 def test_rules_with_a_fault_are_not_built(tmp_path: Path) -> None:
     few_rules(tmp_path)
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__", ".*"))
@@ -118,6 +119,7 @@ def test_an_installed_kb_compiles_nothing_and_writes_nothing(installed: Path, tm
     assert before == {path: path.stat().st_mtime_ns for path in (Path(where) / "_data").rglob("*")}
 
 
+@pytest.mark.exhaustive
 def test_the_same_sources_make_the_same_bytes(sdist_source: Path, wheel: Path, tmp_path: Path) -> None:
     """Wherever they lie, and whenever their files were written."""
     copy = tmp_path / "elsewhere"
@@ -132,6 +134,7 @@ def test_the_same_sources_make_the_same_bytes(sdist_source: Path, wheel: Path, t
         assert one.read_bytes() == other.read_bytes()
 
 
+@pytest.mark.exhaustive
 def test_the_bill_of_materials_lists_what_an_installation_brings(installed: Path, tmp_path: Path) -> None:
     if importlib.util.find_spec("cyclonedx_py") is None:
         missing("cyclonedx-bom is not installed: make test installs it")

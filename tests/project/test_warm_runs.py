@@ -47,7 +47,7 @@ def warm(module: str, *arguments: object, cwd: Path, stdin: bytes = b"", **envir
         ("kb.check", DATA / "two_models.yaml", *BOX, "--format", "json"),
         ("kb.check", "-", *BOX),
         ("kb.estimate", "--model", "t5-base", "--gpu", "t4", "--batch", 4, "--lang", "ko"),
-        ("kb", "recommend", "--model", "mt5-base", "--gpu", "t4"),
+        ("kb", "recommend", "--model", "kobart", "--gpu", "t4"),
         ("kb.rules", "explain", "t5-fp16-overflow", "--lang", "en"),
         ("kb.plan", "--help"),
         ("kb", "--no-such-thing"),
@@ -102,6 +102,7 @@ def test_random_numbers_are_not_those_of_the_process_before(tmp_path: Path) -> N
     assert warm("dice", cwd=tmp_path)[1] != warm("dice", cwd=tmp_path)[1]
 
 
+@pytest.mark.exhaustive
 @needs_fork
 def test_one_that_takes_too_long_is_ended_and_the_next_one_runs(tmp_path: Path) -> None:
     (tmp_path / "long.py").write_text(

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -66,6 +67,7 @@ def scalars_of(node: Node) -> list[Node]:
     return [scalar for part in below for scalar in scalars_of(part)]
 
 
+@pytest.mark.long
 @given(DATA, st.booleans(), st.sampled_from([None, True, False]), st.sampled_from([2, 4]))
 @settings(max_examples=examples(40, 100), deadline=None)
 def test_values_are_those_of_pyyaml(data, unicode, flow, indent):

@@ -66,7 +66,7 @@ def predicted(setup, architecture, **where):
 
 
 @given(setups, architectures)
-@settings(max_examples=examples(15, 100), deadline=None)
+@settings(max_examples=examples(5, 100), deadline=None)
 def test_ledgers_add_up_and_bands_are_ordered(setup, architecture):
     report = predicted(setup, architecture, gpu=sample.RTX_3090)
     for phase in report.phases:
@@ -88,7 +88,7 @@ def test_ledgers_add_up_and_bands_are_ordered(setup, architecture):
 @given(
     setups, architectures, st.sampled_from(["per_device_train_batch_size", "max_source_length", "max_target_length"])
 )
-@settings(max_examples=examples(12, 70), deadline=None)
+@settings(max_examples=examples(4, 70), deadline=None)
 def test_a_larger_batch_or_length_never_needs_less(setup, architecture, field):
     def train(s):
         return predicted(s, architecture).phase("train").peak_allocated_bytes

@@ -30,6 +30,7 @@ def toml(settings: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
+@pytest.mark.long
 @given(SETTINGS)
 def test_settings_are_taken_where_the_schema_holds(tmp_path_factory: pytest.TempPathFactory, settings: dict) -> None:
     folder = tmp_path_factory.mktemp("project")

@@ -96,6 +96,7 @@ def agrees(read: Any, made: Any) -> bool:
     return type(read) is type(made) and (read == made or read != read)
 
 
+@pytest.mark.long
 @settings(max_examples=examples(60, 150), deadline=None)
 @given(expressions())
 @example("'x' if torch.cuda.is_bf16_supported() else 'y'")

@@ -21,6 +21,7 @@ MODELS = st.sampled_from(sorted(CATALOG.models))
 GPUS = st.sampled_from(sorted(CATALOG.gpus))
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=examples(3, 50), deadline=None)
 @given(
     model=MODELS,

@@ -67,6 +67,7 @@ def test_the_shipped_examples_rest_after_one_run(path: Path, machine: Mapping[st
         assert_rests(Settling(checker, unsafe=unsafe), checker.check(path.read_bytes(), str(path), kind), kind)
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=examples(2, 60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(EXAMPLES), st.sampled_from(MACHINES), st.booleans())
 @example(("foreach-optimizer-buffers", 0), MACHINES[0], True)  # each of these once went on in a second run

@@ -85,6 +85,7 @@ inference: {batch_size: BATCH, num_beams: 4}
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("batch", "use", "label"), [(1, "evaluation", "generate"), (256, "inference", "inference")])
 def test_the_two_generations_are_told_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], batch: int, use: str, label: str

@@ -50,6 +50,7 @@ def validator() -> Draft4Validator:
         return Draft4Validator(json.load(stream))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("language", ["ko", "en"])
 def test_log_answers_to_the_official_schema(language: str, validator: Draft4Validator) -> None:
     empty = sample.check_result()._replace(units=())

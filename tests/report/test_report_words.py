@@ -10,6 +10,7 @@ import pytest
 
 import report_sample as sample
 from catalog_sample import load_catalog, shallow
+from effort import EXHAUSTIVE
 from every_row import for_every
 from kb.core.finding import SEVERITIES, Finding, Span
 from kb.core.memory_report import MemoryReport
@@ -73,9 +74,8 @@ def predictions() -> Iterator[MemoryReport]:
     arch = shallow(sample.MODEL).architecture  # what has a name does not depend on the number of layers
     bart = arch._replace(family="bart", model_type="bart", gated=False, tied=True, max_positions=1024, biases=True)
     base = TrainingSetup(do_eval=True, dataloader_num_workers=4, load_in_4bit=False)
-    for method, bf16, generate, family in product(
-        ("full", "lora", "qlora"), (False, True), (False, True), (arch, bart)
-    ):
+    ways = list(product(("full", "lora", "qlora"), (False, True), (False, True), (arch, bart)))
+    for method, bf16, generate, family in ways if EXHAUSTIVE else ways[::5]:
         for more in (
             {},
             {"gradient_checkpointing": True, "gradient_accumulation_steps": 4},
@@ -120,6 +120,7 @@ def glossary() -> dict[str, dict[str, object]]:
     return terms
 
 
+@pytest.mark.long
 @for_every(glossary())
 def test_texts_keep_to_the_glossary(entry: dict[str, Any]) -> None:
     allowed = [entry["ko"], *entry.get("also_ko", [])]

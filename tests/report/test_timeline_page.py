@@ -53,6 +53,7 @@ def test_every_moment_has_its_tensors_in_the_order_of_their_size() -> None:
         assert [sizes[row] for row in shown] == sorted((sizes[row] for row in shown), reverse=True)
 
 
+@pytest.mark.long
 def test_both_languages_draw_the_same() -> None:
     korean, english = drawn(TRAINS, "ko"), drawn(TRAINS, "en")
     assert re.findall(r' d="[^"]*"', korean) == re.findall(r' d="[^"]*"', english)

@@ -176,6 +176,7 @@ def test_an_edit_that_changes_nothing_is_dropped(checker: FileChecker) -> None:
     assert names(Edit("set", "training.bf16", 1)) == ["training.bf16"], "1 is not true"
 
 
+@pytest.mark.exhaustive
 def test_a_fix_that_cannot_be_made_gives_way_to_the_next_rival(checker: FileChecker, tmp_path: Path) -> None:
     text = TOO_LARGE.replace("training:", "size: &size 14\ntraining:").replace("size: 16", "size: *size")
     _, after, said = fixed(text, checker, tmp_path)

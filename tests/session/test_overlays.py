@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import kb
+from effort import few
 from kb import check, doctor, rules
 from kb.session import knowledge
 
@@ -150,6 +151,7 @@ def pages(language: str, path: Path, capsys: pytest.CaptureFixture[str]) -> dict
     return found
 
 
+@pytest.mark.exhaustive
 def test_a_finding_names_its_page_where_the_site_is_known_and_has_one(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,45 +233,48 @@ def test_a_newer_overlay_is_left_out_as_a_whole(project: Path, capsys: pytest.Ca
 
 @pytest.mark.parametrize(
     ("name", "text", "korean", "english"),
-    [
-        (
-            "team/hardware/rtx-4090.yaml",
-            CARD.replace("acme-card", "rtx-4090"),
-            "'rtx-4090' 이름은 kb에 이미 있습니다",
-            "take another id, or write `replaces: rtx-4090`",
-        ),
-        (
-            "team/hardware/acme-other.yaml",
-            CARD.replace("acme-card", "acme-other"),
-            "'ACME Card 20GB' 이름은 이미 acme-card",
-            "'ACME Card 20GB' already means acme-card",
-        ),
-        (
-            "team/hardware/acme-big.yaml",
-            CARD.replace("acme-card", "acme-big").replace("Card", "Big") + "replaces: rtx-9999\n",
-            "같은 id의 항목만",
-            "an entry replaces one of its own id",
-        ),
-        (
-            "team/hardware/acme-big.yaml",
-            CARD.replace("acme-card", "acme-big").replace("Card", "Big") + "replaces: acme-big\n",
-            "바꿀 'acme-big' 항목이 없습니다",
-            "there is no 'acme-big' to replace",
-        ),
-        (
-            "team/knowledge.yaml",
-            "format: 99\n",
-            "99번 형식은 이 kb보다 새것입니다",
-            "format 99 is newer than this kb, which reads format 1; upgrade kb",
-        ),
-        ("team/hardwares/x.yaml", CARD, "'hardware' 아닙니까?", "did you mean 'hardware'?"),
-        ("team/models/x.yml", MODEL, "이름을 .yaml로", "name it .yaml"),
-        ("team/hardware/bad.yaml", "id: [\n", "YAML", "not YAML"),
-        ("team/i18n/en.yaml", "report.findingz: x\n", "문장이 없습니다", "kb has no text 'report.findingz'"),
-        ("kb.toml", 'knowledge = ["tema"]\n', "폴더가 없습니다", "there is no folder"),
-        ("kb.toml", 'knowledge = ["pkg:acme-none"]\n', "설치되어 있지 않습니다", "pip install acme-none"),
-        ("kb.toml", "knowledge = [1]\n", "문자열 배열", "must be an array of strings"),
-    ],
+    few(
+        [
+            (
+                "team/hardware/rtx-4090.yaml",
+                CARD.replace("acme-card", "rtx-4090"),
+                "'rtx-4090' 이름은 kb에 이미 있습니다",
+                "take another id, or write `replaces: rtx-4090`",
+            ),
+            (
+                "team/hardware/acme-other.yaml",
+                CARD.replace("acme-card", "acme-other"),
+                "'ACME Card 20GB' 이름은 이미 acme-card",
+                "'ACME Card 20GB' already means acme-card",
+            ),
+            (
+                "team/hardware/acme-big.yaml",
+                CARD.replace("acme-card", "acme-big").replace("Card", "Big") + "replaces: rtx-9999\n",
+                "같은 id의 항목만",
+                "an entry replaces one of its own id",
+            ),
+            (
+                "team/hardware/acme-big.yaml",
+                CARD.replace("acme-card", "acme-big").replace("Card", "Big") + "replaces: acme-big\n",
+                "바꿀 'acme-big' 항목이 없습니다",
+                "there is no 'acme-big' to replace",
+            ),
+            (
+                "team/knowledge.yaml",
+                "format: 99\n",
+                "99번 형식은 이 kb보다 새것입니다",
+                "format 99 is newer than this kb, which reads format 1; upgrade kb",
+            ),
+            ("team/hardwares/x.yaml", CARD, "'hardware' 아닙니까?", "did you mean 'hardware'?"),
+            ("team/models/x.yml", MODEL, "이름을 .yaml로", "name it .yaml"),
+            ("team/hardware/bad.yaml", "id: [\n", "YAML", "not YAML"),
+            ("team/i18n/en.yaml", "report.findingz: x\n", "문장이 없습니다", "kb has no text 'report.findingz'"),
+            ("kb.toml", 'knowledge = ["tema"]\n', "폴더가 없습니다", "there is no folder"),
+            ("kb.toml", 'knowledge = ["pkg:acme-none"]\n', "설치되어 있지 않습니다", "pip install acme-none"),
+            ("kb.toml", "knowledge = [1]\n", "문자열 배열", "must be an array of strings"),
+        ],
+        4,
+    ),
 )
 def test_what_cannot_be_laid_over_is_said_in_both_languages(
     project: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, korean: str, english: str
@@ -365,6 +370,7 @@ def test_a_name_that_is_taken_is_told_once_at_its_place(project: Path, capsys: p
     assert f"{path}:2:7: 'RTX 4090' already means rtx-4090; take another name" in told
 
 
+@pytest.mark.exhaustive
 def test_the_python_api_takes_what_the_working_folder_lays_over(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"model_name_or_path": "acme/secret-1b", "per_device_train_batch_size": 8, "output_dir": "o"}
     assert kb.predict(config, "acme-card").verdict.status == "oom"

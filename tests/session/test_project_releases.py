@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
 import kb
+from effort import examples
 from kb.commands.doctor import main as doctor
 from kb.config.releases.reader import ReleaseReader, Releases, find_releases
 from kb.config.releases.requirement import conda_requirement, poetry_requirement, read_requirement
@@ -509,7 +510,7 @@ def test_a_line_allows_what_packaging_says_it_allows(
     assert admits(requirement.specifier, version) == expected
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(15, 40))
 @given(st.text(max_size=80))
 def test_no_line_breaks_the_reader(text: str) -> None:
     for line in (text, f"torch{text}", f"torch=={text}", f"torch @ {text}", f"git+https://x/torch@{text}"):
@@ -716,7 +717,7 @@ PIECES = [
 ]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(20, 60), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     st.sampled_from([*SOURCES, ".github/workflows/a.yml"]),
     st.lists(

@@ -28,6 +28,7 @@ def unsafe_fixes(*paths: Path) -> str:
     return run_text("kb.check", "--unsafe-fixes", *machine, *paths).stderr
 
 
+@pytest.mark.exhaustive
 def test_a_second_run_of_unsafe_fixes_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(TWO_RUNS)

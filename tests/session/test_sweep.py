@@ -67,6 +67,7 @@ def summary(units: list[UnitResult]) -> dict[str, object]:
     return dict(finding.facts)
 
 
+@pytest.mark.exhaustive
 def test_the_worst_combination_comes_first_with_its_prediction(checker: FileChecker) -> None:
     units = checked(SWEEP, checker)
     worst = units[0]
@@ -111,6 +112,7 @@ parameters:
     assert sweep.document([0] * 6).plain()["optimizer"]["steps"] == 8
 
 
+@pytest.mark.exhaustive
 def test_a_sweep_of_millions_is_bounded_and_says_so(checker: FileChecker) -> None:
     rows = "".join(
         f"  {name}: {{values: {list(range(1, 101))}}}\n"

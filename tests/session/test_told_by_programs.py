@@ -266,6 +266,7 @@ SFTTrainer(model=model, tokenizer=tokenizer).train()
 TEAM = "model: {name: Qwen/Qwen2.5-0.5B}\ntraining: {per_device_train_batch_size: 4, bf16: true}\nlora: {r: 8}\n"
 
 
+@pytest.mark.exhaustive
 def test_a_file_of_a_program_that_loads_by_unsloth_has_unsloths_defaults(tmp_path: Path) -> None:
     (tmp_path / "kb.toml").write_text("")
     for number in range(60):  # tools of the project, which come before it by their names

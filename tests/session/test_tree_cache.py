@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from catalog_sample import load_catalog
+from effort import few
 from kb.advice.question import Question
 from kb.config.discovery import discover
 from kb.knowledge import load_words
@@ -85,7 +86,16 @@ def kb(still_kb: Path, tmp_path: Path) -> Runner:
     return runner
 
 
-@pytest.mark.parametrize("arguments", [("--quiet",), (), ("--format", "json")], ids=["quiet", "panels", "json"])
+@pytest.mark.parametrize(
+    "arguments",
+    few(
+        [
+            pytest.param(("--format", "json"), id="json"),
+            pytest.param((), id="panels"),
+            pytest.param(("--quiet",), id="quiet"),
+        ]
+    ),
+)
 def test_a_tree_is_told_alike_by_one_process_by_several_and_from_the_cache(kb: Runner, arguments: tuple[str]) -> None:
     # a run that keeps every result: statistics need them all, so compare with fewer files than make a tree
     alone = kb(*arguments, "--no-cache", "--jobs", 1).stdout
@@ -133,6 +143,7 @@ def test_what_stands_in_many_files_is_told_once_with_its_places(kb: Runner) -> N
     assert "\x1d" not in told
 
 
+@pytest.mark.exhaustive
 def test_a_changed_file_and_other_options_are_checked_anew(kb: Runner) -> None:
     kb("--quiet")
     (kb.tree / "run-00.yaml").write_text("model_name_or_path: google/mt5-small\nper_device_train_batch_size: 3\n")
@@ -156,6 +167,7 @@ def test_a_file_that_a_config_names_counts_too(kb: Runner) -> None:
     assert kb("--format", "json", code=None).stdout == kb("--format", "json", "--no-cache", code=None).stdout
 
 
+@pytest.mark.exhaustive
 def test_a_hydra_group_file_counts_too(kb: Runner) -> None:
     (kb.tree / "conf" / "training").mkdir(parents=True)
     (kb.tree / "conf" / "config.yaml").write_text("defaults:\n  - training: a\n  - _self_\nmodel: {name: t5-base}\n")
@@ -201,6 +213,7 @@ def _another_shape(table: Path) -> None:
             rows.execute("UPDATE results SET value = ?, check_sum = ? WHERE key = ?", (value, checked, key))
 
 
+@pytest.mark.exhaustive
 def test_a_damaged_cache_changes_nothing(kb: Runner) -> None:
     """A tree checked once, its cache laid there again before each damage."""
     right = kb("--quiet").stdout
@@ -215,6 +228,7 @@ def test_a_damaged_cache_changes_nothing(kb: Runner) -> None:
         shutil.rmtree(kb.cache) if kb.cache.is_dir() else kb.cache.unlink()
 
 
+@pytest.mark.exhaustive
 def test_two_runs_at_once_are_both_right(kb: Runner, still_kb: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 
-from effort import EXHAUSTIVE
+from effort import EXHAUSTIVE, few
 from kb.core.text import LANGUAGES
 from site_browser import Browser
 from site_needs import ROOT
@@ -107,7 +107,7 @@ def found(browser: Browser) -> Any:
     return search
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("language", few(LANGUAGES))
 def test_each_question_is_answered_within_two_actions(browser: Browser, found: Any, language: str) -> None:
     first, missed = found(language), []
     for name, task in TASKS[language].items():
@@ -128,6 +128,7 @@ def test_each_question_is_answered_within_two_actions(browser: Browser, found: A
     assert missed == []
 
 
+@pytest.mark.exhaustive
 def test_the_chooser_names_the_field_that_is_wrong_and_keeps_its_state_in_the_address(browser: Browser) -> None:
     browser.visit("")
     browser.wait("document.querySelector('.kb-answer-line')")
@@ -154,7 +155,7 @@ def test_the_pages_of_the_queries_exist(site: Path, language: str) -> None:
     assert [page for page in sorted(named) if not (site / home(language) / page / "index.html").is_file()] == []
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("language", few(LANGUAGES))
 def test_the_right_page_is_among_the_first_three(found: Any, language: str) -> None:
     first = found(language)
     missed = [

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from effort import EXHAUSTIVE
+from effort import EXHAUSTIVE, few
 from site_browser import DESKTOP, PHONE, Browser
 from site_needs import ROOT
 from warm_runs import run_text
 
 LIMIT = 150_000  # bytes that the first page may bring before a reader does anything
+KOREAN, ENGLISH = "배치 {}까지", "a batch of {} fits"
 _BROUGHT = """
 const all = [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")];
 return all.map((one) => [one.name, one.encodedBodySize]);
@@ -53,8 +54,10 @@ def choose(browser: Browser, **values: str) -> dict[str, Any]:
     return chosen
 
 
-@pytest.mark.parametrize(("path", "says"), [("", "배치 {}까지"), ("en/", "a batch of {} fits")])
-@pytest.mark.parametrize("size", [DESKTOP, PHONE])
+@pytest.mark.parametrize(
+    ("path", "says", "size"),
+    few([("", KOREAN, DESKTOP), ("", KOREAN, PHONE), ("en/", ENGLISH, PHONE), ("en/", ENGLISH, DESKTOP)], 2),
+)
 def test_the_first_page_is_light_stands_still_and_answers_before_anything_is_loaded(
     browser: Browser, path: str, says: str, size: tuple[int, int]
 ) -> None:
@@ -116,7 +119,7 @@ def test_chooser_says_what_the_command_line_recommends(browser: Browser) -> None
     assert browser.ask("return document.documentElement.scrollWidth") <= PHONE[0]
 
 
-@pytest.mark.parametrize("path", ["", "en/"])
+@pytest.mark.parametrize("path", few(["", "en/"]))
 def test_without_webassembly_the_first_page_keeps_its_answer_and_its_table_and_says_so(
     browser: Browser, path: str
 ) -> None:
@@ -128,6 +131,7 @@ def test_without_webassembly_the_first_page_keeps_its_answer_and_its_table_and_s
     assert browser.complaints() == []
 
 
+@pytest.mark.exhaustive
 def test_a_chapter_shows_its_tables_for_what_was_chosen_and_its_example_again(browser: Browser) -> None:
     first = "document.querySelector('p.kb-own').closest('.kb-held').nextElementSibling.querySelector('tbody').innerText"
     browser.visit("learn/effective-batch/")
@@ -151,6 +155,7 @@ def test_a_chapter_shows_its_tables_for_what_was_chosen_and_its_example_again(br
     browser.ask("sessionStorage.clear()")
 
 
+@pytest.mark.exhaustive
 def test_a_chapter_that_cannot_compute_the_choice_keeps_its_example_and_says_why(browser: Browser) -> None:
     browser.visit("learn/effective-batch/#model=no-such-model&gpu=t4")
     assert "no-such-model" in browser.wait(

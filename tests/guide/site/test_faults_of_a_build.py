@@ -101,6 +101,7 @@ def test_missing_translation_in_a_rule_stops_the_build_with_its_place(copy: Path
     assert re.search(rf"{re.escape(rule)}:{line}:\d+: title: .*\ben\b", said), said
 
 
+@pytest.mark.exhaustive
 def test_unknown_id_in_a_macro_stops_the_build_with_what_was_meant(copy: Path, spoil: Spoil) -> None:
     for language in ("ko", "en"):
         spoil(f"docs/{language}/index.md", r'recommended\("mt5-base"', 'recommended("mt5-bace"')  # the first page

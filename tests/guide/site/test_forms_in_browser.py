@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
+from effort import few
 from kb.core.text import LANGUAGES
 from kb.guide.library import load_library
 from kb.guide.site_words import say
@@ -47,7 +48,7 @@ def diagnosed(language: str) -> dict[str, Any]:
     return cause
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("language", few(LANGUAGES))
 def test_a_pasted_log_names_the_cause_of_kb_diagnose(browser: Browser, language: str) -> None:
     from selenium.webdriver import Keys
 
@@ -76,7 +77,7 @@ def test_a_pasted_log_names_the_cause_of_kb_diagnose(browser: Browser, language:
     assert browser.complaints() == [] and browser.strangers() == []
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("language", few(LANGUAGES))
 def test_rules_are_filtered_by_words_area_library_and_severity(browser: Browser, language: str) -> None:
     library = load_library(language)
     browser.visit(f"{home(language)}rules/")
@@ -105,11 +106,11 @@ def test_rules_are_filtered_by_words_area_library_and_severity(browser: Browser,
     )
 
 
-@pytest.mark.parametrize(("path", "typed", "left"), [
+@pytest.mark.parametrize(("path", "typed", "left"), few([
     ("gpus/", "4090", 2), ("en/models/", "kobart", 8), ("errata/", "T5", 40), ("en/commands/", "diagnose", 8),
     ("en/models/mt5-base/", "4090", 2), ("trouble/", "nccl", 12),
-    pytest.param("en/gpus/rtx-3090/", "mt5", 12, marks=pytest.mark.exhaustive),  # a preview has a row for few models
-])  # fmt: skip
+    ("en/gpus/rtx-3090/", "mt5", 12),  # a preview has a row for few models
+], 2))  # fmt: skip
 def test_long_tables_are_filtered_and_hide_nothing(browser: Browser, path: str, typed: str, left: int) -> None:
     browser.visit(path)
     browser.wait("document.querySelector('.kb-filter input')").click()
@@ -122,6 +123,7 @@ def test_long_tables_are_filtered_and_hide_nothing(browser: Browser, path: str, 
     assert 0 < counts[0] <= left < counts[-1]
 
 
+@pytest.mark.exhaustive
 def test_a_gpu_is_added_by_form_with_faults_at_their_fields(browser: Browser) -> None:
     from selenium.webdriver import Keys
 

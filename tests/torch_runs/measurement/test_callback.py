@@ -1,31 +1,35 @@
 """The callback in real training runs: what it says, what it logs, and that it never stops one."""
 
+from __future__ import annotations
+
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from effort import few
+from torch_later import imported_where_run
 from trainer_runs import arguments, collate, gpt2_model, require_trainer, rows, t5_model
 
-require_trainer()
+if TYPE_CHECKING:
+    from transformers import Seq2SeqTrainer, Trainer, TrainerCallback
 
-from transformers import Seq2SeqTrainer, Trainer, TrainerCallback  # noqa: E402
-
-from kb.integrations.trainer import KbCallback, LoopWatch, watch  # noqa: E402
+    from kb.integrations.trainer import KbCallback, LoopWatch, watch
+imported = imported_where_run(globals(), require_trainer)
 
 PREDICTED, MEASURED = "kb/predicted_host_gib", "kb/measured_host_gib"
 
 
-class Tracker(TrainerCallback):
-    """What a tracker of the Trainer is handed."""
+def tracker_of(records: list[dict[str, Any]]) -> TrainerCallback:
+    """What a tracker of the Trainer is handed goes there."""
 
-    def __init__(self) -> None:
-        self.records: list[dict[str, Any]] = []
+    class Tracker(TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **named: Any) -> None:
+            records.append(dict(logs))
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **named: Any) -> None:
-        self.records.append(dict(logs))
+    return Tracker()
 
 
 def seq2seq(folder: Path, callback: KbCallback, **changes: Any) -> Seq2SeqTrainer:
@@ -59,11 +63,11 @@ def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 def test_predicted_and_measured_of_every_evaluation_reach_the_history_and_the_trackers(tmp_path: Path) -> None:
-    callback, tracker = KbCallback(lang="en"), Tracker()
+    callback, tracked = KbCallback(lang="en"), list[dict[str, Any]]()
     trainer = seq2seq(tmp_path, callback)
-    trainer.add_callback(tracker)
+    trainer.add_callback(tracker_of(tracked))
     trainer.train()
-    for records in (trainer.state.log_history, tracker.records):
+    for records in (trainer.state.log_history, tracked):
         steps = [record for record in records if PREDICTED in record]
         evaluations = [record for record in records if "kb/eval_measured_host_gib" in record]
         assert len(steps) == 1
@@ -103,7 +107,9 @@ def test_a_subclasss_own_log_is_not_emptied_by_kbs_record(tmp_path: Path) -> Non
     assert [record["gathered"] for record in trainer.state.log_history if "loss" in record] == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize(("lang", "sentence"), [("ko", "텐서가 호스트 메모리에 놓이므로"), ("en", "there is no GPU")])
+@pytest.mark.parametrize(
+    ("lang", "sentence"), few([("ko", "텐서가 호스트 메모리에 놓이므로"), ("en", "there is no GPU")])
+)
 def test_the_run_its_findings_and_its_prediction_are_said_once(
     lang: str, sentence: str, tmp_path: Path, said: pytest.LogCaptureFixture
 ) -> None:

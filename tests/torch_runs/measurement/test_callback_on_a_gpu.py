@@ -1,23 +1,26 @@
 """What the callback says and logs of a GPU, whose allocator a script plays: there is none here."""
 
+from __future__ import annotations
+
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kb.core.hardware import DetectedGpu, Machine
+from kb.core.units import GIB, MIB
+from torch_later import imported_where_run
 from trainer_runs import gpt2_model, require_trainer
 
-require_trainer()
+if TYPE_CHECKING:
+    import torch
 
-import torch  # noqa: E402
-
-from kb.core.hardware import DetectedGpu, Machine  # noqa: E402
-from kb.core.units import GIB, MIB  # noqa: E402
-from kb.integrations.trainer.forecast import Forecast, Knowledge, without_ours  # noqa: E402
-from kb.integrations.trainer.lines import size  # noqa: E402
-from kb.integrations.trainer.live import LiveRun, held_bytes, model_of, model_settings  # noqa: E402
-from kb.integrations.trainer.meter import Reading  # noqa: E402
-from kb.integrations.trainer.watching import Watching  # noqa: E402
+    from kb.integrations.trainer.forecast import Forecast, Knowledge, without_ours
+    from kb.integrations.trainer.lines import size
+    from kb.integrations.trainer.live import LiveRun, held_bytes, model_of, model_settings
+    from kb.integrations.trainer.meter import Reading
+    from kb.integrations.trainer.watching import Watching
+imported = imported_where_run(globals(), require_trainer)
 
 
 class Allocator:

@@ -1,22 +1,25 @@
 """Out of memory in a real run: the error that a GPU would raise, raised in a real forward pass."""
 
+from __future__ import annotations
+
 import logging
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from torch_later import imported_where_run
 from trainer_runs import arguments, collate, gpt2_model, require_trainer, rows
 
-require_trainer()
+if TYPE_CHECKING:
+    import torch
+    from transformers import Trainer
 
-import torch  # noqa: E402
-from transformers import Trainer  # noqa: E402
-
-from kb.integrations.trainer import KbCallback, LoopWatch, watch  # noqa: E402
+    from kb.integrations.trainer import KbCallback, LoopWatch, watch
+imported = imported_where_run(globals(), require_trainer)
 
 ERROR = (
     "CUDA out of memory. Tried to allocate 2.29 GiB. GPU 0 has a total capacity of 23.57 GiB of which 1.21 GiB is "
@@ -121,6 +124,7 @@ trainer_of(Path(sys.argv[1]), failing(gpt2_model()), [KbCallback()]).train()
 """
 
 
+@pytest.mark.exhaustive
 def test_a_script_that_the_error_ends_leaves_the_diagnosis_behind(tmp_path: Path) -> None:
     here = Path(__file__).parent
     folders = (here, here.parents[1], here.parents[2] / "src")

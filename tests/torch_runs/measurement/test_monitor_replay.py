@@ -67,6 +67,7 @@ def test_korean_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert "위험: ≥ 22 GiB (gpu-memory-danger)" in out
 
 
+@pytest.mark.long
 def test_every_recording_is_tested_and_read(capsys: pytest.CaptureFixture[str]) -> None:
     for name in sorted(os.listdir(RECORDINGS)):
         if name != "README.md":
@@ -226,6 +227,7 @@ def hours_of(seconds: range) -> Iterator[tuple[int, str]]:
         yield second, f"{stamp(1767323045 + second)},{gpu},{second % 1000 * 10**7},60000000000,{rest},{note},,,,,"
 
 
+@pytest.mark.long
 def test_hours_at_one_reading_a_second_leave_nothing_behind() -> None:
     """What is kept after 8,000 readings is no more than after 1,000."""
     watch = Watch(TARGETS)

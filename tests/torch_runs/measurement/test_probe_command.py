@@ -55,6 +55,7 @@ def test_the_batch_is_named_in_both_languages(tmp_path: Path) -> None:
     assert "trial 1: batch" in english.stderr and "시도 1: 배치" in korean.stderr
 
 
+@pytest.mark.exhaustive
 def test_killed_in_the_second_trial_and_resumed_it_ends_the_same(tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     for folder in (whole, cut):
@@ -101,6 +102,7 @@ def test_ctrl_c_ends_the_trial_and_leaves_the_journal(tmp_path: Path) -> None:
     assert (tmp_path / "kb-probe.jsonl").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_hang_and_a_crash_on_the_way_are_said_and_worked_around(tmp_path: Path) -> None:
     start = answered(tmp_path, *KOBART)["trials"][0]["batch"]
     odd = script(tmp_path, hang_at=[start], crash_at=[start - 1])

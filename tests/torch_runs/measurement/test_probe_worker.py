@@ -92,6 +92,7 @@ def test_a_seq2seq_config_json_is_measured_from_the_command_line(tmp_path: Path)
     assert "peak_bytes" not in outcome  # nothing of a CPU is GPU memory
 
 
+@pytest.mark.exhaustive
 def test_workers_of_a_real_loader_are_counted_with_what_they_hold(tmp_path: Path) -> None:
     run = probe(tmp_path, "host", "--workers", "0,2", "--format", "json")
     assert run.returncode == 0, run.stderr

@@ -124,6 +124,7 @@ def test_a_gpu_that_the_cluster_has_not_is_said_with_those_that_it_has(runner: A
     assert fault.value.values["known"] == "GeForce-RTX-3090, T4"
 
 
+@pytest.mark.exhaustive
 def test_the_matrix_is_one_table_and_its_journal_names_the_nodes(cluster: Any, tmp_path: Path) -> None:
     journal = tmp_path / "probe.jsonl"
     command = [
@@ -142,6 +143,7 @@ def test_the_matrix_is_one_table_and_its_journal_names_the_nodes(cluster: Any, t
     assert entries[-1] == {"finished": True}
 
 
+@pytest.mark.exhaustive
 def test_a_trial_whose_node_is_killed_runs_again_on_another_and_says_so(
     cluster: Any, runner: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

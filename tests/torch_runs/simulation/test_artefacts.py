@@ -1,22 +1,26 @@
 """What the simulator undoes: nothing stays patched, and gradients are added in place exactly where they really are."""
 
+from __future__ import annotations
+
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from effort import few
+from kb.core.setup import TrainingSetup
 from simulation_needs import require_simulator
+from torch_later import imported_where_run
 
-require_simulator()
-
-from kb.core.setup import TrainingSetup  # noqa: E402
-from kb.torch_runs.simulation import artefacts, tracer  # noqa: E402
-from kb.torch_runs.simulation.attention import Attention  # noqa: E402
-from kb.torch_runs.simulation.known import route_evenly  # noqa: E402
-from kb.torch_runs.simulation.loading import build_model, meta_model  # noqa: E402
-from kb.torch_runs.simulation.session import open_session  # noqa: E402
-from kb.torch_runs.simulation.torch_modules import torch  # noqa: E402
-from kb.torch_runs.simulation.training import train  # noqa: E402
+if TYPE_CHECKING:
+    from kb.torch_runs.simulation import artefacts, tracer
+    from kb.torch_runs.simulation.attention import Attention
+    from kb.torch_runs.simulation.known import route_evenly
+    from kb.torch_runs.simulation.loading import build_model, meta_model
+    from kb.torch_runs.simulation.session import open_session
+    from kb.torch_runs.simulation.torch_modules import torch
+    from kb.torch_runs.simulation.training import train
+imported = imported_where_run(globals(), require_simulator)
 
 AMPERE = (8, 6)
 T5 = {
@@ -76,8 +80,9 @@ def test_nothing_stays_patched_not_even_after_an_error() -> None:
     assert torch._C._dispatch_has_kernel_for_dispatch_key("aten::silu_backward", "CUDA") == kernel
 
 
-@pytest.mark.parametrize("checkpointed", [False, True], ids=["kept", "checkpointed"])
-@pytest.mark.parametrize("config", [T5, LLAMA], ids=["t5", "llama"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("checkpointed", few([True, False]), ids=["checkpointed", "kept"])
+@pytest.mark.parametrize("config", few([T5, LLAMA]), ids=["t5", "llama"])
 def test_gradients_are_added_in_place_where_real_tensors_are(
     config: dict[str, Any], checkpointed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

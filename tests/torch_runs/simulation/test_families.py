@@ -1,25 +1,28 @@
 """Kinds of models and ways to run them that have each failed once: small ones, in this process."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from simulation_needs import require_simulator
-
-require_simulator()
-
-from kb.core.setup import TrainingSetup  # noqa: E402
-from kb.torch_runs.simulation.job import (  # noqa: E402
+from kb.core.setup import TrainingSetup
+from kb.torch_runs.simulation.job import (
     BadJobError,
     BadModelError,
     Job,
 )
-from kb.torch_runs.simulation.kernels import efficient_scratch, grouped_product  # noqa: E402
-from kb.torch_runs.simulation.session import open_session  # noqa: E402
-from kb.torch_runs.simulation.simulator import Run, runs_of  # noqa: E402
-from kb.torch_runs.simulation.timeline import peaks_of  # noqa: E402
-from kb.torch_runs.simulation.torch_modules import torch  # noqa: E402
+from simulation_needs import require_simulator
+from torch_later import imported_where_run
+
+if TYPE_CHECKING:
+    from kb.torch_runs.simulation.kernels import efficient_scratch, grouped_product
+    from kb.torch_runs.simulation.session import open_session
+    from kb.torch_runs.simulation.simulator import Run, runs_of
+    from kb.torch_runs.simulation.timeline import peaks_of
+    from kb.torch_runs.simulation.torch_modules import torch
+imported = imported_where_run(globals(), require_simulator)
 
 T4, V100, AMPERE = (7, 5), (7, 0), (8, 6)
 ENCODER = {
@@ -85,7 +88,7 @@ def peak(run: Run, phase: str) -> int:
 @pytest.mark.parametrize(
     ("name", "eight"),
     [
-        ("bert", False),
+        pytest.param("bert", False, marks=pytest.mark.exhaustive),
         pytest.param("roberta", False, marks=pytest.mark.exhaustive),
         pytest.param("electra", False, marks=pytest.mark.exhaustive),
         pytest.param("deberta", False, marks=pytest.mark.exhaustive),
@@ -100,6 +103,7 @@ def test_a_quantized_classifier_keeps_its_head_wide_and_says_so(name: str, eight
     assert peak(run, "train") > peak(run, "load")
 
 
+@pytest.mark.exhaustive
 def test_a_head_that_nobody_trains_is_not_named() -> None:
     assert traced(ENCODERS["bert"], SMALL).kept_head is None
     assert traced(LLAMA, SMALL._replace(method="qlora", load_in_4bit=True)).kept_head is None
@@ -122,10 +126,10 @@ QLORA = {"bf16": True, "method": "qlora", "load_in_4bit": True, "lora_target_mod
 @pytest.mark.parametrize(
     ("name", "change", "gpu"),
     [
-        pytest.param("mixtral", {"bf16": True}, AMPERE, id="autocast"),
+        pytest.param("mixtral", {"bf16": True}, AMPERE, id="autocast", marks=pytest.mark.exhaustive),
         pytest.param("mixtral", {"weights": "fp16"}, AMPERE, id="fp16", marks=pytest.mark.exhaustive),
         pytest.param("mixtral", {"weights": "bf16"}, AMPERE, id="bf16", marks=pytest.mark.exhaustive),
-        pytest.param("mixtral", {"fp16": True}, T4, id="t4"),
+        pytest.param("mixtral", {"fp16": True}, T4, id="t4", marks=pytest.mark.exhaustive),
         pytest.param("mixtral", QLORA, AMPERE, id="qlora", marks=pytest.mark.exhaustive),
         pytest.param("qwen2_moe", QLORA, AMPERE, id="shared-expert"),
     ],
@@ -146,12 +150,13 @@ def test_a_grouped_product_is_one_output_with_padded_rows() -> None:
         assert grouped_product(tracer, rows.T, rows, offsets).shape == (4, 16, 16)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("config", "beams"),
     [
         pytest.param(LLAMA, 1, id="a decoder", marks=pytest.mark.exhaustive),  # as one of experts
         pytest.param(T5, 3, id="an encoder-decoder's beams"),
-        pytest.param(MIXTURES["mixtral"], 1, id="experts"),
+        pytest.param(MIXTURES["mixtral"], 1, id="experts", marks=pytest.mark.exhaustive),
     ],
 )
 def test_every_way_of_decoding_runs(config: dict[str, Any], beams: int) -> None:
@@ -164,9 +169,8 @@ def test_every_way_of_decoding_runs(config: dict[str, Any], beams: int) -> None:
 @pytest.mark.parametrize(
     "optim",
     [
-        "paged_lion_8bit",
-        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("rmsprop", "adagrad")),
         "ademamix",
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("rmsprop", "adagrad", "paged_lion_8bit")),
     ],
 )
 def test_the_trainers_other_optimizers_run(optim: str) -> None:
@@ -180,6 +184,7 @@ def test_evaluation_moves_its_predictions_away_every_so_many_steps() -> None:
     assert moved < kept
 
 
+@pytest.mark.exhaustive
 def test_sdpa_before_ampere_keeps_no_scores_where_the_efficient_kernel_serves() -> None:
     whole = LLAMA | {"num_key_value_heads": 4}
     setup = SMALL._replace(fp16=True, max_source_length=256, per_device_train_batch_size=8)

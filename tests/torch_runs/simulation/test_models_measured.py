@@ -1,22 +1,25 @@
 """What is measured is what was predicted: the simulator and a trial build the same class, parameters and adapters."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kb.core.setup import TrainingSetup
 from simulation_needs import require_simulator
+from torch_later import imported_where_run
 
-require_simulator()
+if TYPE_CHECKING:
+    from kb.torch_runs.simulation.loading import build_model as build_simulated
+    from kb.torch_runs.simulation.session import open_session
+    from kb.torch_runs.simulation.training import batch_of
 
-from kb.core.setup import TrainingSetup  # noqa: E402
-from kb.torch_runs.simulation.loading import build_model as build_simulated  # noqa: E402
-from kb.torch_runs.simulation.session import open_session  # noqa: E402
-from kb.torch_runs.simulation.training import batch_of  # noqa: E402
-
-# isort: split
-# the simulator's torch comes first: it has a shim
-from kb.torch_runs.models import NoModelError, labels_of  # noqa: E402
-from kb.torch_runs.probe import trainer_run  # noqa: E402
+    # isort: split
+    # the simulator's torch comes first: it has a shim
+    from kb.torch_runs.models import NoModelError, labels_of
+    from kb.torch_runs.probe import trainer_run
+imported = imported_where_run(globals(), require_simulator)
 
 AMPERE = (8, 6)
 T5 = {"model_type": "t5", "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "vocab_size": 128}
@@ -66,8 +69,15 @@ def told(model: Any) -> tuple[str, list[tuple[Any, ...]]]:
     return f"{type(model).__name__} of {type(inner).__name__}", rows
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", MODELS)
+# Each model in one of the ways by turns, with --exhaustive in every way.
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        pytest.param(name, way, marks=[pytest.mark.exhaustive] if (number - at) % len(WAYS) else [])
+        for number, name in enumerate(MODELS)
+        for at, way in enumerate(WAYS)
+    ],
+)
 def test_the_simulator_and_a_trial_build_the_same_model(name: str, way: str) -> None:
     config, kind = MODELS[name]
     setup = SETUP._replace(**WAYS[way])

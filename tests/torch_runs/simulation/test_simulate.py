@@ -79,6 +79,7 @@ def small_decoder() -> Simulated:
     return run(DECODER, LLAMA)
 
 
+@pytest.mark.exhaustive
 def test_a_long_answer_whose_middle_only_grows_the_cache_agrees_with_its_trace() -> None:
     settings = {"max_target_length": 120, "generation_max_length": 120, "per_device_eval_batch_size": 16}
     config, setup, row = row_of("generation", "kobart", predict_with_generate=True, generation_num_beams=5, **settings)
@@ -88,6 +89,7 @@ def test_a_long_answer_whose_middle_only_grows_the_cache_agrees_with_its_trace()
     assert phase.peak_reserved_bytes == pytest.approx(row["reserved"], rel=0.005)
 
 
+@pytest.mark.exhaustive
 def test_evaluation_that_gathers_logits_agrees_with_its_trace() -> None:
     config, setup, row = row_of("evaluation", "kobart", bf16=True, eval_samples=24)
     phase = run(setup, config).report.phase("evaluate")
@@ -158,6 +160,7 @@ def test_the_timeline_holds_the_peaks_and_draws() -> None:
         assert f"{train.peak_allocated_bytes / GIB:.2f}" in drawing
 
 
+@pytest.mark.exhaustive
 def test_the_simulators_own_process_has_the_same_answer_and_its_snapshot(tmp_path: Path) -> None:
     path = tmp_path / "snapshot.pickle"
     again = in_a_process(DECODER, LLAMA, snapshot_path=str(path))
@@ -168,6 +171,7 @@ def test_the_simulators_own_process_has_the_same_answer_and_its_snapshot(tmp_pat
     assert len(snapshot["device_traces"][0]) >= again.timeline.events
 
 
+@pytest.mark.exhaustive
 def test_a_classifier_trains_and_is_evaluated() -> None:
     report = run(TrainingSetup(do_eval=True, eval_samples=2000, max_source_length=128), BERT).report
     assert [phase.name for phase in report.phases] == ["load", "train", "evaluate", "save"]

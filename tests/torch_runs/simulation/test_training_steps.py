@@ -1,21 +1,24 @@
 """Whole training steps on fake tensors: a run measured on a GPU, optimizers, precisions, methods, and running out."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kb.core.setup import TrainingSetup
+from kb.memory.engine.allocator import MIB, OutOfMemory
+from kb.torch_runs.simulation.job import BadJobError, BadModelError, RemoteCodeError
 from simulation_needs import require_simulator
+from torch_later import imported_where_run
 
-require_simulator()
-
-from kb.core.setup import TrainingSetup  # noqa: E402
-from kb.memory.engine.allocator import MIB, OutOfMemory  # noqa: E402
-from kb.torch_runs.simulation.job import BadJobError, BadModelError, RemoteCodeError  # noqa: E402
-from kb.torch_runs.simulation.loading import build_model  # noqa: E402
-from kb.torch_runs.simulation.session import open_session  # noqa: E402
-from kb.torch_runs.simulation.torch_modules import torch  # noqa: E402
-from kb.torch_runs.simulation.tracer import Tracer  # noqa: E402
-from kb.torch_runs.simulation.training import as_accelerate, train  # noqa: E402
+if TYPE_CHECKING:
+    from kb.torch_runs.simulation.loading import build_model
+    from kb.torch_runs.simulation.session import open_session
+    from kb.torch_runs.simulation.torch_modules import torch
+    from kb.torch_runs.simulation.tracer import Tracer
+    from kb.torch_runs.simulation.training import as_accelerate, train
+imported = imported_where_run(globals(), require_simulator)
 
 AMPERE = (8, 6)
 LLAMA = {
@@ -65,6 +68,7 @@ def bytes_of(tracer: Tracer, role: str) -> int:
     return most
 
 
+@pytest.mark.exhaustive
 def test_a_lora_step_measured_on_a_t4_is_met_to_the_byte() -> None:
     # Measured by fitcheck-llm 0.3.1 (PyPI, MIT) on a Tesla T4: SmolLM2-135M, LoRA r=32 on q, k, v, o, fp16, 2 × 512.
     setup = TrainingSetup(
@@ -127,16 +131,18 @@ def test_optimizers_keep_their_bytes_for_a_parameter(optim: str, states: float) 
 @pytest.mark.parametrize(
     "change",
     [
-        {"fp16": True, "attn_implementation": "eager"},
-        {"weights": "bf16", "attn_implementation": "flash", "padded": False},
-        {"bf16": True, "gradient_checkpointing": True, "use_reentrant": True},
-        {"gradient_accumulation_steps": 3},
-        {"method": "lora", "use_dora": True},
+        {"weights": "bf16", "attn_implementation": "flash", "padded": False, "gradient_accumulation_steps": 3},
+        {"method": "lora", "use_dora": True, "fp16": True, "attn_implementation": "eager"},
         {"method": "qlora", "bf16": True, "load_in_4bit": True, "gradient_checkpointing": True, "use_reentrant": True},
-        {"method": "lora", "load_in_8bit": True, "fp16": True},
         *(
             pytest.param(change, marks=pytest.mark.exhaustive, id=str(change))
             for change in (
+                {"fp16": True, "attn_implementation": "eager"},
+                {"weights": "bf16", "attn_implementation": "flash", "padded": False},
+                {"bf16": True, "gradient_checkpointing": True, "use_reentrant": True},
+                {"gradient_accumulation_steps": 3},
+                {"method": "lora", "use_dora": True},
+                {"method": "lora", "load_in_8bit": True, "fp16": True},
                 {"bf16": True},
                 {"weights": "bf16", "attn_implementation": "flash"},
                 {"bf16": True, "gradient_checkpointing": True},
@@ -172,6 +178,7 @@ def test_running_past_the_gpu_s_memory_is_told_with_the_amounts() -> None:
     assert raised.value.reserved <= 40 * MIB
 
 
+@pytest.mark.exhaustive
 def test_expandable_segments_reserve_no_more() -> None:
     peaks = []
     for expandable in (False, True):
