@@ -45,13 +45,20 @@ def rules_told(ready: FileChecker) -> set[str]:
         (f"{STARTS} --learning_rate=${{lr}} --beta=0.2\n", False),
         (f"{STARTS} \\\n  --beta=0.2 \\\n  --learning-rate 1e-5 > log 2>&1\n", False),
         (f'srun bash -c "{STARTS} --learning_rate=$1"\n', False),
-        ("python train.py --learning_rate 1e-5 --config $HOME/work/recipes/dpo.yaml\n", False),
+        ("python train.py --learning_rate 1e-5 --config $WORK/recipes/dpo.yaml\n", False),
         (f"{STARTS} --beta=0.2\n", True),
         (f"{STARTS} --learning_rate_scheduler_type cosine\n", True),
         (f"# {STARTS} --learning_rate=1e-5\n", True),
         ("python train.py recipes/dpo.yaml.old --learning_rate 1e-5\n", True),
         ("accelerate launch --learning_rate 1e-5 scripts/run_dpo.py recipes/dpo.yaml\n", True),  # the launcher's
+        (f"{STARTS} --learning_rate=1e-5\n{STARTS} --learning_rate=2e-5\n", False),
         (f"{STARTS} --learning_rate=1e-5\n{STARTS}\n", True),  # one of two starts it as it is
+        (f"{STARTS} --learning_rate=1e-5\nCONFIG=recipes/dpo.yaml\n", True),  # what else starts it is not known
+        (f"{STARTS} --learning_rate=1e-5\ncd recipes\npython ../train.py --config dpo.yaml\n", True),
+        (f"{STARTS} # no --learning_rate 1e-5 here\n", True),
+        (f"{STARTS} && python eval.py --learning_rate 1e-5\n", True),
+        ("echo --learning_rate of recipes/dpo.yaml\n", True),
+        (f"{STARTS} --learning_rate 0.0\n", True),  # what the config says
     ],
 )
 def test_a_value_is_no_fault_where_every_command_sets_another(project: Path, script: str, said: bool) -> None:
@@ -80,6 +87,6 @@ def test_a_path_in_no_project_and_scripts_that_cannot_be_read_say_nothing(tmp_pa
     (tmp_path / "run.sh").write_bytes(b"python train.py dpo.yaml --learning_rate 1 \xff\n")
     (tmp_path / "large.sh").write_text("python train.py dpo.yaml " + "-" * (1 << 20))
     (tmp_path / "gone.sh").symlink_to(tmp_path / "nowhere")
-    assert StartedConfigs(lambda path: None).set_by_commands(str(tmp_path / "dpo.yaml")) == frozenset()
+    assert StartedConfigs(lambda path: None).set_by_commands(str(tmp_path / "dpo.yaml")) == {}
     found = StartedConfigs(lambda path: str(tmp_path)).set_by_commands(str(tmp_path / "dpo.yaml"))
-    assert found == {"learning_rate"}
+    assert found == {"learning_rate": "1"}

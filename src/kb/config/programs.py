@@ -233,9 +233,12 @@ def _text(path: str) -> str | None:
     return None if raw is None else raw.decode("utf-8", "replace")
 
 
-SCRIPTS = (*SHELL, ".slrm", ".job", ".pbs", ".lsf")  # of job schedulers too
-_FLAG = r"(?<![\w-])--([A-Za-z][\w-]*)(?=[=\s\"']|$)"
-_PROGRAM = r"^.*?\S\.py(?![\w.])"  # what stands before it is the launcher's
+SCRIPTS = (*SHELL, ".slrm", ".job", ".pbs", ".lsf", "Makefile")  # of job schedulers too
+_CONFIG = r"[\w./${}~-]*?([\w.-]+\.(?:ya?ml|json|toml))(?![\w.])"
+_FLAG = r"(?<![\w-])--([A-Za-z][\w-]*)(?:=|[ \t]+(?!-))?([^\s\"']*)"
+# What starts a run; of a module or a script what stands before it is the launcher's.
+_PROGRAM = r"^.*?(?:\S\.py(?![\w.])|\s-m\s+[\w.]+)|^.*?(?<![\w/.-])(?:trl|axolotl|llamafactory-cli|swift|tune)\s"
+_ENDS = r"&&|\|\||[;|]|(?<=\s)#.*"
 
 
 class StartedConfigs:
@@ -249,43 +252,49 @@ class StartedConfigs:
 
     def __init__(self, top: Top) -> None:
         self._top = top
-        self._lines: dict[str, list[tuple[str, str]]] = {}
+        self._found: dict[str, dict[str, list[tuple[str, dict[str, str] | None]]]] = {}
 
-    def set_by_commands(self, path: str) -> frozenset[str]:
-        """The names that each command sets which names the config at ``path``; none where no command does."""
+    def set_by_commands(self, path: str) -> dict[str, str]:
+        """The flags that each command gives which may name the config at ``path``, with their values, empty where the
+        commands differ; none where a line names it and gives no flags, since what it starts is not known.
+        """
         top = self._top(path)
         if top is None:
-            return frozenset()
-        if top not in self._lines:
-            self._lines[top] = list(_commands(top))
-        whole = os.path.abspath(path)
-        found = [_set_in(line) for folder, line in self._lines[top] if _names(line, whole, (top, folder))]
-        return frozenset.intersection(*found) if found else frozenset()
+            return {}
+        if top not in self._found:
+            self._found[top] = _commands(top)
+        whole = os.path.abspath(path).replace(os.sep, "/")
+        named = self._found[top].get(os.path.basename(path), ())
+        found = [flags for place, flags in named if whole.endswith(f"/{place}")]
+        given = [flags for flags in found if flags is not None]
+        if not given or len(given) < len(found):
+            return {}
+        values = {name: {each.get(name) for each in given} for name in given[0]}
+        return {name: said.pop() or "" if len(said) == 1 else "" for name, said in values.items() if None not in said}
 
 
-def _commands(top: str) -> Iterator[tuple[str, str]]:
-    """Every line of the scripts below a folder that gives flags, with the folder of its script."""
+def _commands(top: str) -> dict[str, list[tuple[str, dict[str, str] | None]]]:
+    """By the name of a config: each place in the scripts below a folder that names one so, as far as its path is
+    written out, with the flags of its command; None of what is no command that starts a run.
+    """
+    found: dict[str, list[tuple[str, dict[str, str] | None]]] = {}
     looked = 0
-    for number, path in enumerate(files_below(top, SCRIPTS)):
+    for path in islice(files_below(top, SCRIPTS), MAX_FILES):
         raw = read_if_any(path, MAX_BYTES)
-        if number >= MAX_FILES or looked > MAX_LOOKED:
-            return
-        if raw is None:
+        if raw is None or looked > MAX_LOOKED:
             continue
         looked += len(raw)
         for line in re.sub(r"\\\r?\n", " ", raw.decode("utf-8", "replace")).splitlines():
-            if "--" in line and not line.lstrip().startswith("#"):
-                yield os.path.dirname(path), line
+            for command in () if line.lstrip().startswith("#") else re.split(_ENDS, line):
+                for written in re.finditer(_CONFIG, command):
+                    place = re.split(r"^.*[}$~][\w]*/|^(?:\.{1,2}/)+", written[0])[-1]
+                    found.setdefault(written[1], []).append((place.lstrip("/"), _flags(command)))
+    return found
 
 
-def _names(line: str, path: str, folders: tuple[str, ...]) -> bool:
-    """Whether a line names a file by its path from one of the folders on."""
-    if os.path.basename(path) not in line:
-        return False
-    below = {os.path.relpath(path, folder).replace(os.sep, "/") for folder in folders}
-    return any(re.search(rf"(?<![\w.-]){re.escape(each)}(?![\w.-])", line) is not None for each in below)
-
-
-def _set_in(line: str) -> frozenset[str]:
-    """The names of a command's own flags, with ``_`` for ``-``."""
-    return frozenset(name.replace("-", "_") for name in re.findall(_FLAG, re.sub(_PROGRAM, "", line)))
+def _flags(command: str) -> dict[str, str] | None:
+    """The flags of a command that starts a run, with ``_`` for ``-``; None of any other."""
+    if re.search(_PROGRAM, command) is None:
+        return None
+    given = re.findall(_FLAG, re.sub(_PROGRAM, "", command))
+    return {name.replace("-", "_"): value for name, value in given}

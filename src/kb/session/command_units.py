@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kb.config.joining import RUN_CONFIG
 from kb.core.catalog import Catalog
@@ -65,15 +65,24 @@ def as_started(result: UnitResult, programs: ProjectPrograms, check: Callable[[U
     told = {finding.span for finding in result.findings if finding.severity != "info"}
     if unit.dialect is None or not told.intersection(setting.span for setting in unit.settings.values()):
         return result
-    names = programs.set_by_commands(unit.path)
+    given = programs.set_by_commands(unit.path)
     set_there = {
         name: setting._replace(value=Unknown(frozenset((name,)), "known only when the command runs"))
         for name, setting in unit.settings.items()
-        if len(setting.path) == 1 and setting.path[0] in names and not setting.joined
+        if len(setting.path) == 1 and str(setting.path[0]) in given and not setting.joined
+        if not _says(given[str(setting.path[0])], setting.value)
     }
     if not told.intersection(setting.span for setting in set_there.values()):
         return result
     return check(unit._replace(settings={**unit.settings, **set_there}))
+
+
+def _says(text: str, value: Any) -> bool:
+    """Whether a flag says the same as the config."""
+    try:
+        return float(text) == float(value)
+    except (TypeError, ValueError):
+        return text.casefold() == str(value).casefold()
 
 
 def _without_run(unit: Unit) -> Unit:

@@ -3,10 +3,11 @@
 Each look is remembered, so that a stored result is not taken for one of today.
 """
 
+import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kb.config.files import MAX_BYTES, SHELL, read_if_any
@@ -173,7 +174,7 @@ class ProjectPrograms:
         self.lookups: dict[str, Lookup] = {"programs": lambda path, named: self._programs().digest(path, named)}
         self.lookups["module"] = lambda path, named: self._file("module", path, named)
         self.lookups["loaded"] = lambda path, named: self._file("loaded", path, named)
-        self.lookups["started"] = lambda path, _: " ".join(sorted(self._started().set_by_commands(path)))
+        self.lookups["started"] = lambda path, _: json.dumps(self._started().set_by_commands(path))
         self._remember = seen.text("programs", self.lookups["programs"])
         self._set_by_commands = seen.text("started", self.lookups["started"])
         self._module, self._loaded = (seen.text(kind, self.lookups[kind]) for kind in ("module", "loaded"))
@@ -192,12 +193,14 @@ class ProjectPrograms:
         except (OSError, ValueError):  # the working folder is gone, or the path is none
             return ()
 
-    def set_by_commands(self, path: str) -> frozenset[str]:
-        """The names that every command of the project sets itself which starts a run with the config at ``path``."""
+    def set_by_commands(self, path: str) -> Mapping[str, str]:
+        """What every command of the project sets itself which starts a run with the config at ``path``, as of
+        :meth:`kb.config.programs.StartedConfigs.set_by_commands`."""
         try:
-            return frozenset(self._set_by_commands(path, "").split())
+            found: dict[str, str] = json.loads(self._set_by_commands(path, ""))
         except (OSError, ValueError):  # the working folder is gone, or the path is none
-            return frozenset()
+            return {}
+        return found
 
     def files(self) -> "ProgramFiles":
         """What the programs of the project import and load."""
