@@ -1,6 +1,7 @@
 """A check of one file that was made before is told again, and never where anything that it rests on has changed."""
 
 import io
+import json
 import sqlite3
 import sys
 from collections.abc import Callable
@@ -88,6 +89,38 @@ def test_what_changes_beside_it_is_seen(told: Told, change: str) -> None:
     CHANGES[change]()
     assert not told.again()
     assert told.again()
+
+
+def test_a_text_that_installs_libraries_is_read_each_time(told: Told) -> None:
+    """What the list says that it installs from, which may not be there yet, is not looked at again."""
+    Path("run.yaml").write_text(f"{CONFIG}# pip install -r deps.txt\n")
+    assert not told.again() and not told.again()
+    assert told.kept == []
+
+
+def test_a_file_that_is_saved_while_it_is_checked_is_not_taken_for_what_it_was(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = KeptAnswer.put
+
+    def saved_meanwhile(place: KeptAnswer, *what: object) -> None:
+        Path("run.yaml").write_text(f"{CONFIG}bf16: true\n")
+        put(place, *what)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KeptAnswer, "put", saved_meanwhile)
+        told()
+    Path("run.yaml").write_text(CONFIG)
+    assert not told.again()
+
+
+def test_of_a_model_that_a_file_describes_the_file_counts_for_one_config_and_for_two(told: Told) -> None:
+    Path("more.yaml").write_text(CONFIG)
+    config = {"model_type": "t5", "d_model": 512, "d_kv": 64, "d_ff": 1024, "num_heads": 6, "vocab_size": 32128}
+    for layers in (4, 24):
+        Path("m.json").write_text(json.dumps({**config, "num_layers": layers}))
+        for paths in ((), ("more.yaml",)):
+            assert not told.again(*paths, "--model-config", "m.json")
 
 
 def test_other_options_are_another_check(told: Told) -> None:

@@ -196,6 +196,13 @@ def _stamps(folder: str) -> list[str]:
     return sorted(rows)
 
 
+def installs(raw: bytes) -> bool:
+    """Whether a text may install libraries by itself: from a list, say, that is not there yet. What such a list says is
+    not among what is looked at again, so that nothing is kept of the text.
+    """
+    return b"install" in raw or b"conda" in raw
+
+
 def key_of(context: bytes, path: str, named: bool, raw: bytes) -> bytes:
     """The key of one file's result."""
     head = f"{path}\0{int(named)}\0".encode("utf-8", "surrogatepass")

@@ -21,7 +21,7 @@ from kb.knowledge.locations import cache_folder, located, site_address
 from kb.machine.software import installed_versions
 from kb.report.terminal import choose_style
 from kb.session.around import Checking, beside_files, lookups_of, named_machine
-from kb.session.cache import ResultCache, context_of, key_of
+from kb.session.cache import ResultCache, context_of, installs, key_of
 from kb.session.model_files import hub_folder
 from kb.session.project import Project
 from kb.session.seen import Row, Seen, still
@@ -54,12 +54,15 @@ class KeptAnswer:
     """The place of one answer among those that are kept. It never raises: what cannot be read is not there.
 
     Args:
+        path: the file that is checked.
+        raw: its bytes.
         key: all that decides the answer but what is looked up beside the file.
         lookups: what a check looks up beside it, by kind.
         machine: what the answer is for, found for the key.
     """
 
-    def __init__(self, key: bytes, lookups: Mapping[str, Any], machine: Machine) -> None:
+    def __init__(self, path: str, raw: bytes, key: bytes, lookups: Mapping[str, Any], machine: Machine) -> None:
+        self._path, self._raw = path, raw
         self._key, self._lookups, self.machine = key, dict(lookups), machine
         self._cache = ResultCache(cache_folder(), ANSWERS)
 
@@ -74,7 +77,9 @@ class KeptAnswer:
             self._cache.close()
 
     def put(self, answer: Answer, seen: Sequence[Row]) -> None:
-        """Keep an answer, with what was looked at beside the file."""
+        """Keep an answer, with what was looked at beside the file; not where that was saved meanwhile."""
+        if read_if_any(self._path, MAX_BYTES) != self._raw:
+            return
         try:
             self._cache.put([(self._key, [*answer, seen])])
         except ImportError:
@@ -94,7 +99,7 @@ def kept_answer(request: CheckRequest, catalog: Catalog) -> KeptAnswer | None:
         return None
     (path,) = options.paths
     raw = read_if_any(path, MAX_BYTES)
-    if raw is None:
+    if raw is None or installs(raw):
         return None
     machine = named_machine(catalog, project, question.machine)
     # what of host memory is in use changes with every look, and JSON alone shows it
@@ -102,7 +107,8 @@ def kept_answer(request: CheckRequest, catalog: Catalog) -> KeptAnswer | None:
     style = repr(choose_style(sys.stdout, options.color))
     decided = decided_by(options, project, shown, catalog, style) | {"fail on": options.fail_on}
     lookups = lookups_of(*beside_files(project, question, checking, Seen()))
-    return KeptAnswer(key_of(context_of(decided, code_folders(options)), path, True, raw), lookups, machine)
+    key = key_of(context_of(decided, code_folders(options)), path, True, raw)
+    return KeptAnswer(path, raw, key, lookups, machine)
 
 
 def decided_by(

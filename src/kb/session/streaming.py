@@ -143,7 +143,7 @@ def _tree(
 ) -> Tree:
     # what could not be fetched is said by the process that asked, and asked for again next time
     jobs = 1 if options.online else options.jobs or default_jobs()
-    if options.no_cache or options.online:
+    if options.no_cache or options.online or options.model_config:  # whose bytes no key has
         return Tree(checker, render, jobs=jobs, progress=progress)
     decided = decided_by(options, project, checker.machine, checker.catalog, style)
     return Tree(

@@ -8,7 +8,7 @@ from kb import __version__
 from kb.core.record import NamedTuple
 from kb.core.result import CheckResult, Unusable
 from kb.report.check.tally import Tally, tally_of
-from kb.session.cache import ResultCache, key_of
+from kb.session.cache import ResultCache, installs, key_of
 from kb.session.composed import GroupFolders
 from kb.session.file import FileChecker
 from kb.session.model_files import LOOKUPS
@@ -101,7 +101,9 @@ class Tree:
         missing = [at for at in range(len(inputs)) if at not in found]
         made = dict(zip(missing, self._check([inputs[at] for at in missing]), strict=True))
         if self._cache is not None:
-            self._cache.put((keys[at], told.stored()) for at, told in made.items() if at in keys and not told.unusable)
+            whole = [(at, told) for at, told in made.items() if at in keys and not told.unusable]
+            # not of a file that was saved meanwhile
+            self._cache.put((keys[at], told.stored()) for at, told in whole if self._key(inputs[at]) == keys[at])
         for at in range(len(inputs)):
             yield found[at] if at in found else made[at]
 
@@ -109,7 +111,8 @@ class Tree:
         if self._cache is None or given.path == STDIN or given.raw is not None:
             return None
         try:
-            return key_of(self._context, given.path, given.named, read_bytes(given.path))
+            raw = read_bytes(given.path)
+            return None if installs(raw) else key_of(self._context, given.path, given.named, raw)
         except ValueError:
             return None  # said when it is checked
 
