@@ -147,11 +147,12 @@ class ProjectReleases:
                     self._looks["listed"](each, "")
 
     def _said_of(self, folder: str, relative: str) -> str:
-        """All that the files for a folder say, as a text; made once for each folder."""
+        """All that the files for a folder say, and whether kb runs in its environment, as a text made once."""
         key = (folder, relative)
         if key not in self._said:
-            found = self._reader.of_folder(folder, self._reader.top(folder, relative=bool(relative)))
-            self._said[key] = f"{found.known} {found.problems}"
+            top = self._reader.top(folder, relative=bool(relative))
+            found = self._reader.of_folder(folder, top)
+            self._said[key] = f"{found.known} {found.problems} {self._environment(top)}"
         return self._said[key]
 
     def _with_installed(self, known: Mapping[str, ProjectRelease], path: str) -> Mapping[str, ProjectRelease]:

@@ -230,8 +230,9 @@ def summary_line(result: CheckResult, words: Words) -> str:
 
 
 def marked(finding: Finding, path: str, words: Words, lines: Sequence[str]) -> list[str]:
-    """The lines of a finding, as one text that says which it is and where it stands."""
-    told = " ".join((finding.severity, finding.rule, words.message(finding)))
+    """The lines of a finding, as one text that says which it is, by its message and what decided it, and where."""
+    because = (f"{each.name}={each.value}" for each in finding.because)
+    told = " ".join((finding.severity, finding.certainty, finding.rule, words.message(finding), *because))
     parts = (told, finding.rule, f"{path}:{finding.span.line}", "\n".join(lines))
     return [_MARK + _PART.join(parts) + _MARK]
 
