@@ -4,7 +4,7 @@ import io
 import json
 import sqlite3
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from kb.knowledge.locations import cache_folder
 from kb.session import cache
 from kb.session.kept import ANSWERS, Answer, KeptAnswer
 from kb.session.output import FORMATS
+from kb.session.seen import Row
 
 BOX = ("--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "16", "--lang", "en")
 CONFIG = "model_name_or_path: google/mt5-small\nper_device_train_batch_size: 2\nfp16: true\n"
@@ -103,9 +104,9 @@ def test_a_file_that_is_saved_while_it_is_checked_is_not_taken_for_what_it_was(
 ) -> None:
     put = KeptAnswer.put
 
-    def saved_meanwhile(place: KeptAnswer, *what: object) -> None:
+    def saved_meanwhile(place: KeptAnswer, answer: Answer, seen: Sequence[Row]) -> None:
         Path("run.yaml").write_text(f"{CONFIG}bf16: true\n")
-        put(place, *what)  # type: ignore[arg-type]
+        put(place, answer, seen)
 
     with monkeypatch.context() as patch:
         patch.setattr(KeptAnswer, "put", saved_meanwhile)

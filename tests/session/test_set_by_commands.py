@@ -9,6 +9,7 @@ from kb.advice.question import Question
 from kb.config.programs import StartedConfigs
 from kb.session.around import Checking
 from kb.session.file import FileChecker
+from kb.session.file_result import FileResult
 from kb.session.model_files import LOOKUPS
 from kb.session.prepare import file_checker
 from kb.session.project import Project
@@ -36,7 +37,8 @@ def checker() -> FileChecker:
 
 def rules_told(ready: FileChecker) -> set[str]:
     result = check_input(Input("recipes/dpo.yaml"), ready)
-    return {finding.rule for unit in result.results for finding in unit.findings}  # type: ignore[union-attr]
+    assert isinstance(result, FileResult)
+    return {finding.rule for unit in result.results for finding in unit.findings}
 
 
 @pytest.mark.parametrize(
@@ -86,6 +88,7 @@ def test_a_script_that_changes_is_seen(project: Path) -> None:
 def test_a_path_in_no_project_and_scripts_that_cannot_be_read_say_nothing(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_bytes(b"python train.py dpo.yaml --learning_rate 1 \xff\n")
     (tmp_path / "large.sh").write_text("python train.py dpo.yaml " + "-" * (1 << 20))
+    (tmp_path / "packed.sh").write_text(f"echo {'QUJD' * 50_000}.yaml {'./' * 50_000} {'--' * 50_000}\n")
     (tmp_path / "gone.sh").symlink_to(tmp_path / "nowhere")
     assert StartedConfigs(lambda path: None).set_by_commands(str(tmp_path / "dpo.yaml")) == {}
     found = StartedConfigs(lambda path: str(tmp_path)).set_by_commands(str(tmp_path / "dpo.yaml"))

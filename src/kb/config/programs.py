@@ -229,12 +229,12 @@ def files_below(top: str, suffixes: tuple[str, ...]) -> Iterator[str]:
 
 def _text(path: str) -> str | None:
     """A source's text; None where there is none, or none that can be read."""
-    raw = read_if_any(path, MAX_BYTES)
-    return None if raw is None else raw.decode("utf-8", "replace")
+    return None if (raw := read_if_any(path, MAX_BYTES)) is None else raw.decode("utf-8", "replace")
 
 
 SCRIPTS = (*SHELL, ".slrm", ".job", ".pbs", ".lsf", "Makefile")  # of job schedulers too
-_CONFIG = r"[\w./${}~-]*?([\w.-]+\.(?:ya?ml|json|toml))(?![\w.])"
+_CONFIGS = (".yaml", ".yml", ".json", ".toml")
+_APART = r"[\s\"'=:,;()<>`]+"  # of a line's words: with them taken apart no pattern runs over a long one
 _FLAG = r"(?<![\w-])--([A-Za-z][\w-]*)(?:=|[ \t]+(?!-))?([^\s\"']*)"
 # What starts a run; of a module or a script what stands before it is the launcher's.
 _PROGRAM = r"^.*?(?:\S\.py(?![\w.])|\s-m\s+[\w.]+)|^.*?(?<![\w/.-])(?:trl|axolotl|llamafactory-cli|swift|tune)\s"
@@ -244,10 +244,7 @@ _ENDS = r"&&|\|\||[;|]|(?<=\s)#.*"
 class StartedConfigs:
     """What the commands of a project set themselves as they start a run with a config: its own value does not count
     then. ``train.py recipes/dpo.yaml --learning_rate=${lr}``: parsers of a config and flags take what the flags say.
-    Each project's scripts are looked up once.
-
-    Args:
-        top: the project's top above a path; nothing above it is looked at.
+    Each project's scripts are looked up once. ``top`` is as of :class:`ProgramReader`.
     """
 
     def __init__(self, top: Top) -> None:
@@ -255,17 +252,15 @@ class StartedConfigs:
         self._found: dict[str, dict[str, list[tuple[str, dict[str, str] | None]]]] = {}
 
     def set_by_commands(self, path: str) -> dict[str, str]:
-        """The flags that each command gives which may name the config at ``path``, with their values, empty where the
-        commands differ; none where a line names it and gives no flags, since what it starts is not known.
-        """
-        top = self._top(path)
-        if top is None:
+        """The flags that each command gives which may name the config at ``path``, with their values, empty where they
+        differ; none where a line names it that starts nothing known."""
+        if (top := self._top(path)) is None:
             return {}
         if top not in self._found:
             self._found[top] = _commands(top)
         whole = os.path.abspath(path).replace(os.sep, "/")
-        named = self._found[top].get(os.path.basename(path), ())
-        found = [flags for place, flags in named if whole.endswith(f"/{place}")]
+        rows = self._found[top].get(os.path.basename(path), ())
+        found = [flags for place, flags in rows if whole.endswith(f"/{place}")]
         given = [flags for flags in found if flags is not None]
         if not given or len(given) < len(found):
             return {}
@@ -274,11 +269,9 @@ class StartedConfigs:
 
 
 def _commands(top: str) -> dict[str, list[tuple[str, dict[str, str] | None]]]:
-    """By the name of a config: each place in the scripts below a folder that names one so, as far as its path is
-    written out, with the flags of its command; None of what is no command that starts a run.
-    """
-    found: dict[str, list[tuple[str, dict[str, str] | None]]] = {}
-    looked = 0
+    """By the name of a config: each path in the scripts below a folder, as far as it is written out, with the flags of
+    its command; None of what starts no run."""
+    looked, found = 0, dict[str, list[tuple[str, dict[str, str] | None]]]()
     for path in islice(files_below(top, SCRIPTS), MAX_FILES):
         raw = read_if_any(path, MAX_BYTES)
         if raw is None or looked > MAX_LOOKED:
@@ -286,15 +279,22 @@ def _commands(top: str) -> dict[str, list[tuple[str, dict[str, str] | None]]]:
         looked += len(raw)
         for line in re.sub(r"\\\r?\n", " ", raw.decode("utf-8", "replace")).splitlines():
             for command in () if line.lstrip().startswith("#") else re.split(_ENDS, line):
-                for written in re.finditer(_CONFIG, command):
-                    place = re.split(r"^.*[}$~][\w]*/|^(?:\.{1,2}/)+", written[0])[-1]
-                    found.setdefault(written[1], []).append((place.lstrip("/"), _flags(command)))
+                for word in re.split(_APART, command):
+                    if word.endswith(_CONFIGS):
+                        place = _written_out(word)
+                        found.setdefault(place.rpartition("/")[2], []).append((place, _flags(command)))
     return found
+
+
+def _written_out(path: str) -> str:
+    """The end of a path that holds no variable: ``${HOME}/recipes/dpo.yaml``, ``../recipes/dpo.yaml``."""
+    folders = path.split("/")
+    unknown = [at for at, folder in enumerate(folders[:-1]) if folder in ("", ".", "..") or set("$}~") & set(folder)]
+    return "/".join(folders[unknown[-1] + 1 if unknown else 0 :])
 
 
 def _flags(command: str) -> dict[str, str] | None:
     """The flags of a command that starts a run, with ``_`` for ``-``; None of any other."""
-    if re.search(_PROGRAM, command) is None:
-        return None
-    given = re.findall(_FLAG, re.sub(_PROGRAM, "", command))
-    return {name.replace("-", "_"): value for name, value in given}
+    begun = re.search(_PROGRAM, command)
+    given = re.findall(_FLAG, command[begun.end() :]) if begun else ()
+    return {name.replace("-", "_"): value for name, value in given} if begun else None
