@@ -1,9 +1,15 @@
 """Arguments that no release of a class of transformers or TRL has: told of the library's own class alone."""
 
+from pathlib import Path
+
 import pytest
 
 from catalog_sample import load_catalog
+from kb.advice.question import Question
 from kb.config.python.reader import PythonReader
+from kb.session.prepare import file_checker
+from kb.session.project import Project
+from kb.session.run import Input, check_input
 from warm_runs import run_text
 
 CATALOG = load_catalog()
@@ -72,3 +78,30 @@ def test_a_class_of_the_projects_own_copy_of_the_library_is_its_own(tmp_path):
     (tmp_path / "train.py").write_text(FROM + CALL, "utf-8")
     run = run_text("kb", "check", str(tmp_path / "train.py"), "--gpu", "rtx-3090", "--lang", "en", "--no-cache")
     assert "name-in-no-release" not in run.stdout
+
+
+OWN = "@dataclass\nclass SFTConfig{bases}:\n    max_seq_length: int = 512\n    learning_rate: float = 0.0\n"
+CALLED = "config = SFTConfig(output_dir='out', learning_rate=0.0, max_seq_length=64)\n"
+
+
+@pytest.mark.parametrize(
+    ("bases", "imported", "taken"),
+    [
+        ("", "from src.own import SFTConfig\n", False),
+        ("(object)", "from .own import SFTConfig\n", False),
+        ("(TrainingArguments)", "from src.own import SFTConfig\n", True),
+        ("", "from trl import SFTConfig\n", True),
+        ("", "from src.missing import SFTConfig\n", True),
+        ("", OWN.format(bases=""), False),
+    ],
+    ids=["a dataclass", "beside it", "a library's", "TRL", "not found", "in the file itself"],
+)
+def test_a_class_of_the_projects_own_is_not_the_librarys(tmp_path: Path, bases: str, imported: str, taken: bool):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "own.py").write_text(OWN.format(bases=bases), "utf-8")
+    train = tmp_path / "src" / "train.py"
+    train.write_text(f"{imported}from transformers import Trainer\n{CALLED}Trainer(args=config)\n", "utf-8")
+    outcome = check_input(Input(str(train)), file_checker(CATALOG, Project(), Question.of(gpu="t4")))
+    told = {finding.rule for unit in getattr(outcome, "results", ()) for finding in unit.findings}
+    assert ("learning-rate-zero" in told) == taken

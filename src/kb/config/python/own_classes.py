@@ -1,6 +1,7 @@
-"""Arguments that a class of transformers or TRL never had, in calls of that class itself."""
+"""Classes of arguments by whose they are: a project's own, or the library's, and what that class never had."""
 
 import ast
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -11,6 +12,26 @@ from kb.config.python.places import Imported
 from kb.config.python.syntax import Module, dotted_name
 
 _TAKES_MORE = "unsloth"  # puts classes of its own in the place of TRL's, which take any name
+
+
+def is_projects_own(call: Call, module: Module, names: Names, path: str, sources: Sources) -> bool:
+    """Whether the called class is one of the project's that has nothing of a library: a dataclass ``SFTConfig``, say,
+    in this module or in one that it is imported from.
+    """
+    if call.home is not None or not isinstance(call.node.func, ast.Name):
+        return False
+    if names.is_class(call.name):
+        return _stands_alone(call.name, module.text)
+    brought = [found for _, found in names.imports_of(call.name)]
+    texts = [sources.module(path, each) for each in brought]
+    return bool(texts) and all(found is not None and _stands_alone(call.name, found[1]) for found in texts)
+
+
+def _stands_alone(name: str, text: str) -> bool:
+    """Whether a text defines a class without a base."""
+    return (
+        re.search(rf"(?m)^class[ \t]+{re.escape(name)}[ \t]*(?:\([ \t]*(?:object)?[ \t]*\))?[ \t]*:", text) is not None
+    )
 
 
 def never_had(

@@ -12,7 +12,7 @@ from kb.config.python.calls import CUTTING, LOSS, Call, CallTable, Run, runs_of
 from kb.config.python.given import Arguments, given_to
 from kb.config.python.held import CommandLine, GivenConfig, NoSources, Sources
 from kb.config.python.names import Names
-from kb.config.python.own_classes import never_had
+from kb.config.python.own_classes import is_projects_own, never_had
 from kb.config.python.placing import goes_its_own_way
 from kb.config.python.rows import evaluated_rows
 from kb.config.python.source_says import said_by_source
@@ -91,11 +91,15 @@ class PythonReader:
         names = Names(module.tree)
         values = Values(module, names, self._constants, path, sources, started)
         calls, by_default = calls_of(values.expressions, self._table)
+        around = sources or NoSources()
+        calls = [
+            call for call in calls if not (call.kind.dialect and is_projects_own(call, module, names, path, around))
+        ]
         given = {
             call.number: given_to(call, module, values, names, self.compiled(call.kind.dialect or DIALECT).targets)
             for call in calls
         }
-        around, classes = sources or NoSources(), self._dialects[DIALECT].classes
+        classes = self._dialects[DIALECT].classes
         odd = never_had(calls, module, names, path, around, classes) if started is None else {}
         return Analysis(module, calls, given, values, names, by_default, module.source, odd)
 
