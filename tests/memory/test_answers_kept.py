@@ -61,20 +61,29 @@ def test_other_code_has_answers_of_its_own(kept: None, tmp_path: Path, monkeypat
         asked()
 
 
-def test_a_table_that_is_damaged_is_as_good_as_none(kept: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_answers_that_are_damaged_are_as_good_as_none(kept: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     first = asked()
-    (tmp_path / PREDICTIONS).write_bytes(b"not a database" * 1000)
+    for file in (tmp_path / PREDICTIONS).rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"not a value" * 1000)
     monkeypatch.setattr(answers._Kept, "store", Predictions(str(tmp_path)))
     assert asked() == first
 
 
-def test_a_table_that_has_grown_too_large_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    table = ResultCache(str(tmp_path))
-    table.put([(b"key", "value")])
-    table.close()
-    assert ResultCache(str(tmp_path)).get(b"key") == "value"
-    monkeypatch.setattr("kb.session.cache.MAX_BYTES", 100)
-    assert ResultCache(str(tmp_path)).get(b"key") is None
+@pytest.mark.parametrize("limit", [("MAX_BYTES", 256 * 300), ("MAX_FILES", 6)], ids=("bytes", "files"))
+def test_what_has_grown_too_large_loses_its_oldest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: tuple[str, int]
+):
+    cache_ = ResultCache(str(tmp_path))
+    keys = [b"same folder" + bytes([number]) for number in range(20)]
+    monkeypatch.setattr(f"kb.session.cache.{limit[0]}", limit[1])
+    for age, key in enumerate(keys):
+        cache_.put([(key, [age])])
+        (file,) = tmp_path.rglob(key.hex())
+        os.utime(file, (age, age))
+    kept = [key for key in keys if cache_.get(key) is not None]
+    assert 0 < len(kept) < len(keys)
+    assert kept == keys[-len(kept) :]
 
 
 @pytest.mark.exhaustive

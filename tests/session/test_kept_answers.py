@@ -2,7 +2,6 @@
 
 import io
 import json
-import sqlite3
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -166,25 +165,16 @@ def test_standard_input_is_read(
     assert told.kept == []
 
 
-def test_a_damaged_table_changes_nothing(told: Told) -> None:
+def test_a_damaged_answer_changes_nothing(told: Told) -> None:
     right = told()
-    table = Path(cache_folder()) / ANSWERS
-    whole = table.read_bytes()
-
-    def nothing_of_value() -> None:
-        with sqlite3.connect(table) as rows:
-            rows.execute("UPDATE results SET value = x'00'")
+    (file,) = (path for path in (Path(cache_folder()) / ANSWERS).rglob("*") if path.is_file())
+    whole = file.read_bytes()
 
     def another_shape() -> None:
-        table.unlink()
-        place = cache.ResultCache(cache_folder(), ANSWERS)
-        place.put([(key, ["text alone"])])
-        place.close()
+        cache.ResultCache(cache_folder(), ANSWERS).put([(bytes.fromhex(file.name), ["text alone"])])
 
-    with sqlite3.connect(table) as rows:
-        ((key,),) = rows.execute("SELECT key FROM results").fetchall()
-    for damage in (lambda: table.write_text("no database, " * 1000), nothing_of_value, another_shape):
-        table.write_bytes(whole)
+    for damage in (lambda: file.write_text("no value, " * 1000), lambda: file.write_bytes(whole[:-9]), another_shape):
+        file.write_bytes(whole)
         damage()
         assert told() == right and told() == right
 

@@ -3,10 +3,8 @@
 import json
 import os
 import shutil
-import sqlite3
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 
 import pytest
@@ -20,7 +18,7 @@ from kb.report.check.text import summary_line, text_report
 from kb.report.terminal import Style
 from kb.report.words import Words
 from kb.session.around import Checking
-from kb.session.cache import FILE, ResultCache, context_of, key_of
+from kb.session.cache import RESULTS, ResultCache, context_of, key_of
 from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.run import Input, run
@@ -67,12 +65,10 @@ class Runner:
 
     @property
     def table(self) -> Path:
-        return self.cache / "kb" / FILE
+        return self.cache / "kb" / RESULTS
 
     def rows(self) -> int:
-        with sqlite3.connect(self.table) as table:
-            (count,) = table.execute("SELECT count(*) FROM results").fetchone()
-        return int(count)
+        return len(_files(self.table))
 
 
 @pytest.fixture
@@ -179,14 +175,31 @@ def test_a_hydra_group_file_counts_too(kb: Runner) -> None:
     assert "a.yaml [config.yaml]" in told
 
 
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
 def _text(table: Path) -> None:
-    table.write_text("this is no database, " * 1000)
+    for file in _files(table):
+        file.write_text("this is no value, " * 100)
+
+
+def _cut_off(table: Path) -> None:
+    for file in _files(table):
+        raw = file.read_bytes()
+        file.write_bytes(raw[: len(raw) // 2])
 
 
 def _zeros_inside(table: Path) -> None:
-    raw = bytearray(table.read_bytes())
-    raw[4096 : len(raw) // 2] = bytes(len(raw) // 2 - 4096)
-    table.write_bytes(raw)
+    for file in _files(table):
+        raw = bytearray(file.read_bytes())
+        raw[8 : len(raw) // 2] = bytes(len(raw) // 2 - 8)
+        file.write_bytes(raw)
+
+
+def _empty(table: Path) -> None:
+    for file in _files(table):
+        file.write_bytes(b"")
 
 
 def _no_permission(table: Path) -> None:
@@ -195,22 +208,20 @@ def _no_permission(table: Path) -> None:
     cache.write_text("a file where the folder should be")
 
 
-def _a_folder(table: Path) -> None:
-    table.unlink()
-    table.mkdir()
+def _a_file(table: Path) -> None:
+    shutil.rmtree(table)
+    table.write_text("")
 
 
-def _wrong_values(table: Path) -> None:
-    with sqlite3.connect(table) as rows:
-        rows.execute("UPDATE results SET value = x'00'")
+def _folders(table: Path) -> None:
+    for file in _files(table):
+        file.unlink()
+        file.mkdir()
 
 
 def _another_shape(table: Path) -> None:
-    with sqlite3.connect(table) as rows:
-        for (key,) in rows.execute("SELECT key FROM results").fetchall():
-            value = zlib.compress(json.dumps(["x", [1, 2]]).encode())
-            checked = zlib.crc32(value, zlib.crc32(key))
-            rows.execute("UPDATE results SET value = ?, check_sum = ? WHERE key = ?", (value, checked, key))
+    cache = ResultCache(str(table.parent), table.name)
+    cache.put([(bytes.fromhex(file.name), ["x", [1, 2]]) for file in _files(table)])
 
 
 @pytest.mark.exhaustive
@@ -219,7 +230,7 @@ def test_a_damaged_cache_changes_nothing(kb: Runner) -> None:
     right = kb("--quiet").stdout
     whole = kb.folder / "whole"
     kb.cache.rename(whole)
-    for damage in (_text, _zeros_inside, _no_permission, _a_folder, _wrong_values, _another_shape):
+    for damage in (_text, _cut_off, _zeros_inside, _empty, _no_permission, _a_file, _folders, _another_shape):
         shutil.copytree(whole, kb.cache)
         damage(kb.table)
         for _ in range(2):
@@ -295,4 +306,3 @@ def test_a_cache_in_a_folder_that_cannot_be_made_is_empty(tmp_path: Path) -> Non
     cache = ResultCache(str(tmp_path / "file" / "below"))
     cache.put([(b"k", [1])])
     assert cache.get(b"k") is None
-    cache.close()

@@ -4,17 +4,19 @@ import contextlib
 import json
 import os
 import sys
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kb import __version__
 from kb.config.files import read_if_any
 
-MAX_BYTES = 256 << 20
-_SCHEMA = "CREATE TABLE IF NOT EXISTS results (key BLOB PRIMARY KEY, value BLOB, check_sum INTEGER) WITHOUT ROWID"
-FILE = "results-1.sqlite"  # of checks
-PREDICTIONS = "predictions-1.sqlite"
-TIMEOUT_SECONDS = 1.0
+MAX_BYTES = 256 << 20  # of one kind
+MAX_FILES = 256  # of a kind in one of its folders
+RESULTS = "results"  # of checks, by file
+PREDICTIONS = "predictions"
+_SHARD = 2  # digits of a key that name the folder of its file
+_SUM = 4  # bytes of the check sum before a value
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # What pip or uv wrote down of this package; there is none of a checkout, whose folder lies beside no such list.
 _RECORD = os.path.join(os.path.dirname(_PACKAGE), f"gpu_memory_kb-{__version__}.dist-info", "RECORD")
@@ -22,127 +24,96 @@ _MOST_RECORDED = 4 << 20
 
 
 class ResultCache:
-    """A table on disk from keys to JSON values. Several processes may use it at once; it never raises. One that has
-    grown too large is begun anew when it is opened.
+    """JSON values on disk by key, each in a file of its own: a start opens the few that it needs, and no database first
+    (SQLite took a twentieth of a check). Several processes may use it at once; it never raises. What has grown too
+    large loses its oldest values when one is stored.
 
     Args:
         folder: where it lies; made when the first result is stored.
-        file: its name there.
+        kind: its name there.
     """
 
-    def __init__(self, folder: str, file: str = FILE) -> None:
-        self._path = os.path.join(folder, file)
-        self._table: Any = None
-        self._broken = False
+    def __init__(self, folder: str, kind: str = RESULTS) -> None:
+        self._folder = os.path.join(folder, kind)
 
     def get(self, key: bytes) -> Any:
         """The stored value; None where there is none, or none that is whole."""
-        import sqlite3
-        import zlib
-
-        if not self._open(create=False):
-            return None
         try:
-            row = self._table.execute("SELECT value, check_sum FROM results WHERE key = ?", (key,)).fetchone()
-            if row is None or not isinstance(row[0], bytes) or zlib.crc32(row[0], zlib.crc32(key)) != row[1]:
+            with open(self._path(key), "rb") as stream:
+                whole = stream.read()
+            packed = memoryview(whole)[_SUM:]
+            if int.from_bytes(whole[:_SUM], "big") != zlib.crc32(packed, zlib.crc32(key)):
                 return None
-            return json.loads(zlib.decompress(row[0]))
-        except sqlite3.DatabaseError as error:
-            self._fail(error)
-        except (ValueError, zlib.error):
-            pass
-        return None
+            return json.loads(zlib.decompress(packed))
+        except (OSError, ValueError, zlib.error):
+            return None
 
     def put(self, rows: Iterable[tuple[bytes, Any]]) -> None:
-        """Store values, all in one go."""
-        import sqlite3
-        import zlib
+        """Store values; each through a temporary file, so that nobody reads half of one."""
+        for key, value in rows:
+            packed = zlib.compress(json.dumps(value).encode(), 1)
+            path = self._path(key)
+            temporary = f"{path}.{os.getpid()}.tmp"
+            try:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(temporary, "wb") as stream:
+                    stream.write(zlib.crc32(packed, zlib.crc32(key)).to_bytes(_SUM, "big") + packed)
+                os.replace(temporary, path)
+            except OSError:  # read-only, full, or a file where the folder should be
+                return
+            with contextlib.suppress(OSError):  # another process is at the same
+                _keep_small(os.path.dirname(path))
 
-        packed = [(key, zlib.compress(json.dumps(value).encode(), 1)) for key, value in rows]
-        if not packed or not self._open(create=True):
+    def _path(self, key: bytes) -> str:
+        name = key.hex()
+        return os.path.join(self._folder, name[:_SHARD], name)
+
+
+def _keep_small(shard: str) -> None:
+    """Remove the oldest files of one folder of a cache where it holds more than its share, down to half of that.
+
+    Raises:
+        OSError: it cannot be looked at, or another process removed the same.
+    """
+    with os.scandir(shard) as entries:
+        files = sorted((info.st_mtime_ns, info.st_size, entry.path) for entry in entries if (info := entry.stat()))
+    kept = sum(size for _, size, _ in files)
+    share = MAX_BYTES >> 4 * _SHARD
+    if kept <= share and len(files) <= MAX_FILES:
+        return
+    left = len(files)
+    for _, size, path in files:
+        if kept <= share // 2 and left <= MAX_FILES // 2:
             return
-        try:
-            with self._table:
-                self._table.executemany(
-                    "INSERT OR REPLACE INTO results VALUES (?, ?, ?)",
-                    [(key, value, zlib.crc32(value, zlib.crc32(key))) for key, value in packed],
-                )
-        except sqlite3.DatabaseError as error:
-            self._fail(error)
-
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._table is not None:
-            self._table.close()
-            self._table = None
-
-    def _open(self, *, create: bool) -> bool:
-        import sqlite3
-
-        if self._table is not None or self._broken:
-            return self._table is not None
-        try:
-            if not os.path.exists(self._path):
-                if not create:
-                    return False
-                os.makedirs(os.path.dirname(self._path), exist_ok=True)
-            elif os.path.getsize(self._path) > MAX_BYTES:
-                os.remove(self._path)
-            self._table = sqlite3.connect(self._path, timeout=TIMEOUT_SECONDS)
-            self._table.execute("PRAGMA synchronous = OFF")  # what a power cut loses is computed again
-            self._table.execute(_SCHEMA)
-        except (sqlite3.Error, OSError) as error:
-            self._fail(error)
-        return self._table is not None
-
-    def _fail(self, error: Exception) -> None:
-        """Go on without; what is no database is removed, so that the next run starts afresh."""
-        import sqlite3
-
-        self._broken = True
-        if self._table is not None:
-            self._table.close()
-            self._table = None
-        if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
-            with contextlib.suppress(OSError):
-                os.remove(self._path)
+        os.remove(path)
+        kept, left = kept - size, left - 1
 
 
 class Predictions:
-    """What the memory engine has found, by what it was asked and by its code; opened when it is first asked for.
+    """What the memory engine has found, by what it was asked and by its code.
 
     Args:
         folder: as of :class:`ResultCache`.
     """
 
     def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._opened: tuple[int, bytes, ResultCache | None] | None = None
+        self._cache = ResultCache(folder, PREDICTIONS)
+        self._of: bytes | None = None
 
     def get(self, question: str) -> Any:
         """The stored value; None where there is none."""
-        code, table = self._open()
-        return None if table is None else table.get(_digest(code, question))
+        return self._cache.get(_digest(self._code(), question))
 
     def put(self, question: str, value: Any) -> None:
         """Store a value."""
-        code, table = self._open()
-        if table is not None:
-            table.put([(_digest(code, question), value)])
+        self._cache.put([(_digest(self._code(), question), value)])
 
-    def _open(self) -> tuple[bytes, ResultCache | None]:
-        """A digest of the engine, and the table: none where Python has no SQLite. A process that was forked opens it
-        anew."""
-        if self._opened is None or self._opened[0] != os.getpid():
+    def _code(self) -> bytes:
+        """A digest of the engine."""
+        if self._of is None:
             package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-            code = context_of({"python": sys.version}, [os.path.join(package, room) for room in ("core", "memory")])
-            try:
-                import sqlite3  # noqa: F401 (which a browser's Python lacks)
-            except ImportError:
-                self._opened = os.getpid(), code, None
-            else:
-                self._opened = os.getpid(), code, ResultCache(self._folder, PREDICTIONS)
-        return self._opened[1:]
+            self._of = context_of({"python": sys.version}, [os.path.join(package, room) for room in ("core", "memory")])
+        return self._of
 
 
 def _blake2b(data: bytes, key: bytes = b"") -> Any:

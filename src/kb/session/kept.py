@@ -26,7 +26,7 @@ from kb.session.model_files import hub_folder
 from kb.session.project import Project
 from kb.session.seen import Row, Seen, still
 
-ANSWERS = "answers-1.sqlite"
+ANSWERS = "answers"
 # Options that ask for more than a report of what is there, or for what no file says.
 _NOT_KEPT = (
     *("no_cache", "online", "watch", "fix", "diff", "explain", "baseline", "write_baseline", "prune_baseline"),
@@ -71,21 +71,13 @@ class KeptAnswer:
         try:
             text, code, seen = self._cache.get(self._key)
             return Answer(str(text), int(code)) if still(seen, self._lookups) else None
-        except (ImportError, TypeError, ValueError):  # none, not whole, or a Python without SQLite
+        except (TypeError, ValueError):  # none, or not whole
             return None
-        finally:
-            self._cache.close()
 
     def put(self, answer: Answer, seen: Sequence[Row]) -> None:
         """Keep an answer, with what was looked at beside the file; not where that was saved meanwhile."""
-        if read_if_any(self._path, MAX_BYTES) != self._raw:
-            return
-        try:
+        if read_if_any(self._path, MAX_BYTES) == self._raw:
             self._cache.put([(self._key, [*answer, seen])])
-        except ImportError:
-            pass
-        finally:
-            self._cache.close()
 
 
 def kept_answer(request: CheckRequest, catalog: Catalog) -> KeptAnswer | None:

@@ -85,8 +85,6 @@ class Tree:
             if self._pool is not None:
                 self._pool.shutdown(wait=True, cancel_futures=True)
                 self._pool = None
-            if self._cache is not None:
-                self._cache.close()
 
     def _window(self, inputs: Sequence[Input]) -> Iterator[Told]:
         found: dict[int, Told] = {}
