@@ -11,6 +11,8 @@ from kb.core.model import Architecture
 from kb.core.setup import Spread, TrainingSetup
 from kb.core.units import GIB, MIB
 from kb.memory import UnsupportedArchitectureError, predict
+from kb.memory.process import usable_bytes
+from kb.memory.search import BatchField, largest_batch
 
 GB = 10**9
 AUTO = Spread(reduce_bucket=768 * 768)  # what accelerate makes of `auto`
@@ -43,19 +45,31 @@ def test_kobart_beam_search_agrees_with_its_trace() -> None:
     assert allocated(sample.KOBART, generation(16), "generate") / GB == pytest.approx(2.64, rel=0.005)
 
 
-def test_that_a_run_fits_only_as_cached_memory_is_given_back_is_told() -> None:
-    """Of a GPU a little smaller than what is reserved where there is enough; neither of a large one nor of a small."""
+def test_a_run_that_ends_only_as_cached_memory_is_given_back_is_tight() -> None:
+    """On a GPU a little smaller than what is reserved where there is enough; not on a large one, nor on a small one."""
     setup = TrainingSetup(optim="sgd", per_device_train_batch_size=4, max_source_length=256, max_target_length=64)
-    enough = report(sample.T5_BASE, setup, gpu_memory_bytes=48 * GIB)
-    used = max(phase.process_used_bytes for phase in enough.phases)
+    enough = report(sample.T5_BASE, setup, gpu_memory_bytes=48 * GIB).phase("train")
+    assert enough is not None
     told = []
     for share in range(80, 161, 4):
-        found = report(sample.T5_BASE, setup, gpu_memory_bytes=used * share // 100)
-        given_back = any(each.reason == "cached_given_back" for each in found.assumed)
-        assert not given_back or found.verdict.status == "fits"
-        told.append((found.verdict.status, given_back))
-    assert told[0] == ("oom", False) and told[-1] == ("fits", False)
-    assert ("fits", True) in told and told.index(("fits", True)) < told.index(("fits", False))
+        found = report(sample.T5_BASE, setup, gpu_memory_bytes=enough.process_used_bytes * share // 100)
+        train = found.phase("train")
+        assert train is not None
+        less = train.peak_reserved_bytes < enough.peak_reserved_bytes
+        told.append((found.verdict.status, less))
+    assert told[0][0] == "oom" and told[-1] == ("fits", False)
+    assert ("tight", True) in told and ("fits", True) not in told
+
+
+@pytest.mark.parametrize("field", ["per_device_train_batch_size", "per_device_eval_batch_size"])
+def test_the_largest_batch_is_said_to_fit(field: BatchField) -> None:
+    setup = TrainingSetup(optim="sgd", max_source_length=256, max_target_length=64, do_eval=True)
+    memory = 8 * GIB
+    usable = usable_bytes(memory, sample.CONSTANTS)
+    batch = largest_batch(setup, sample.architecture(sample.T5_BASE), field, usable, constants=sample.CONSTANTS)
+    changed = setup._replace(**{field: batch})  # type: ignore[arg-type]
+    assert batch > 1
+    assert report(sample.T5_BASE, changed, gpu=None, gpu_memory_bytes=memory).verdict.status == "fits"
 
 
 @pytest.mark.parametrize(("batch", "five_folds_gb"), [(8, 8.0), (16, 13.1), (32, 23.2), (64, 43.5)])

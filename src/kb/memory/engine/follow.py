@@ -1,6 +1,6 @@
 """A run that the engine follows: each phase's peak with the ledger of what was alive, inside of a limit or without."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -10,7 +10,7 @@ from kb.core.record import NamedTuple
 from kb.core.setup import Spread, TrainingSetup
 from kb.memory import answers
 from kb.memory.answers import MOST_KNOWN
-from kb.memory.engine.allocator import CachingAllocator, ElasticAllocator
+from kb.memory.engine.allocator import CachingAllocator, ElasticAllocator, EmptiedAllocator
 from kb.memory.engine.deepened import recorded_deep
 from kb.memory.engine.kernel_choice import FEWEST_SHARED
 from kb.memory.engine.ops.attention import FLASH_GRADIENT_HEAD
@@ -32,11 +32,15 @@ class Found(NamedTuple):
     terms: tuple[tuple[str, int], ...]
     moment: str
     use: str = ""  # of generation: in evaluation or in inference
+    held: int = 0  # reserved where nothing cached has to be given back, if that is more
 
 
 class Followed(NamedTuple):
     """What the engine found of a run. ``ran_out``: it failed inside the GPU's memory. ``gave_back``: it came to the
     limit, and PyTorch gave cached blocks back.
+
+    Of runs on a GPU that give blocks back, some run out where the engine lets them end
+    (rules/measurements/limits-h100-*): what they would hold without a limit is the upper end of what they take.
     """
 
     phases: Mapping[PhaseName, Found]
@@ -108,19 +112,19 @@ def follow(
         found = _enough(_unlimited(run))
         if found.reserved <= surely or found.allocated > perhaps:
             return found._replace(ran_out=found.allocated > perhaps)
-    found = _inside(run, surely)
+    found = _inside_held(run, surely)
     return found._replace(ran_out=found.reserved > perhaps)
 
 
-def follow_inside(
-    setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int], limit: int
-) -> Followed:
-    """The run's phases where PyTorch may reserve ``limit`` bytes; a phase that runs out of them goes on past them.
+def follow_apart(setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int], limit: int) -> Followed:
+    """The run's phases, each with all that it reserves by itself: it begins with nothing cached, and gives nothing
+    back. ``limit`` is what PyTorch may reserve, which some runs look at.
 
     Raises:
         NotFollowedError: something that the engine does not follow.
     """
-    return _inside(Run(counted(setup), architecture, alike(capability, setup, architecture)), limit)
+    run = Run(counted(setup), architecture, alike(capability, setup, architecture))
+    return _apart(run, limit if looks_at_free(setup) else None)
 
 
 def counted(setup: TrainingSetup) -> TrainingSetup:
@@ -209,6 +213,33 @@ def _enough(found: Followed) -> Followed:
     )
 
 
+def _inside_held(run: Run, limit: int) -> Followed:
+    """The run inside a limit; where it came to that, with what each phase would hold if it did not."""
+    found = _inside(run, limit)
+    if not found.gave_back or found.reserved > limit:
+        return found
+    apart = _apart(run, limit if looks_at_free(run.setup) else None).phases
+    phases = {name: phase._replace(held=apart[name].reserved) for name, phase in found.phases.items()}
+    return found._replace(phases=phases)
+
+
+def looks_at_free(setup: TrainingSetup) -> bool:
+    """Whether what a run asks for depends on the limit: transformers looks at what is free when it loads the model."""
+    return setup.spread.packed_on == "warmed"
+
+
+@lru_cache(maxsize=MOST_KNOWN)
+def _apart(run: Run, limit: int | None) -> Followed:
+    """The run's phases on a GPU that is never full, each by itself."""
+    asked = ("apart", (run, limit))
+    found = answers.get(*asked)
+    if found is not None:
+        return read(found)
+    made = _served(_recorded(run, limit), EmptiedAllocator, run.setup.post is not None)
+    answers.put(*asked, written(made))
+    return made
+
+
 @lru_cache(maxsize=MOST_KNOWN)
 def _inside(run: Run, limit: int) -> Followed:
     """The run where each phase may reserve ``limit`` bytes, and goes past them where it needs more."""
@@ -222,10 +253,20 @@ def _inside(run: Run, limit: int) -> Followed:
 
 
 def _followed(run: Run, limit: int | None, pool: Callable[[], CachingAllocator]) -> Followed:
+    found = _served(_recorded(run, limit if looks_at_free(run.setup) else None), pool, run.setup.post is not None)
+    if found.gave_back:
+        answers.put("inside", (run, limit), written(found))
+    else:
+        _remember(run, found)
+        answers.put("never full", run, written(found))
+    return found
+
+
+def _served(recordings: Sequence[Recording], pool: Callable[[], CachingAllocator], answered: bool) -> Followed:
+    """The phases of recordings, each served by an allocator of its own. ``answered``: training generates, too."""
     phases: dict[str, Found] = {}
-    warmed = run.setup.spread.packed_on == "warmed"  # transformers looks at what is free then
     full = False
-    for recording in _recorded(run, limit if warmed else None):
+    for recording in recordings:
         serving = pool()
         peaks = recording.peaks(serving)
         full = full or serving.retries > 0
@@ -234,17 +275,9 @@ def _followed(run: Run, limit: int | None, pool: Callable[[], CachingAllocator])
             if name not in phases or peak.allocated > phases[name].allocated:
                 phases[name] = found_of(recording, name, peak, sums[peak.at])
                 if name == "generate":
-                    use = "evaluation" if "evaluate" in peaks else "inference"
-                    if run.setup.post is not None:
-                        use = "training"
+                    use = "training" if answered else "evaluation" if "evaluate" in peaks else "inference"
                     phases[name] = phases[name]._replace(use=use)
-    found = Followed({name: phases[name] for name in PHASES if name in phases}, gave_back=full)
-    if full:
-        answers.put("inside", (run, limit), written(found))
-    else:
-        _remember(run, found)
-        answers.put("never full", run, written(found))
-    return found
+    return Followed({name: phases[name] for name in PHASES if name in phases}, gave_back=full)
 
 
 @lru_cache(maxsize=MOST_RECORDED)
@@ -285,7 +318,8 @@ def rows_of(found: Found, setup: TrainingSetup) -> int | None:
 def phase_found(
     name: PhaseName, found: Found, setup: TrainingSetup, context: Context, band: float, upper: float
 ) -> Phase:
-    """One phase as a report has it, as the simulation's: low is what the tensors need, high what the allocator holds.
+    """One phase as a report has it, as the simulation's: low is what the tensors need, high what the allocator holds
+    where nothing has to be given back.
 
     ``band`` is the error of allocated memory, ``upper`` by how much reserved memory may be too low.
     """
@@ -296,7 +330,7 @@ def phase_found(
         peak_reserved_bytes=found.reserved,
         process_used_bytes=found.reserved + context.expected,
         low_bytes=round(found.allocated * (1 - band)) + context.low,
-        high_bytes=round(found.reserved * (1 + upper)) + context.high,
+        high_bytes=round(max(found.reserved, found.held) * (1 + upper)) + context.high,
         moment=found.moment,
         use=found.use,
         batch=rows_of(found, setup),
