@@ -1,6 +1,6 @@
 """The largest batch that fits, and the workers that fit in host memory; both grow in nearly straight pieces."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import floor, isqrt
 from typing import Any, Literal
 
@@ -22,6 +22,7 @@ GROWING = ("activations", "encoder_output", "gathered", "inputs", "kv_cache", "l
 FIRST_STRIDE = 8  # from the lowest number to the second, for the slope: the allocator's rounding weighs little in it
 PATIENCE = 8  # steps along a line before bisection takes over
 GRAIN = 32  # batches are found to this part of themselves
+BACK = 16  # the first step down from a guess that is too much is this part of it
 _PHASES = {
     "per_device_train_batch_size": ("train",),
     "per_device_eval_batch_size": ("evaluate", "generate"),
@@ -68,8 +69,8 @@ def _own(setup: TrainingSetup, field: BatchField) -> int:
 
 
 class _Followed:
-    """What the memory engine finds of a run by its batch. PyTorch gives cached blocks back before it fails, but then
-    some runs run out all the same, and the others are slower: a batch fits where nothing of it has to be given back.
+    """What the memory engine finds of a run by its batch, inside of ``limit_bytes``: PyTorch gives cached blocks back
+    before it fails, so a batch fits where the run does not run out, and what is alive is what grows evenly with it.
     """
 
     def __init__(
@@ -88,11 +89,15 @@ class _Followed:
         self._capability = compute_capability or (gpu.compute_capability if gpu else None)
         self._context = context_of(constants, self._capability, gpu)
 
-    def used(self, batch: int) -> int:
-        """Bytes that the run takes with a batch, with their band."""
+    def used(self, batch: int) -> int | None:
+        """Bytes of what is alive; None where that is within the limit and the run runs out all the same."""
         phases = self._phases(batch)
-        # training that is too much is not evaluation's, and each is looked at by itself
-        return _most_used(self._governed(phases) if self._field == "per_device_eval_batch_size" else phases)
+        alive = _most_used(self._governed(phases), alive=True)
+        # training that runs out is not evaluation's, and each is looked at by itself
+        judged = self._governed(phases) if self._field == "per_device_eval_batch_size" else phases
+        if any(phase.high_bytes > self._limit for phase in judged):
+            return alive if alive > self._limit else None
+        return min(alive, self._limit)
 
     def slope(self, batch: int) -> float:
         """Bytes for each one more, of what is known of the run with a batch: a guess that saves a step."""
@@ -100,24 +105,29 @@ class _Followed:
 
     def met(self, batch: int, slope: float) -> int:
         """Where the line through a batch meets the limit."""
-        used = _most_used(self._governed(self._phases(batch)))
+        used = _most_used(self._governed(self._phases(batch)), alive=True)
         return batch + floor((self._limit - used) / slope) if slope > 0 else batch
 
-    def _governed(self, phases: Sequence[Phase]) -> list[Phase]:
+    def _governed(self, phases: tuple[Phase, ...]) -> list[Phase]:
         return [phase for phase in phases if phase.name in _PHASES[self._field]]
 
     def _phases(self, batch: int) -> tuple[Phase, ...]:
         setup = self._setup._replace(**{self._field: batch})  # type: ignore[arg-type]
 
         def answered() -> tuple[Phase, ...]:
-            from kb.memory.engine.report import phases_apart  # a rough answer does without
+            from kb.memory.engine.report import phases_inside  # a rough answer does without
 
-            return phases_apart(
-                setup, self._architecture, self._constants, self._context, self._capability, self._limit
+            return phases_inside(
+                setup,
+                self._architecture,
+                self._constants,
+                self._context,
+                self._capability,
+                lambda upper: int((self._limit - self._context.high) / (1 + upper)),
             )
 
         asked = (setup, self._architecture, self._constants, (self._context, self._limit, self._capability))
-        return answers.known("phases apart", asked, answered, tuple, phases_read)
+        return answers.known("phases inside", asked, answered, tuple, phases_read)
 
 
 def use_by_batch(
@@ -163,9 +173,14 @@ def _is_beside_vllm(setup: TrainingSetup) -> bool:
     return setup.post is not None and setup.post.colocated is not None
 
 
-def _most_used(phases: Sequence[Phase]) -> int:
-    """The most that a phase takes, with its band."""
-    return max((phase.high_bytes for phase in phases), default=0)
+def _most_used(phases: list[Phase], *, alive: bool = False) -> int:
+    """The most that a phase takes, with its band; with ``alive`` no more than a GPU that is full makes of it: the share
+    of what is reserved that is allocated."""
+    return max((_alive(phase) if alive else phase.high_bytes for phase in phases), default=0)
+
+
+def _alive(phase: Phase) -> int:
+    return phase.high_bytes * phase.peak_allocated_bytes // max(phase.peak_reserved_bytes, 1)
 
 
 def _growing_bytes(phase: Phase) -> int:
@@ -174,7 +189,7 @@ def _growing_bytes(phase: Phase) -> int:
 
 
 def largest_within(
-    used: Callable[[int], int],
+    used: Callable[[int], int | None],
     limit_bytes: int,
     lowest: int,
     highest: int,
@@ -190,7 +205,7 @@ def largest_within(
     slope, the one where the line meets the limit, and its neighbour.
 
     Args:
-        used: the bytes.
+        used: the bytes; None where no more is known than that they are too many.
         slope: bytes for each one more, of what is known of the line before the first step.
         first: the number to ask about first: one whose answer is likely, or that is likely known.
     """
@@ -198,11 +213,13 @@ def largest_within(
     guess, before, steps, measured = min(max(first or lowest, lowest), highest), None, 0, False
     while high.number - low.number > 1:
         last, steps = _Number(guess, used(guess), asked=True), steps + 1
-        low, high = (last, high) if last.bytes <= limit_bytes else (low, last)
-        if before is not None:
-            between = (last.bytes - before.bytes) / (last.number - before.number)
-            slope, measured = (between, True) if between > 0 else (slope, measured)
-        before = last
+        fits = last.bytes is not None and last.bytes <= limit_bytes
+        low, high = (last, high) if fits else (low, last)
+        if last.bytes is not None:
+            if before is not None and before.bytes is not None:
+                between = (last.bytes - before.bytes) / (last.number - before.number)
+                slope, measured = (between, True) if between > 0 else (slope, measured)
+            before = last
         guess = min(max(_next(low, high, last, limit_bytes, slope, steps), low.number + 1), high.number - 1)
         if grain and low.asked and (high.asked or measured) and guess - low.number <= low.number // grain:
             break
@@ -210,10 +227,11 @@ def largest_within(
 
 
 class _Number(NamedTuple):
-    """A number and the bytes that it takes, where it was ``asked`` about."""
+    """A number and the bytes that it takes; None where it was not asked about, or where all that is known is that they
+    are too many."""
 
     number: int
-    bytes: int = 0
+    bytes: int | None = None
     asked: bool = False
 
 
@@ -221,7 +239,10 @@ def _next(low: _Number, high: _Number, last: _Number, limit_bytes: int, slope: f
     """Where the line meets the limit: that of the last two numbers, which follows a curve, or where it leaves what is
     known, the one between a number that fits and one that does not.
     """
-    reach = last.number + floor((limit_bytes - last.bytes) / slope) if slope > 0 else None
+    known = low if last.bytes is None else last
+    reach = None
+    if slope > 0 and known.bytes is not None:
+        reach = known.number + floor((limit_bytes - known.bytes) / slope)
     if not high.asked:
         beyond = low.number * FIRST_STRIDE if reach is None else reach
         return max(beyond, 2 * low.number) if steps > PATIENCE else beyond
@@ -229,8 +250,10 @@ def _next(low: _Number, high: _Number, last: _Number, limit_bytes: int, slope: f
     if steps > PATIENCE:
         return middle  # no line: a staircase takes little longer than bisection
     if reach is not None and low.number <= reach < high.number:
-        return reach
-    if not low.asked:
+        return reach if high.bytes is not None else min(reach, middle)  # a line that has misled once
+    if high.bytes is None and not low.asked:  # a first guess is seldom far off
+        return high.number - (max(high.number // BACK, 1) << (steps - 1))
+    if low.bytes is None or high.bytes is None:
         return middle
     share = (limit_bytes - low.bytes) / (high.bytes - low.bytes)
     return low.number + int(share * (high.number - low.number))

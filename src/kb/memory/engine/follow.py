@@ -32,15 +32,16 @@ class Found(NamedTuple):
     terms: tuple[tuple[str, int], ...]
     moment: str
     use: str = ""  # of generation: in evaluation or in inference
-    held: int = 0  # reserved where nothing cached has to be given back, if that is more
+    held: int = 0  # of training: reserved where nothing cached has to be given back, if that is more
 
 
 class Followed(NamedTuple):
     """What the engine found of a run. ``ran_out``: it failed inside the GPU's memory. ``gave_back``: it came to the
     limit, and PyTorch gave cached blocks back.
 
-    Of runs on a GPU that give blocks back, some run out where the engine lets them end
-    (rules/measurements/limits-h100-*): what they would hold without a limit is the upper end of what they take.
+    Of training on a GPU that gives blocks back, some runs out where the engine lets it end
+    (rules/measurements/limits-h100-*): what it would hold without a limit is the upper end of what it takes. A growing
+    cache of generation lets go of whole segments, so that what is given back serves again.
     """
 
     phases: Mapping[PhaseName, Found]
@@ -116,15 +117,15 @@ def follow(
     return found._replace(ran_out=found.reserved > perhaps)
 
 
-def follow_apart(setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int], limit: int) -> Followed:
-    """The run's phases, each with all that it reserves by itself: it begins with nothing cached, and gives nothing
-    back. ``limit`` is what PyTorch may reserve, which some runs look at.
+def follow_inside(
+    setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int], limit: int
+) -> Followed:
+    """The run's phases where PyTorch may reserve ``limit`` bytes; a phase that runs out of them goes on past them.
 
     Raises:
         NotFollowedError: something that the engine does not follow.
     """
-    run = Run(counted(setup), architecture, alike(capability, setup, architecture))
-    return _apart(run, limit if looks_at_free(setup) else None)
+    return _inside_held(Run(counted(setup), architecture, alike(capability, setup, architecture)), limit)
 
 
 def counted(setup: TrainingSetup) -> TrainingSetup:
@@ -214,18 +215,17 @@ def _enough(found: Followed) -> Followed:
 
 
 def _inside_held(run: Run, limit: int) -> Followed:
-    """The run inside a limit; where it came to that, with what each phase would hold if it did not."""
+    """The run inside a limit; where it came to that and ends, with what training would hold if it gave nothing back."""
     found = _inside(run, limit)
-    if not found.gave_back or found.reserved > limit:
+    if not found.gave_back or found.reserved > limit or "train" not in found.phases:
         return found
-    apart = _apart(run, limit if looks_at_free(run.setup) else None).phases
-    phases = {name: phase._replace(held=apart[name].reserved) for name, phase in found.phases.items()}
-    return found._replace(phases=phases)
+    held = _apart(run, limit if _looks_at_free(run) else None).phases["train"].reserved
+    return found._replace(phases={**found.phases, "train": found.phases["train"]._replace(held=held)})
 
 
-def looks_at_free(setup: TrainingSetup) -> bool:
-    """Whether what a run asks for depends on the limit: transformers looks at what is free when it loads the model."""
-    return setup.spread.packed_on == "warmed"
+def _looks_at_free(run: Run) -> bool:
+    """Whether what the run asks for depends on the limit: loading looks at what is free."""
+    return run.setup.spread.packed_on == "warmed"
 
 
 @lru_cache(maxsize=MOST_KNOWN)
@@ -253,7 +253,7 @@ def _inside(run: Run, limit: int) -> Followed:
 
 
 def _followed(run: Run, limit: int | None, pool: Callable[[], CachingAllocator]) -> Followed:
-    found = _served(_recorded(run, limit if looks_at_free(run.setup) else None), pool, run.setup.post is not None)
+    found = _served(_recorded(run, limit if _looks_at_free(run) else None), pool, run.setup.post is not None)
     if found.gave_back:
         answers.put("inside", (run, limit), written(found))
     else:

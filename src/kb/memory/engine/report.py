@@ -11,7 +11,7 @@ from kb.memory.architecture import BART_TYPES, T5_TYPES
 from kb.memory.config_fields import UnsupportedArchitectureError
 from kb.memory.engine.deepened import recorded_deep
 from kb.memory.engine.faults import DdpRefusesError, NotFollowedError
-from kb.memory.engine.follow import beside, follow, follow_apart, phase_found
+from kb.memory.engine.follow import beside, follow, follow_inside, phase_found
 from kb.memory.engine.optimizers import KNOWN
 from kb.memory.engine.options import options_of, packs, unshared
 from kb.memory.engine.predict import check_answers, check_followed, is_deep, record_training
@@ -230,23 +230,23 @@ def refused(architecture: Architecture, error: NotFollowedError) -> UnsupportedA
     return UnsupportedArchitectureError(said, "engine_not_followed", type=architecture.model_type, what=error.what)
 
 
-def phases_apart(
+def phases_inside(
     setup: TrainingSetup,
     architecture: Architecture,
     constants: Mapping[str, float],
     context: Context,
     capability: tuple[int, int] | None,
-    limit: int,
+    limit: Callable[[float], int],
 ) -> tuple[Phase, ...]:
-    """The run's phases, each with all that it takes by itself. ``limit`` is what the process may take of the GPU, which
-    some runs look at.
+    """The run's phases where PyTorch may reserve ``limit`` bytes, which depend on how much too low reserved memory may
+    be found. Each is looked at by itself: one that runs out of them goes on past them.
 
     Raises:
         UnsupportedArchitectureError: something that the engine does not follow, by name.
     """
     band, upper = _bands(setup, constants)
     try:
-        found = follow_apart(setup, architecture, capability or AMPERE, int((limit - context.high) / (1 + upper)))
+        found = follow_inside(setup, architecture, capability or AMPERE, limit(upper))
     except NotFollowedError as error:
         raise refused(architecture, error) from None
     return tuple(phase_found(name, each, setup, context, band, upper) for name, each in found.phases.items())
