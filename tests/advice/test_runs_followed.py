@@ -27,7 +27,7 @@ def unit(text: str) -> Unit:
 
 def runs_of(text: str, gpu: str) -> tuple[UnitResult, int]:
     """The result, and the runs that were followed for it."""
-    caches: list[Any] = [follow._unlimited, follow._inside, follow._apart]
+    caches: list[Any] = [follow._unlimited, follow._inside, follow._held_by_training]
     for cache in caches:
         cache.cache_clear()
     follow._NEVER_FULL.clear()

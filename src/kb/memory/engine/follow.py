@@ -1,6 +1,6 @@
 """A run that the engine follows: each phase's peak with the ledger of what was alive, inside of a limit or without."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any
 
@@ -219,7 +219,7 @@ def _inside_held(run: Run, limit: int) -> Followed:
     found = _inside(run, limit)
     if not found.gave_back or found.reserved > limit or "train" not in found.phases:
         return found
-    held = _apart(run, limit if _looks_at_free(run) else None).phases["train"].reserved
+    held = _held_by_training(run, limit if _looks_at_free(run) else None)
     return found._replace(phases={**found.phases, "train": found.phases["train"]._replace(held=held)})
 
 
@@ -229,15 +229,14 @@ def _looks_at_free(run: Run) -> bool:
 
 
 @lru_cache(maxsize=MOST_KNOWN)
-def _apart(run: Run, limit: int | None) -> Followed:
-    """The run's phases on a GPU that is never full, each by itself."""
-    asked = ("apart", (run, limit))
-    found = answers.get(*asked)
-    if found is not None:
-        return read(found)
-    made = _served(_recorded(run, limit), EmptiedAllocator, run.setup.post is not None)
-    answers.put(*asked, written(made))
-    return made
+def _held_by_training(run: Run, limit: int | None) -> int:
+    """Bytes that training reserves on a GPU that is never full, where nothing of what was before lies in the cache."""
+
+    def answered() -> int:
+        found = (each.peaks(EmptiedAllocator(), last="train").get("train") for each in _recorded(run, limit))
+        return max((peak.reserved for peak in found if peak is not None), default=0)
+
+    return answers.known("held by training", (run, limit), answered)
 
 
 @lru_cache(maxsize=MOST_KNOWN)
@@ -253,20 +252,9 @@ def _inside(run: Run, limit: int) -> Followed:
 
 
 def _followed(run: Run, limit: int | None, pool: Callable[[], CachingAllocator]) -> Followed:
-    found = _served(_recorded(run, limit if _looks_at_free(run) else None), pool, run.setup.post is not None)
-    if found.gave_back:
-        answers.put("inside", (run, limit), written(found))
-    else:
-        _remember(run, found)
-        answers.put("never full", run, written(found))
-    return found
-
-
-def _served(recordings: Sequence[Recording], pool: Callable[[], CachingAllocator], answered: bool) -> Followed:
-    """The phases of recordings, each served by an allocator of its own. ``answered``: training generates, too."""
     phases: dict[str, Found] = {}
     full = False
-    for recording in recordings:
+    for recording in _recorded(run, limit if _looks_at_free(run) else None):
         serving = pool()
         peaks = recording.peaks(serving)
         full = full or serving.retries > 0
@@ -275,9 +263,17 @@ def _served(recordings: Sequence[Recording], pool: Callable[[], CachingAllocator
             if name not in phases or peak.allocated > phases[name].allocated:
                 phases[name] = found_of(recording, name, peak, sums[peak.at])
                 if name == "generate":
-                    use = "training" if answered else "evaluation" if "evaluate" in peaks else "inference"
+                    use = "evaluation" if "evaluate" in peaks else "inference"
+                    if run.setup.post is not None:
+                        use = "training"
                     phases[name] = phases[name]._replace(use=use)
-    return Followed({name: phases[name] for name in PHASES if name in phases}, gave_back=full)
+    found = Followed({name: phases[name] for name in PHASES if name in phases}, gave_back=full)
+    if full:
+        answers.put("inside", (run, limit), written(found))
+    else:
+        _remember(run, found)
+        answers.put("never full", run, written(found))
+    return found
 
 
 @lru_cache(maxsize=MOST_RECORDED)

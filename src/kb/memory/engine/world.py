@@ -158,8 +158,11 @@ class Recording:
         """Each phase's peaks on a GPU that is never full."""
         return self.peaks(CachingAllocator())
 
-    def peaks(self, pool: CachingAllocator) -> dict[str, Peak]:
+    def peaks(self, pool: CachingAllocator, last: str = "") -> dict[str, Peak]:
         """Each phase's peaks where ``pool`` serves the log.
+
+        Args:
+            last: nothing behind this phase is looked at.
 
         Raises:
             OutOfMemory: past the limit of an allocator that has one.
@@ -167,6 +170,7 @@ class Recording:
         found: dict[str, Peak] = {}
         blocks: Blocks = [None] * len(self.log)
         phase, start = "", 0
+        ends = max((at for at, which in self.starts if which == last), default=len(self.log))
         for at, stop, kind, which in self._stages():
             with uncollected():
                 pool.serve(self.log, blocks, at, stop)
@@ -175,6 +179,8 @@ class Recording:
                     place = start - 1 if pool.peak_at is None else pool.peak_at
                     peak = Peak(pool.peak_allocated, pool.peak_reserved, place)
                     found[phase] = peak if phase not in found else _higher(found[phase], peak)
+                if stop > ends:
+                    break
                 phase, start = which, stop
             self._done(pool, kind, which)
         return found
