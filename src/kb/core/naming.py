@@ -18,7 +18,7 @@ _WRITTEN = "written."
 _SET_BY_PROGRAMS = ("training.", "data.", "generation.", "lora.", "quantization.")
 # OmegaConf and Dynaconf (YAML 1.2) read 5e-5 as a number, PyYAML as text.
 _BY_OMEGACONF = r"\bOmegaConf\b|\bDynaconf\b|\bhydra\.main\b|\bHydraConfig\b"
-_BY_PYYAML = r"\byaml\.(?:safe_load|load|full_load)\b|\bparse_yaml_file\b|\b(?:Trl|H4)ArgumentParser\b|\bTrlParser\b"
+_BY_PYYAML = r"\byaml\.(?:safe_load|load|full_load)\b|\bparse_yaml_file\b|\bH4ArgumentParser\b"
 _BY_YAML = r"(?i)yaml|OmegaConf|Dynaconf|hydra|HfArgumentParser|H4ArgumentParser|TrlParser|\baccelerate\b"
 _TREES = r"""\bconfig_path\s*=\s*["']([^"'\n]*\w)/?["']"""
 # Classes of these libraries make a number of a text where a field is one (pydantic by default, the others always).
@@ -111,10 +111,28 @@ class Names:
         if "entry" in finding.facts:  # of a defaults list: a program may store configs of its own under such names
             return None if any("ConfigStore" in each.text for each in self._programs) else "certain"
         key, meant = finding.facts.get("key"), finding.facts.get("meant")
+        written = self._written(at)
+        if written is not None and written.declared:
+            return None
+        if "class" in finding.facts and not self._may_make(str(finding.facts["class"])):
+            return None
         if isinstance(key, str):  # an event's
             return self.certainty(_plain(key), _plain(meant) if isinstance(meant, str) else "")
         renamed = [str(edit.value) for fix in finding.fixes for edit in fix.edits if edit.op == "rename"]
         return self.of_rule(at, *renamed[:1])
+
+    def _written(self, at: Sequence[str]) -> Setting | None:
+        """The first of the settings that a rule looks at that is written."""
+        return next((each for name in at if (each := self._unit.setting(name)) is not None), None)
+
+    def _may_make(self, name: str) -> bool:
+        """Whether a class of arguments may be the one that a file's names go to: where its programs hand names on, one
+        of them names it.
+        """
+        if self._unit.reader != "script":
+            return True
+        handing = [each for each in self._programs if each.hands_on]
+        return not handing or any(each.speaks_of(name) for each in handing)
 
     def _is_switch(self, flag: str) -> bool:
         """Whether a program takes this flag without a value."""
@@ -200,7 +218,9 @@ class Names:
 
     def of_rule(self, at: Sequence[str], meant: str = "") -> Certainty | None:
         """As :meth:`certainty`, of the first setting that a rule looks at, as it is written here."""
-        setting = next((each for name in at if (each := self._unit.setting(name)) is not None), None)
+        setting = self._written(at)
+        if setting is not None and setting.declared:
+            return None
         if setting is not None and setting.joined and not self._of_run_config(setting):
             return "certain"  # a file of the library's own
         path = setting.path if setting is not None else at[:1]
@@ -236,6 +256,8 @@ def _makes_number(text: str, key: str) -> bool:
     """Whether a source makes a number of what a config says as text: by ``float``, by a flag of that type whose default
     the config becomes (argparse converts a default that is text), or by a class that converts.
     """
+    if "TrlParser(" in text and re.search(_BY_PYYAML, text) is None:
+        return True  # the library's arguments are flags there
     if key not in text or "float" not in text:
         return False
     name = re.escape(key)
