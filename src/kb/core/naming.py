@@ -187,6 +187,20 @@ class Names:
             if each.name.removeprefix(_WRITTEN) not in unit.settings
         )
 
+    def is_passed_over(self, at: Sequence[str]) -> bool:
+        """Whether one of several programs that train by a config has most of its keys, and not that of a setting that
+        a rule looks at: started by that one, the run is without it.
+        """
+        unit = self._unit
+        if unit.reader != "script" or unit.program or len(self._programs) < 2:
+            return False
+        written = [each for name in at if (each := unit.setting(name)) is not None and each.path and not each.joined]
+        keys = _keys_of(unit)
+        own_way = [each for each in self._programs if each.trains and not each.hands_on and not each.spreads]
+        reading = [each for each in own_way if 2 * sum(map(each.speaks_of, keys)) >= len(keys)]
+        lacks = [[each.speaks_of(str(setting.path[-1])) for each in reading] for setting in written]
+        return any(any(has) and not all(has) for has in lacks)
+
     @property
     def reads_past_mark(self) -> bool:
         """Whether a program of the project opens its files as text that may begin with a byte order mark."""
@@ -232,6 +246,10 @@ class Names:
         return named is not None and setting.joined == named.value
 
 
+def _keys_of(unit: Unit) -> list[str]:
+    return [str(each.path[-1]) for each in unit.settings.values() if each.path and not each.joined]
+
+
 def is_unread(unit: Unit, programs: Sequence[Program], key: str) -> bool:
     """Whether no program has a key of a config, though one has most of its keys and none hands on what it does not
     name: then what the config says there comes to nothing.
@@ -240,7 +258,7 @@ def is_unread(unit: Unit, programs: Sequence[Program], key: str) -> bool:
         return False
     if any(each.speaks_of(key) for each in programs):
         return False
-    keys = [str(each.path[-1]) for each in unit.settings.values() if each.path and not each.joined]
+    keys = _keys_of(unit)
     return any(2 * sum(map(each.speaks_of, keys)) >= len(keys) for each in programs)
 
 
