@@ -195,3 +195,20 @@ def test_a_default_that_a_class_of_the_project_declares_is_not_the_librarys():
     (librarys,) = READER.read(FROM + call.format("TrainingArguments"), "library.py")
     hides = ["training.per_device_train_batch_size" in unit.hidden for unit in (declared, librarys)]
     assert (declared.dialect, librarys.dialect, hides) == ("hf", "hf", [True, False])
+
+
+@pytest.mark.parametrize(
+    ("defined", "trainer"),
+    [
+        ("from trl import DPOTrainer\nclass Own(Mixin, DPOTrainer):\n    pass\n", "dpo"),
+        ("import trl\nclass Base(trl.KTOTrainer):\n    pass\nclass Own(Base):\n    pass\n", "kto"),
+        ("from transformers import Trainer\nclass Own(Trainer):\n    pass\n", None),
+        ("from elsewhere import Own\n", None),
+    ],
+)
+def test_a_trainer_of_the_project_trains_as_the_one_that_it_is_built_on(defined: str, trainer: str | None):
+    own = defined.replace("Own", "OwnTrainer")
+    text = f"{FROM}{own}args = TrainingArguments('out', learning_rate=1e-5)\nOwnTrainer(model, args=args).train()\n"
+    (unit,) = READER.read(text, "train.py")
+    said = unit.settings.get("script.trainer")
+    assert (said.value if said is not None else None) == trainer

@@ -13,28 +13,42 @@ from kb.config.python.names import Names
 from kb.config.python.places import Imported
 from kb.config.python.syntax import Module, dotted_name
 
+TRAINER = "trainer"  # the group of what is given the arguments
 _TAKES_MORE = "unsloth"  # puts classes of its own in the place of TRL's, which take any name
 
 
 def as_based(call: Call, module: Module, names: Names, path: str, sources: Sources, table: CallTable) -> Call | None:
     """A call of a run as what the called class is built on, where the project defines a class of that name, in this
     module or in one that it is imported from. None where that is no library's: a dataclass ``SFTConfig``, say.
+    A trainer of the project's own trains as the one of TRL's does that it is built on.
     """
-    if call.kind.dialect is None or call.home is not None or not isinstance(call.node.func, ast.Name):
+    trains = call.kind.group == TRAINER and not call.kind.sets
+    if not (trains or call.kind.dialect) or call.home is not None or not isinstance(call.node.func, ast.Name):
         return call
-    if names.is_class(call.name):
-        texts = [module.text]
-    else:
-        brought = [sources.module(path, found) for _, found in names.imports_of(call.name)]
-        texts = [found[1] for found in brought if found is not None]
-        if not texts or len(texts) < len(brought):
-            return call
-    if not all(_bases(call.name, text) for text in texts):
-        return call  # not defined there
+    texts = _defining(call.name, module, names, path, sources)
+    if not texts:
+        return call
     kind, *others = (_kind_of(call.name, text, table) for text in texts)
-    if kind is None or any(other != kind for other in others):
+    if any(other != kind for other in others):
+        kind = None
+    if trains:
+        same = kind is not None and kind.group == TRAINER
+        return call._replace(kind=call.kind._replace(sets=kind.sets)) if kind is not None and same else call
+    if kind is None or kind.dialect is None:
         return None
     return call._replace(kind=kind, declared=frozenset(name for text in texts for name in _fields(call.name, text)))
+
+
+def _defining(name: str, module: Module, names: Names, path: str, sources: Sources) -> list[str]:
+    """The texts of the project's that define what a module has a class from; none where it may be from elsewhere."""
+    if names.is_class(name):
+        texts = [module.text]
+    else:
+        brought = [sources.module(path, found) for _, found in names.imports_of(name)]
+        texts = [found[1] for found in brought if found is not None]
+        if len(texts) < len(brought):
+            return []
+    return texts if all(_bases(name, text) for text in texts) else []
 
 
 def as_declared(part: Part, call: Call) -> Part:
@@ -79,7 +93,7 @@ def _kind_of(name: str, text: str, table: CallTable, depth: int = 4) -> Kind | N
         kind = table.kind_of(alias[1] if alias else base) if base else None
         if base and base != name and depth and _bases(base, text) is not None:
             kind = _kind_of(base, text, table, depth - 1)
-        if kind is not None and kind.dialect is not None:
+        if kind is not None and (kind.dialect is not None or kind.sets):
             return kind
     return None
 
