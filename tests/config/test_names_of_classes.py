@@ -212,3 +212,14 @@ def test_a_trainer_of_the_project_trains_as_the_one_that_it_is_built_on(defined:
     (unit,) = READER.read(text, "train.py")
     said = unit.settings.get("script.trainer")
     assert (said.value if said is not None else None) == trainer
+
+
+def test_a_copy_of_the_library_is_read_as_the_library(tmp_path: Path):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "axolotl").mkdir()
+    (tmp_path / "axolotl" / "dict.py").write_text("class DictDefault(Dict):\n    pass\n", "utf-8")
+    run = tmp_path / "run.py"
+    written = "DictDefault(base_model='gpt2', micro_batch_size=2, sequence_len=512)"
+    run.write_text(f"from axolotl.dict import DictDefault\ncfg = {written}\n", "utf-8")
+    outcome = check_input(Input(str(run)), file_checker(CATALOG, Project(), Question.of(gpu="t4")))
+    assert [unit.unit.dialect for unit in getattr(outcome, "results", ())] == ["axolotl"]

@@ -164,11 +164,12 @@ def trainers_of(text: str) -> frozenset[str]:
     return _as_trainers(re.findall(rf"\b(Online|)({'|'.join(_OF_TRL)})Trainer[(),]", text))
 
 
+@lru_cache(MOST_PROGRAMS)
 def names_of_trainers(text: str) -> frozenset[str]:
     """The trainers of TRL whose class, or whose class of arguments, a source names anywhere."""
     if "trl" not in text:
         return frozenset()
-    return _as_trainers(re.findall(rf"\b\w*?(Online|)({'|'.join(_OF_TRL)})(?:Trainer|Config)\b", text))
+    return _as_trainers(re.findall(rf"(Online|)({'|'.join(_OF_TRL)})(?:Trainer|Config)\b", text))
 
 
 def hints_at_trainer(setting: Setting | None, *texts: str) -> bool:

@@ -14,6 +14,7 @@ from kb.config.python.places import Imported
 from kb.config.python.syntax import Module, dotted_name
 
 TRAINER = "trainer"  # the group of what is given the arguments
+_LIBRARIES = frozenset(("trl", "transformers", "axolotl", "vllm", "sentence_transformers", "unsloth"))
 _TAKES_MORE = "unsloth"  # puts classes of its own in the place of TRL's, which take any name
 
 
@@ -44,7 +45,10 @@ def _defining(name: str, module: Module, names: Names, path: str, sources: Sourc
     if names.is_class(name):
         texts = [module.text]
     else:
-        brought = [sources.module(path, found) for _, found in names.imports_of(name)]
+        imports = [found for _, found in names.imports_of(name)]
+        if any(not found.level and found.module.partition(".")[0] in _LIBRARIES for found in imports):
+            return []  # a copy of the library is the library
+        brought = [sources.module(path, found) for found in imports]
         texts = [found[1] for found in brought if found is not None]
         if len(texts) < len(brought):
             return []
