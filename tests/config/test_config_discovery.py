@@ -39,8 +39,9 @@ def test_a_folder_gives_its_configs_in_order_of_name(tree):
 
 
 def test_job_scripts_and_scripts_of_other_shells_count(tree):
-    tree(dict.fromkeys(["c/a.sbatch", "c/b.slurm", "c/c.zsh", "c/d.bash", "c/e.ps1"], ""))
-    assert paths(discover(["c"])) == ["c/a.sbatch", "c/b.slurm", "c/c.zsh", "c/d.bash"]
+    read = ["c/a.sbatch", "c/b.slurm", "c/c.zsh", "c/d.bash", "c/f.slrm", "c/g.job", "c/h.pbs", "c/i.lsf"]
+    tree(dict.fromkeys([*read, "c/e.ps1"], ""))
+    assert paths(discover(["c"])) == read
 
 
 def test_what_lies_beside_a_checkpoint_is_no_config(tree):

@@ -8,6 +8,8 @@ import pytest
 from catalog_sample import load_catalog
 from kb.config.joining import Joiner
 from kb.config.reader import ConfigReader
+from kb.config.shell.command import CommandReader
+from kb.config.shell.script import read_shell
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
 from kb.core.finding import Edit, Fix
@@ -132,3 +134,36 @@ def test_a_deepspeed_file_in_yaml_is_said_to_be_no_json():
     unit = joined(files={"ds.json": "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2}\n"})
     assert unit.settings["deepspeed.file_not_json"].value is True
     assert (unit.unread, unit.joined) == (("training.deepspeed",), ())
+
+
+LAUNCHED = """\
+compute_environment: LOCAL_MACHINE
+distributed_type: 'NO'
+mixed_precision: bf16
+num_processes: 1
+"""
+RUN = "train.py --model_name_or_path gpt2 --output_dir o --per_device_train_batch_size 4"
+
+
+@pytest.mark.parametrize(
+    ("command", "half"),
+    [
+        (f"accelerate launch --config_file a.yaml {RUN}", "bf16"),
+        (f"accelerate launch --mixed_precision bf16 {RUN}", "bf16"),
+        (f"accelerate launch --mixed_precision=fp16 {RUN}", "fp16"),
+        (f"accelerate launch --mixed_precision fp16 --config_file a.yaml {RUN}", "fp16"),
+        (f"accelerate launch --mixed_precision bf16 {RUN} --bf16 false", "bf16"),
+        (f"accelerate launch --mixed_precision bf16 {RUN} --fp16", "fp16"),
+        (f"accelerate launch --mixed_precision bf16 {RUN} --deepspeed d.json", None),
+        (f"accelerate launch --mixed_precision no {RUN}", None),
+        (f"accelerate launch {RUN}", None),
+        (f"torchrun {RUN}", None),
+    ],
+)
+def test_a_run_is_in_the_half_precision_that_accelerate_starts_it_in(command: str, half: str | None):
+    """The Trainer takes ACCELERATE_MIXED_PRECISION where its arguments ask for neither fp16 nor bf16."""
+    (unit,) = read_shell(command + "\n", "run.sh", CommandReader(CATALOG.dialects, CATALOG.facts))
+    unit = Joiner(READER, CATALOG.dialects, lambda path, named: LAUNCHED if named == "a.yaml" else None).join(unit)
+    said = {name: unit.settings.get(f"training.{name}") for name in ("bf16", "fp16")}
+    on = [name for name, each in said.items() if each is not None and each.value is True]
+    assert on == ([half] if half else [])

@@ -1,5 +1,6 @@
 """Arguments that no release of a class of transformers or TRL has: told of the library's own class alone."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,120 @@ def test_a_class_of_the_projects_own_is_not_the_librarys(tmp_path: Path, bases: 
     outcome = check_input(Input(str(train)), file_checker(CATALOG, Project(), Question.of(gpu="t4")))
     told = {finding.rule for unit in getattr(outcome, "results", ()) for finding in unit.findings}
     assert ("learning-rate-zero" in told) == taken
+
+
+def told_of(folder: Path, files: dict[str, str], name: str) -> set[str]:
+    """The rules whose findings a project's file has."""
+    (folder / ".git").mkdir(parents=True)
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, "utf-8")
+    run = run_text("kb", "check", name, "--gpu", "rtx-3090", "--no-cache", "--format", "json", cwd=folder)
+    found = json.loads(run.stdout)
+    return {each["rule"] for unit in found["files"] for each in unit["findings"]}
+
+
+# Names of OnlineDPOConfig in TRL 0.15, of which GRPOConfig has two only since 0.17; use_vllm hints at GRPO.
+ONLINE = {"use_vllm": "false", "loss_type": "sigmoid", "disable_dropout": "true", "beta": "0.1", "max_new_tokens": "64"}
+STARTS = """\
+from trl import ModelConfig, {0}Config, {0}Trainer, ScriptArguments, TrlParser
+script, training, model = TrlParser((ScriptArguments, {0}Config, ModelConfig)).parse_args_and_config()
+{0}Trainer(model=model.model_name_or_path, args=training).train()
+"""
+
+
+@pytest.mark.parametrize("trainer", ["OnlineDPO", "GRPO"])
+def test_names_are_judged_by_the_class_that_the_program_makes(tmp_path: Path, trainer: str):
+    config = "model_name_or_path: gpt2\noutput_dir: out\nnum_generations: 4\n"
+    config += "".join(f"{key}: {value}\n" for key, value in ONLINE.items())
+    flags = " ".join(f"--{key} {value}" for key, value in ONLINE.items())
+    files = {
+        "requirements.txt": "trl==0.15.0\n",
+        "train.py": STARTS.format(trainer),
+        "train.yaml": config,
+        "run.sh": f"python train.py --model_name_or_path gpt2 --output_dir out --num_generations 4 {flags}\n",
+    }
+    for name in ("train.yaml", "run.sh"):
+        told = told_of(tmp_path / name, files, name)
+        assert ("name-not-in-release" in told) == (trainer == "GRPO"), (name, told)
+
+
+def test_a_number_that_yaml_reads_as_text_is_one_where_argparse_converts_it(tmp_path: Path):
+    """TrlParser hands what it reads to argparse as defaults, whatever else the file looks like."""
+    config = "output_dir: out\nlearning_rate: 5e-7\nper_device_train_batch_size: 2\nnum_train_epochs: 1\nseed: 1\n"
+    reads = "\n".join(("from transformers import HfArgumentParser", "HfArgumentParser(TrainingArguments)", ""))
+    by = {"trl": STARTS.format("XPO"), "transformers": reads + "training = parser.parse_yaml_file('train.yaml')\n"}
+    for library, told in (("trl", False), ("transformers", True)):
+        files = {"train.yaml": config, "train.py": by[library]}
+        assert ("yaml-number-is-text" in told_of(tmp_path / library, files, "train.yaml")) is told
+
+
+BUILT = "@dataclass\nclass {name}({base}):\n    max_seq_length: int = 512\n    max_prompt_length: int = 64\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "base", "renamed"),
+    [
+        ("SFTConfig", "from transformers import TrainingArguments\n", "TrainingArguments", False),
+        ("SFTConfig", "import trl\n", "trl.SFTConfig", False),
+        ("GRPOConfig", "from trl import GRPOConfig as Base\n", "Base", False),
+        ("SFTConfig", "from trl import SFTConfig as Other\n", "", True),
+    ],
+    ids=["the Trainer's", "of that name", "by another name", "imported itself"],
+)
+def test_a_name_that_a_class_of_the_project_declares_is_not_the_librarys(
+    tmp_path: Path, name: str, head: str, base: str, renamed: bool
+):
+    """A class that is built on the library's has the names of that and its own."""
+    brought = f"from src.own import {name}\n" if base else f"from trl import {name}\n"
+    call = f"args = {name}(output_dir='out', max_seq_length=64, max_prompt_length=8, per_device_train_batch_size=1)\n"
+    files = {
+        "requirements.txt": "trl==1.0.0\ntransformers==4.57.0\n",
+        "src/own.py": "from dataclasses import dataclass\n"
+        + head
+        + (BUILT.format(name=name, base=base) if base else ""),
+        "train.py": f"from trl import SFTTrainer\n{brought}{call}SFTTrainer(model='gpt2', args=args).train()\n",
+    }
+    names = {"name-not-in-release", "name-in-no-release", "trl-max-seq-length-renamed"}
+    assert bool(told_of(tmp_path / "project", files, "train.py") & names) is renamed
+
+
+def test_a_default_that_a_class_of_the_project_declares_is_not_the_librarys():
+    own = (
+        "from dataclasses import field\nfrom transformers import TrainingArguments\n\n"
+        'class SFTConfig(TrainingArguments):\n    "Of this project: all of them."\n\n'
+        "    per_device_train_batch_size: int = field(default=64)\n"
+    )
+    call = "args = {}(output_dir='out', learning_rate=1e-5)\n"
+    (declared,) = READER.read(own + call.format("SFTConfig"), "own.py")
+    (librarys,) = READER.read(FROM + call.format("TrainingArguments"), "library.py")
+    hides = ["training.per_device_train_batch_size" in unit.hidden for unit in (declared, librarys)]
+    assert (declared.dialect, librarys.dialect, hides) == ("hf", "hf", [True, False])
+
+
+@pytest.mark.parametrize(
+    ("defined", "trainer"),
+    [
+        ("from trl import DPOTrainer\nclass Own(Mixin, DPOTrainer):\n    pass\n", "dpo"),
+        ("import trl\nclass Base(trl.KTOTrainer):\n    pass\nclass Own(Base):\n    pass\n", "kto"),
+        ("from transformers import Trainer\nclass Own(Trainer):\n    pass\n", None),
+        ("from elsewhere import Own\n", None),
+    ],
+)
+def test_a_trainer_of_the_project_trains_as_the_one_that_it_is_built_on(defined: str, trainer: str | None):
+    own = defined.replace("Own", "OwnTrainer")
+    text = f"{FROM}{own}args = TrainingArguments('out', learning_rate=1e-5)\nOwnTrainer(model, args=args).train()\n"
+    (unit,) = READER.read(text, "train.py")
+    said = unit.settings.get("script.trainer")
+    assert (said.value if said is not None else None) == trainer
+
+
+def test_a_copy_of_the_library_is_read_as_the_library(tmp_path: Path):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "axolotl").mkdir()
+    (tmp_path / "axolotl" / "dict.py").write_text("class DictDefault(Dict):\n    pass\n", "utf-8")
+    run = tmp_path / "run.py"
+    written = "DictDefault(base_model='gpt2', micro_batch_size=2, sequence_len=512)"
+    run.write_text(f"from axolotl.dict import DictDefault\ncfg = {written}\n", "utf-8")
+    outcome = check_input(Input(str(run)), file_checker(CATALOG, Project(), Question.of(gpu="t4")))
+    assert [unit.unit.dialect for unit in getattr(outcome, "results", ())] == ["axolotl"]

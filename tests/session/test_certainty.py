@@ -314,6 +314,17 @@ def test_an_old_end_of_a_range_is_a_note(tmp_path: Path) -> None:
     assert finding is not None and (finding.severity, finding.certainty) == ("error", "certain")
 
 
+def test_an_old_end_of_one_range_of_two_is_a_note(tmp_path: Path) -> None:
+    """A new transformers beside an old accelerate is no more installed by open ranges than an old one of either."""
+    text = OLD_NAME.replace("evaluation_strategy='steps', eval_steps=9", "data_seed=7")
+    pin(tmp_path, "transformers>=4.36\naccelerate>=0.25")
+    finding = found(tmp_path, text, "refused-at-start")
+    assert finding is not None and (finding.severity, finding.certainty) == ("info", "likely")
+    pin(tmp_path, "transformers>=4.46,<5\naccelerate>=0.34,<1.1")
+    finding = found(tmp_path, text, "refused-at-start")
+    assert finding is not None and finding.severity == "error"
+
+
 PARSES = (
     "from transformers import HfArgumentParser, Seq2SeqTrainer, Seq2SeqTrainingArguments\n"
     "args, = HfArgumentParser((Seq2SeqTrainingArguments,)).parse_args_into_dataclasses()\n"

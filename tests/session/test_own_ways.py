@@ -410,3 +410,27 @@ def test_swifts_programs_are_known_by_their_flags_where_their_folder_is_not_told
     )
     (result,) = results(tmp_path, {"run.sh": script}, "run.sh")
     assert result.unit.dialect == dialect
+
+
+WAYS = """\
+from omegaconf import OmegaConf
+from transformers import Trainer, TrainingArguments
+cfg = cut(OmegaConf.load(sys.argv[1])).training
+args = TrainingArguments(
+    output_dir="out", num_train_epochs=cfg.num_train_epochs, learning_rate=cfg.learning_rate,
+    per_device_train_batch_size=cfg.per_device_train_batch_size, {}
+)
+Trainer(args=args).train()
+"""
+
+
+@pytest.mark.parametrize(("other", "certainty"), [("max_steps=cfg.max_steps,", "certain"), ("", "likely")])
+def test_what_one_of_two_ways_to_train_passes_over_is_likely(tmp_path: Path, other: str, certainty: str) -> None:
+    config = (
+        "training:\n  num_train_epochs: 3\n  max_steps: 100\n  learning_rate: 1.0e-5\n"
+        "  per_device_train_batch_size: 2\n"
+    )
+    ways = {"sft.py": WAYS.format("max_steps=cfg.max_steps,"), "pretrain.py": WAYS.format(other)}
+    (unit,) = results(tmp_path, {"train.yaml": config, "requirements.txt": "", **ways}, "train.yaml")
+    told = {each.rule: each.certainty for each in unit.findings}
+    assert told.get("max-steps-overrides-epochs") == certainty

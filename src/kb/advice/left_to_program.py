@@ -8,7 +8,7 @@ from kb.core.document import Setting, Unit
 from kb.core.expression import Unknown
 from kb.core.facts import FactType
 from kb.core.naming import HANDS_ON, is_unread
-from kb.core.program import Program, freezes, guards_sampling, has_own_loss
+from kb.core.program import Program, freezes, guards_sampling, has_own_loss, hints_at_trainer, trainers_of
 
 DECIDED = ("training.", "data.", "lora.", "quantization.", "model.torch_dtype", "model.attn_implementation")
 """Settings that a program fills in itself where the command does not say them."""
@@ -28,6 +28,7 @@ OF_UNSLOTH = (
 # Words in a flag's name by which not all weights train.
 PARTLY = frozenset(("peft", "lora", "qlora", "dora", "adapter", "adapters", "freeze", "frozen"))
 NOT_SAID = ("false", "0", "no", "none", "")
+TRAINER, OF_TRL = "script.trainer", "trl"
 IN_4_BITS = "quantization.load_in_4bit"
 OF_SAMPLING = tuple(f"generation.{name}" for name in ("temperature", "top_p", "top_k", "min_p", "typical_p"))
 OF_ADAPTERS = (ADAPTER, "lora.r", "lora.target_modules", "run.adapter")
@@ -57,7 +58,7 @@ def left_to_program(
     if unit.reader != "script" or given.get(HANDS_ON) is True:
         return unit
     programs = find(unit)
-    unit = _with_targets(unit, programs)
+    unit = _with_trainer(_with_targets(unit, programs), programs)
     if not programs:
         own = bool(unit.program) and unit.dialect != OF_COMMANDS and not unit.typical
         own = own and (unit.dialect == OF_TRAINING or not any(map(_is_told, unit.settings)))
@@ -98,6 +99,19 @@ def _with_targets(unit: Unit, programs: Sequence[Program]) -> Unit:
         return unit
     takes = not programs or any('"all"' in each.text or "'all'" in each.text for each in programs)
     return _untold(unit, (TARGETS,)) if takes else unit
+
+
+def _with_trainer(unit: Unit, programs: Sequence[Program]) -> Unit:
+    """The unit of a file with the trainer of TRL that its programs start, where its names hint at one that no program
+    names; untold where there are several."""
+    hinted = unit.settings.get(TRAINER)
+    handing = [each.text for each in programs if each.hands_on]
+    if hinted is None or unit.dialect != OF_TRL or unit.program or hints_at_trainer(hinted, *handing):
+        return unit
+    started = frozenset[str]().union(*map(trainers_of, handing))
+    if len(started) != 1:
+        return _untold(unit, (TRAINER,))
+    return unit._replace(settings={**unit.settings, TRAINER: hinted._replace(value=next(iter(started)))})
 
 
 def _without(unit: Unit, hidden: Iterable[str], given: Mapping[str, object]) -> Unit:

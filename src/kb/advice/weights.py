@@ -148,6 +148,8 @@ class Weights:
             return None
         if certainty is not None and names.may_be_set_there(finding):
             certainty = weakest((certainty, "assumed"))
+        if certainty == "certain" and names.is_passed_over(rule.at):
+            certainty = "likely"
         if certainty is None or certainty == "certain":
             return finding if certainty else None
         finding = lowered(finding, weakest((finding.certainty, certainty)))

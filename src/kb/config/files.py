@@ -11,7 +11,8 @@ from kb.core.text import UserError, nearest
 
 MAX_BYTES = 1 << 20  # of a config
 MAX_NOTEBOOK_BYTES = 64 << 20  # outputs and all; of its code, MAX_BYTES
-SHELL = (".sh", ".bash", ".zsh", ".slurm", ".sbatch")  # zsh and the job scripts of SLURM are read as bash is
+# zsh is read as bash is, and so are the job scripts of SLURM, PBS, LSF and others
+SHELL = (".sh", ".bash", ".zsh", ".slurm", ".sbatch", ".slrm", ".job", ".pbs", ".lsf")
 
 _DOCKERFILE = r"(?i)(?:docker|container)file(?:[._-][\w.-]+)?\Z|.+\.(?:docker|container)file\Z"
 _WRITTEN_ABOUT = (".md", ".txt", ".rst", ".py", ".yaml", ".yml", ".json", *SHELL)

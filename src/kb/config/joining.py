@@ -16,6 +16,8 @@ FORCED = ("trl",)  # commands whose config is of their own format, whatever it l
 IN_A_RUN = ("training.", "trl.", "data.", "lora.", "quantization.", "model.", "deepspeed.", "generation.")
 OF_JSON = "deepspeed"  # accelerate reads its file with ``json.load`` (utils/deepspeed.py), a YAML file too
 NOT_JSON = "deepspeed.file_not_json"
+PRECISION, DEEPSPEED, OF_ACCELERATE = "accelerate.mixed_precision", "training.deepspeed", "accelerate"
+HALF = {"bf16": "training.bf16", "fp16": "training.fp16"}
 ReadNamed = Callable[[str, str], str | None]
 """The config's own path, the path it names → the named file's text; None where there is none to read."""
 
@@ -48,7 +50,7 @@ class Joiner:
             setting = unit.settings.get(name) or self._named_by_project(name, unit)
             if setting is not None and isinstance(setting.value, str) and setting.value:
                 unit = self._with(unit, name, setting, setting.value, dialect)
-        return unit
+        return _as_launched(unit)
 
     def _with_run_config(self, unit: Unit) -> Unit:
         """A command with the config that its run reads, in the format of that; flags win over what it says.
@@ -116,3 +118,26 @@ class Joiner:
             return next(iter(self._reader.read(text, named, dialect=dialect)), None)
         except ConfigError:
             return None
+
+
+def _as_launched(unit: Unit) -> Unit:
+    """The unit of a run that Accelerate starts, in the half precision that it is started in.
+
+    It is handed on as ACCELERATE_MIXED_PRECISION, which the Trainer takes where its arguments ask for neither fp16 nor
+    bf16 (transformers 4.30 to 5.23, training_args.py); with ``deepspeed`` among those DeepSpeed's file goes by them.
+    """
+    said = unit.settings.get(PRECISION)
+    asked = [unit.settings[name].value for name in HALF.values() if name in unit.settings]
+    if (
+        said is None
+        or said.value not in HALF
+        or unit.dialect == OF_ACCELERATE
+        or any(each is not False for each in asked)
+    ):
+        return unit
+    if said.value == "fp16" and unit.dialect in FORCED and not asked:  # there bf16 is on by default
+        return unit
+    if DEEPSPEED in unit.settings or not any(name.startswith("training.") for name in unit.settings):
+        return unit
+    named = said._replace(value=True, alias=True, joined=said.joined or "accelerate launch")
+    return unit._replace(settings={**unit.settings, HALF[said.value]: named})

@@ -232,7 +232,7 @@ def _text(path: str) -> str | None:
     return None if (raw := read_if_any(path, MAX_BYTES)) is None else raw.decode("utf-8", "replace")
 
 
-SCRIPTS = (*SHELL, ".slrm", ".job", ".pbs", ".lsf", "Makefile")  # of job schedulers too
+SCRIPTS = (*SHELL, "Makefile")
 _CONFIGS = (".yaml", ".yml", ".json", ".toml")
 _APART = r"[\s\"'=:,;()<>`]+"  # of a line's words: with them taken apart no pattern runs over a long one
 _FLAG = r"(?<![\w-])--([A-Za-z][\w-]*)(?:=|[ \t]+(?!-))?([^\s\"']*)"

@@ -184,7 +184,7 @@ def _on_releases(finding: Finding, on: tuple[OnRelease, ...]) -> Finding:
     if not on:
         return finding
     last = tuple({each.library: each for each in on}.values())
-    told = finding.severity if any(each.since for each in on) else "info"  # hardly anyone installs the old ones
+    told = finding.severity if all(each.since for each in last) else "info"  # hardly anyone installs an old one
     return lowered(finding._replace(on_releases=last, severity=told), weakest((finding.certainty, "likely")))
 
 

@@ -18,7 +18,7 @@ _WRITTEN = "written."
 _SET_BY_PROGRAMS = ("training.", "data.", "generation.", "lora.", "quantization.")
 # OmegaConf and Dynaconf (YAML 1.2) read 5e-5 as a number, PyYAML as text.
 _BY_OMEGACONF = r"\bOmegaConf\b|\bDynaconf\b|\bhydra\.main\b|\bHydraConfig\b"
-_BY_PYYAML = r"\byaml\.(?:safe_load|load|full_load)\b|\bparse_yaml_file\b|\b(?:Trl|H4)ArgumentParser\b|\bTrlParser\b"
+_BY_PYYAML = r"\byaml\.(?:safe_load|load|full_load)\b|\bparse_yaml_file\b|\bH4ArgumentParser\b"
 _BY_YAML = r"(?i)yaml|OmegaConf|Dynaconf|hydra|HfArgumentParser|H4ArgumentParser|TrlParser|\baccelerate\b"
 _TREES = r"""\bconfig_path\s*=\s*["']([^"'\n]*\w)/?["']"""
 # Classes of these libraries make a number of a text where a field is one (pydantic by default, the others always).
@@ -111,10 +111,28 @@ class Names:
         if "entry" in finding.facts:  # of a defaults list: a program may store configs of its own under such names
             return None if any("ConfigStore" in each.text for each in self._programs) else "certain"
         key, meant = finding.facts.get("key"), finding.facts.get("meant")
+        written = self._written(at)
+        if written is not None and written.declared:
+            return None
+        if "class" in finding.facts and not self._may_make(str(finding.facts["class"])):
+            return None
         if isinstance(key, str):  # an event's
             return self.certainty(_plain(key), _plain(meant) if isinstance(meant, str) else "")
         renamed = [str(edit.value) for fix in finding.fixes for edit in fix.edits if edit.op == "rename"]
         return self.of_rule(at, *renamed[:1])
+
+    def _written(self, at: Sequence[str]) -> Setting | None:
+        """The first of the settings that a rule looks at that is written."""
+        return next((each for name in at if (each := self._unit.setting(name)) is not None), None)
+
+    def _may_make(self, name: str) -> bool:
+        """Whether a class of arguments may be the one that a file's names go to: where its programs hand names on, one
+        of them names it.
+        """
+        if self._unit.reader != "script":
+            return True
+        handing = [each for each in self._programs if each.hands_on]
+        return not handing or any(each.speaks_of(name) for each in handing)
 
     def _is_switch(self, flag: str) -> bool:
         """Whether a program takes this flag without a value."""
@@ -169,6 +187,20 @@ class Names:
             if each.name.removeprefix(_WRITTEN) not in unit.settings
         )
 
+    def is_passed_over(self, at: Sequence[str]) -> bool:
+        """Whether one of several programs that train by a config has most of its keys, and not that of a setting that
+        a rule looks at: started by that one, the run is without it.
+        """
+        unit = self._unit
+        if unit.reader != "script" or unit.program or len(self._programs) < 2:
+            return False
+        written = [each for name in at if (each := unit.setting(name)) is not None and each.path and not each.joined]
+        keys = _keys_of(unit)
+        own_way = [each for each in self._programs if each.trains and not each.hands_on and not each.spreads]
+        reading = [each for each in own_way if 2 * sum(map(each.speaks_of, keys)) >= len(keys)]
+        lacks = [[each.speaks_of(str(setting.path[-1])) for each in reading] for setting in written]
+        return any(any(has) and not all(has) for has in lacks)
+
     @property
     def reads_past_mark(self) -> bool:
         """Whether a program of the project opens its files as text that may begin with a byte order mark."""
@@ -200,7 +232,9 @@ class Names:
 
     def of_rule(self, at: Sequence[str], meant: str = "") -> Certainty | None:
         """As :meth:`certainty`, of the first setting that a rule looks at, as it is written here."""
-        setting = next((each for name in at if (each := self._unit.setting(name)) is not None), None)
+        setting = self._written(at)
+        if setting is not None and setting.declared:
+            return None
         if setting is not None and setting.joined and not self._of_run_config(setting):
             return "certain"  # a file of the library's own
         path = setting.path if setting is not None else at[:1]
@@ -212,6 +246,10 @@ class Names:
         return named is not None and setting.joined == named.value
 
 
+def _keys_of(unit: Unit) -> list[str]:
+    return [str(each.path[-1]) for each in unit.settings.values() if each.path and not each.joined]
+
+
 def is_unread(unit: Unit, programs: Sequence[Program], key: str) -> bool:
     """Whether no program has a key of a config, though one has most of its keys and none hands on what it does not
     name: then what the config says there comes to nothing.
@@ -220,7 +258,7 @@ def is_unread(unit: Unit, programs: Sequence[Program], key: str) -> bool:
         return False
     if any(each.speaks_of(key) for each in programs):
         return False
-    keys = [str(each.path[-1]) for each in unit.settings.values() if each.path and not each.joined]
+    keys = _keys_of(unit)
     return any(2 * sum(map(each.speaks_of, keys)) >= len(keys) for each in programs)
 
 
@@ -236,6 +274,8 @@ def _makes_number(text: str, key: str) -> bool:
     """Whether a source makes a number of what a config says as text: by ``float``, by a flag of that type whose default
     the config becomes (argparse converts a default that is text), or by a class that converts.
     """
+    if "TrlParser(" in text and re.search(_BY_PYYAML, text) is None:
+        return True  # the library's arguments are flags there
     if key not in text or "float" not in text:
         return False
     name = re.escape(key)

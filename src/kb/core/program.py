@@ -1,8 +1,10 @@
 """The source of a program, and what it shows of how settings reach the library: by patterns in its text, never run."""
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 
+from kb.core.document import Setting
 from kb.core.record import NamedTuple
 
 # Texts of patterns, which `re` compiles when a program is met and keeps: most runs meet none.
@@ -40,6 +42,7 @@ _ASKS_TO = r"""(?mxi)^[ \t]+\w*(?:lora|peft|adapter)\w*[ \t]*:[ \t]*(?:Optional\
 _IMPORTS_TRAINER = r"(?m)^[ \t]*(?:from|import)[ \t]+(?:trl\b|transformers\b[^\n]*\bTrainer\b)|^[ \t]+Trainer,"
 _OF_TRL = ("SFT", "DPO", "GRPO", "Reward", "KTO", "ORPO", "CPO", "PPO", "RLOO", "GKD", "XPO", "NashMD", "BCO", "PRM")
 _TRAINERS = {"NashMD": "nash_md"}
+_EVERY = (("Online", "DPO"), *(("", name) for name in _OF_TRL))
 
 
 class Program(NamedTuple):
@@ -158,7 +161,28 @@ def trainers_of(text: str) -> frozenset[str]:
     """The trainers of TRL that a source calls, or builds a class of its own on, in the words of ``script.trainer``."""
     if "trl" not in text:
         return frozenset()
-    found = re.findall(rf"\b(Online|)({'|'.join(_OF_TRL)})Trainer[(),]", text)
+    return _as_trainers(re.findall(rf"\b(Online|)({'|'.join(_OF_TRL)})Trainer[(),]", text))
+
+
+@lru_cache(MOST_PROGRAMS)
+def names_of_trainers(text: str) -> frozenset[str]:
+    """The trainers of TRL whose class, or whose class of arguments, a source names anywhere."""
+    if "trl" not in text:
+        return frozenset()
+    return _as_trainers(re.findall(rf"(Online|)({'|'.join(_OF_TRL)})(?:Trainer|Config)\b", text))
+
+
+def hints_at_trainer(setting: Setting | None, *texts: str) -> bool:
+    """Whether what names hint at may be the trainer that these sources start: one of them names it, or it is none of
+    those that a source tells apart.
+    """
+    if setting is None:
+        return False
+    named = frozenset[str]().union(*map(names_of_trainers, texts))
+    return not named or setting.alias or setting.value not in _as_trainers(_EVERY) or setting.value in named
+
+
+def _as_trainers(found: Iterable[tuple[str, str]]) -> frozenset[str]:
     return frozenset(_TRAINERS.get(name, "online_dpo" if online else name.lower()) for online, name in found)
 
 

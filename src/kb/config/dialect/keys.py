@@ -1,6 +1,6 @@
 """Everything that one part of a config says, by the keys that the format itself has."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from kb.config.dialect.dialects import Entries, Entry
@@ -39,6 +39,11 @@ class WrittenKeys(Mapping[str, Setting]):
 
     def __contains__(self, path: object) -> bool:
         return path in self._entries
+
+    def without(self, names: Collection[str]) -> "WrittenKeys":
+        """The same less some keys of the top."""
+        kept = {path: entry for path, entry in self._entries.items() if path.partition(".")[0] not in names}
+        return WrittenKeys(kept, self._source)
 
 
 def placed(value: Any, entry: Entry, source: Source, *, borrowed: bool) -> Setting:

@@ -48,8 +48,7 @@ class Home(NamedTuple):
 class Call(NamedTuple):
     """One recognised call; ``number`` counts them in the order of the text.
 
-    ``home`` is set of one that another module makes; ``where`` is then the place of the program that leads to it.
-    """
+    ``home`` is set of one that another module makes; ``where`` is then the place that leads to it."""
 
     number: int
     name: str
@@ -58,6 +57,7 @@ class Call(NamedTuple):
     where: Where
     target: str | None
     home: Home | None = None
+    declared: frozenset[str] = frozenset()  # fields of the class that the project itself declares
 
     @property
     def place(self) -> ast.Call:

@@ -12,7 +12,7 @@ from kb.config.python.calls import CUTTING, LOSS, Call, CallTable, Run, runs_of
 from kb.config.python.given import Arguments, given_to
 from kb.config.python.held import CommandLine, GivenConfig, NoSources, Sources
 from kb.config.python.names import Names
-from kb.config.python.own_classes import is_projects_own, never_had
+from kb.config.python.own_classes import as_based, as_declared, left_to_class, never_had
 from kb.config.python.placing import goes_its_own_way
 from kb.config.python.rows import evaluated_rows
 from kb.config.python.source_says import said_by_source
@@ -92,9 +92,8 @@ class PythonReader:
         values = Values(module, names, self._constants, path, sources, started)
         calls, by_default = calls_of(values.expressions, self._table)
         around = sources or NoSources()
-        calls = [
-            call for call in calls if not (call.kind.dialect and is_projects_own(call, module, names, path, around))
-        ]
+        based = (as_based(call, module, names, path, around, self._table) for call in calls)
+        calls = [call for call in based if call is not None]
         given = {
             call.number: given_to(call, module, values, names, self.compiled(call.kind.dialect or DIALECT).targets)
             for call in calls
@@ -155,6 +154,7 @@ class PythonReader:
         if run.own is not None and not run.own.kind.module:  # a server trains nothing
             settings |= said_by_source(analysis.module.text, settings, analysis.name_span(run.own))
         hidden = [name for call in calls for name in _hidden_by(call, analysis)]
+        hidden += left_to_class(run.own, self.compiled(dialect).targets) if run.own is not None else ()
         trainers = [call for call in calls if call.kind.group == "trainer"]
         elsewhere = not trainers or any(call.argument("args") for call in trainers)
         if run.own is None and (elsewhere or goes_its_own_way(analysis.module.text)):
@@ -212,7 +212,7 @@ class PythonReader:
             part.settings[name] = Setting(
                 Unknown(frozenset((name,)), NO_SUCH_RUN), span, span, (call.name,), alias=True
             )
-        return part
+        return as_declared(part, call)
 
 
 class Analysis(NamedTuple):

@@ -36,6 +36,7 @@ OF_LAUNCHER = {
     "zero_stage": "deepspeed.zero_stage",
     "offload_optimizer_device": "deepspeed.offload_optimizer.device",
     "offload_param_device": "deepspeed.offload_param.device",
+    "mixed_precision": "accelerate.mixed_precision",
     **{f"fsdp_{name}": f"accelerate.fsdp_{name}" for name in OF_FSDP},
 }
 OF_ADAPTERS = frozenset(("lora", "qlora", "peft", "dora"))  # words in the name of a script that adds one

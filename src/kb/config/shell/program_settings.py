@@ -27,7 +27,7 @@ from kb.config.text.source import Places
 from kb.core.document import REWRITTEN, Setting, Unit
 from kb.core.expression import Unknown
 from kb.core.finding import Span
-from kb.core.program import Program, trainers_of
+from kb.core.program import Program, hints_at_trainer, trainers_of
 
 BROUGHT = (
     "data.", "lora.", "quantization.", "model.name", "model.torch_dtype", "model.attn_implementation",
@@ -103,13 +103,14 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
         if "deepspeed.initialize(" in program.text and _FILLS.search(program.text) is None:
             settings[CALLS_DEEPSPEED] = naming._replace(value=True, path=("deepspeed.initialize",))
     trainers = trainers_of(program.text)
-    if trainers - PLAIN and TRAINER not in unit.settings:
+    if trainers - PLAIN and not hints_at_trainer(unit.settings.get(TRAINER), program.text):
         told = Unknown(frozenset((TRAINER,)), "known only when the command runs")
         settings[TRAINER] = naming._replace(
             value=next(iter(trainers)) if len(trainers) == 1 else told, path=("Trainer",)
         )
     kept = {name: each for name, each in settings.items() if name not in OF_METRICS}
-    return unit._replace(settings={**kept, **_said(unit, program)})
+    said = {name: each for name, each in _said(unit, program).items() if name != TRAINER or name not in kept}
+    return unit._replace(settings={**kept, **said})
 
 
 def _said(unit: Unit, program: Program) -> Mapping[str, Setting]:
