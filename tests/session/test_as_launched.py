@@ -23,7 +23,7 @@ model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-7B")
 args = TrainingArguments(output_dir="out", per_device_train_batch_size=1, bf16=True)
 Trainer(model=model, args=args, train_dataset=load()).train()
 """
-CONFIG = "model_name_or_path: Qwen/Qwen2.5-7B\noutput_dir: out\nper_device_train_batch_size: 1\nbf16: true\nmax_length: 512\n"
+CONFIG = "model_name_or_path: Qwen/Qwen2.5-7B\nper_device_train_batch_size: 1\nbf16: true\nmax_length: 512\n"
 FSDP = "distributed_type: FSDP\nnum_processes: 4\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD, fsdp_version: 1}\n"
 SHARDED = "accelerate launch --config_file fsdp.yaml"
 
