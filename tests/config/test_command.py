@@ -133,6 +133,10 @@ def test_the_last_of_a_repeated_flag_counts_and_is_told() -> None:
     assert event.values == {"key": "--batch_size", "first_line": 1, "used": "4", "dropped": "8"}
 
 
+def test_a_flag_with_one_value_twice_is_no_fault() -> None:
+    assert not read("python x.py --batch_size 4 --tf32 --batch_size 4").events
+
+
 def test_names_that_a_program_of_its_own_is_given_one_by_one_are_a_list() -> None:
     assert not read("python evaluate.py --model a --model b --batch_size 8").events
 
