@@ -186,6 +186,7 @@ class ProjectPrograms:
     def forget(self) -> None:
         """Read every source anew: for a session that goes on while files change."""
         self._reader: ProgramReader | None = None
+        self._texts: dict[str, list[tuple[str, str]]] = {}  # of scripts, by the project's top
         self._scripts: StartedConfigs | None = None
 
     def __call__(self, unit: Unit) -> tuple[Program, ...]:
@@ -217,8 +218,10 @@ class ProjectPrograms:
         top, name = self._top(path), os.path.basename(path)
         if top is None:
             return []
-        texts = ((each, _text(each)) for each in islice(files_below(top, SCRIPTS), MAX_FILES))
-        return [(each, text) for each, text in texts if text is not None and name in text]
+        if top not in self._texts:
+            texts = ((each, _text(each)) for each in islice(files_below(top, SCRIPTS), MAX_FILES))
+            self._texts[top] = [(each, text) for each, text in texts if text is not None]
+        return [(each, text) for each, text in self._texts[top] if name in text]
 
     def files(self) -> "ProgramFiles":
         """What the programs of the project import and load."""
