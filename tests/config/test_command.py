@@ -236,7 +236,7 @@ def test_the_switches_of_accelerate_launch_are_settings_at_their_places() -> Non
 
 @pytest.mark.parametrize(
     ("again", "told"),
-    [("--bf16 false", True), ("--bf16", False), ('--bf16 "$X"', False), ("--seed 2", True), ("--seed 1", True)],
+    [("--bf16 false", True), ("--bf16", False), ('--bf16 "$X"', False), ("--seed 2", True), ("--seed 1", False)],
 )
 def test_a_flag_given_twice_is_told_where_its_values_are_known(again: str, told: bool) -> None:
     unit = read(f"python t.py --do_train --output_dir o --seed 1 --bf16 {again}")
