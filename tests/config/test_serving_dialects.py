@@ -164,6 +164,23 @@ def test_a_flag_of_tgis_command_counts_before_its_variable(tmp_path: Path) -> No
     assert "serving-input-not-below-total" not in [row for row, _ in findings(written(tmp_path, "c.yaml", text))]
 
 
+LLAMA_CPP = """\
+services:
+  llama:
+    image: ghcr.io/ggml-org/llama.cpp:server-cuda
+    environment:
+      LLAMA_ARG_HF_REPO: someone/model-GGUF:Q5_K_M
+      LLAMA_ARG_N_PARALLEL: "4"
+      LLAMA_ARG_CTX_SIZE: "8192"
+"""
+
+
+def test_what_the_environment_tells_llama_cpp_is_read_and_a_flag_counts_before_it(tmp_path: Path) -> None:
+    assert ("serving-context-divided", 7) in findings(written(tmp_path, "c.yaml", LLAMA_CPP))
+    text = LLAMA_CPP + "    command: [-c, '65536']\n"
+    assert not [row for row in findings(written(tmp_path, "c.yaml", text)) if row[0].startswith("serving-context")]
+
+
 def test_a_charts_image_and_extra_arguments_are_read(tmp_path: Path) -> None:
     image = "image: {repository: vllm/vllm-openai, tag: v0.8.5}\n"
     text = f"{image}extraArgs:\n  - --model=mistralai/Mistral-7B-v0.1\n  - --max-model-len=65536\n"

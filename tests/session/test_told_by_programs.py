@@ -510,3 +510,23 @@ def test_what_a_module_of_settings_declares_is_nothing_to_the_librarys_class(tmp
         "Trainer(model=model, args=args).train()\n"
     )
     assert "warmup-ratio-removed" in {each.rule for each in result(tmp_path, text).findings}
+
+
+DPO = "python train_dpo.py --model_name_or_path Qwen/Qwen2.5-1.5B --per_device_train_batch_size 4 --bf16 true\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "by_name"),
+    [
+        (None, True),
+        ("import argparse\np = argparse.ArgumentParser()\nfrom mine import train\ntrain(p.parse_args())\n", True),
+        ("from trl import DPOTrainer\nfrom mine import settings\nDPOTrainer(**settings()).train()\n", False),
+    ],
+)
+def test_a_trainer_that_a_scripts_name_alone_says_is_assumed(
+    tmp_path: Path, program: str | None, by_name: bool
+) -> None:
+    if program is not None:
+        (tmp_path / "train_dpo.py").write_text(program)
+    told = result(tmp_path, DPO, "run.sh")
+    assert ("script.trainer" in assumed(told)) is by_name

@@ -119,6 +119,7 @@ class UnitFacts:
                     "script.",
                     "checkpoint.",
                     "accelerate.",
+                    "imports.",
                     "trl.",
                     "serving.",
                 ),

@@ -71,7 +71,8 @@ def own_defaults(unit: Unit, names: Iterable[str]) -> tuple[Assumption, ...]:
     """That a program runs with its own defaults, where one of these settings is such a default."""
     asked = frozenset(names)
     # all are gone through, and none is looked up: what is looked up keeps the configs of a grid apart
-    found = (each for name, each in unit.settings.items() if each.by_default and name in asked)
+    named = asked - {"script.trainer"}  # which a script's name says is an assumption of its own
+    found = (each for name, each in unit.settings.items() if each.by_default and name in named)
     # what a call says by being there (an adapter, a trainer) has its number or its class in place of a name
     keys = sorted({key for each in found if each.path and (key := str(each.path[-1]))[:1].islower()})
     more = "" if len(keys) <= MOST_NAMED else " …"

@@ -241,6 +241,7 @@ class RunFacts:
             "run.steps": lambda _: self._steps(),
             "run.says_epochs": lambda _: self._says("training.num_train_epochs"),
             "batch.counted": lambda _: self._counted(),
+            "batch.gpus": lambda _: self._setup.world_size if self._setup.world_size > 1 else None,
         }
 
     def _counted(self) -> str | None:

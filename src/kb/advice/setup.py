@@ -84,6 +84,9 @@ def setup_of(
             read.unresolved["script.trainer"] = None
         elif found is not None:
             post, length = found
+            said = unit.settings.get("script.trainer")
+            if said is not None and said.by_default:
+                read.assumed.append(Assumption(name="script.trainer", value=trainer, reason="guessed_from_name"))
             if length is not None:  # decided here: what was assumed of it before is not so
                 source = length
                 read.decide("data.max_source_length", length)

@@ -14,6 +14,13 @@ _MARKS = (
     rb"|RLOOConfig|GKDConfig|XPOConfig|NashMDConfig|BCOConfig|PRMConfig|DictDefault|LoraConfig|BitsAndBytesConfig"
     rb"|Fast\w*Model\.from_pretrained)[ \t]*\("
 )
+# Imports of names that a library no longer has (rules/tables/imports.yaml); a notebook's lines stand in quotes.
+_GONE = (
+    rb"(?m)^(?:[ \t]*\")?from[ \t]+(?:transformers\.deepspeed[ \t]"
+    rb"|(?:transformers|trl|peft|datasets)(?:\.\w+)*[ \t]+import[ \t]+(?:\([^)]*|[^(\n#]*)"
+    rb"\b(?:AdamW|is_torch_tpu_available|load_metric|prepare_model_for_int8_training|DataCollatorForCompletionOnlyLM"
+    rb"|(?:PPO|ORPO|CPO)(?:Config|Trainer)|AutoModelFor(?:Causal|Seq2Seq)LMWithValueHead)\b)"
+)
 # Names at the top of configs that are Python, of XTuner's: 0.x and 1.x.
 _ASSIGNED = r"(?m)^(?:optim_wrapper|train_cfg)[ \t]*=[ \t]*dict\(|^\w+[ \t]*=[ \t]*\w*TrainerConfig\("
 _SERVER = rb"(?<!\w)LLM[ \t]*\("  # of vLLM; other packages have a class of that name too
@@ -25,7 +32,9 @@ _LAUNCH = rb"(?:accelerate launch|torchrun|deepspeed|python3?)[^\n]{0,400}--\w"
 
 def bears_marks(raw: bytes) -> bool:
     """Whether the bytes name a call that describes a run."""
-    return re.search(_MARKS, raw) is not None or (b"vllm" in raw and re.search(_SERVER, raw) is not None)
+    if re.search(_MARKS, raw) is not None or (b"vllm" in raw and re.search(_SERVER, raw) is not None):
+        return True
+    return b"import" in raw and re.search(_GONE, raw) is not None
 
 
 def is_assigned(text: str) -> bool:

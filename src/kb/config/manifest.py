@@ -11,7 +11,7 @@ from kb.config.compose import ENV_FILE, Variables, filled, is_compose, variables
 from kb.config.dockerfile import server_in_image as server_in_image
 from kb.config.joining import ReadNamed
 from kb.config.manifest_charts import Served, arguments_of, served_in
-from kb.config.manifest_env import inner, plain_variables, with_environment
+from kb.config.manifest_env import LLAMA_VARIABLES, inner, plain_variables, with_environment
 from kb.config.shell.command import CommandReader, unit_of
 from kb.config.shell.expand import Argument, Environment
 from kb.config.shell.flag_values import setting_at
@@ -20,6 +20,7 @@ from kb.config.shell.launch import server_launch
 from kb.config.shell.lexer import split_commands
 from kb.config.shell.nested import runs_in
 from kb.config.shell.serving import (
+    LLAMA,
     TGI,
     VLLM,
     Started,
@@ -75,9 +76,10 @@ def servers_in(
             if started is None or _on_other_devices(container, started, text):
                 continue
             launch = server_launch(started, text)
-            if started.server is TGI:
-                names = tuple(reader.speller(launch).targets)
-                launch = launch._replace(flags=with_environment(container, names, launch.flags))
+            if started.server in (TGI, LLAMA):
+                of_tgi = {each.upper(): each for each in reader.speller(launch).targets}
+                named = LLAMA_VARIABLES if started.server is LLAMA else of_tgi
+                launch = launch._replace(flags=with_environment(container, named, launch.flags))
                 if not any(flag.name != "image_release" for flag in launch.flags):
                     continue
             span = parsed.source.span(container)
@@ -152,7 +154,7 @@ def _started(container: Node, text: str, variables: Variables) -> Started | None
     server = server_of_image(named.text or "") or own_image_of(named.text or "", words) if named is not None else None
     if named is None or server is None or (words and not _is_flag(words[0], text)):
         return None
-    if not words and server is not TGI:
+    if not words and server not in (TGI, LLAMA):
         return None
     return Started(server, words, named, named)
 

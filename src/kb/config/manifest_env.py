@@ -1,6 +1,6 @@
-"""What a container's environment tells its server: TGI's launcher takes each of its flags as a variable, too."""
+"""What a container's environment tells its server: TGI and llama.cpp take flags as variables, too."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from kb.config.shell.expand import Argument
 from kb.config.shell.flags import Flag
@@ -9,22 +9,37 @@ from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
 # docker-compose, Kubernetes, and what Helm charts call it in their values
 BLOCKS = ("environment", "env", "extraEnv", "extraEnvVars", "envVars")
 
+LLAMA_VARIABLES = {
+    "LLAMA_ARG_MODEL": "model",
+    "LLAMA_ARG_HF_REPO": "hf_repo",
+    "LLAMA_ARG_CTX_SIZE": "ctx_size",
+    "LLAMA_ARG_N_PARALLEL": "parallel",
+    "LLAMA_ARG_KV_UNIFIED": "kv_unified",
+    "LLAMA_ARG_BATCH": "batch_size",
+    "LLAMA_ARG_UBATCH": "ubatch_size",
+    "LLAMA_ARG_N_GPU_LAYERS": "n_gpu_layers",
+    "LLAMA_ARG_CACHE_TYPE_K": "cache_type_k",
+    "LLAMA_ARG_CACHE_TYPE_V": "cache_type_v",
+    "LLAMA_ARG_FLASH_ATTN": "flash_attn",
+}
+"""The flags of llama.cpp's server by their variables. Source: llama.cpp, tools/server/README.md."""
 
-def with_environment(container: Node, names: Sequence[str], given: Sequence[Flag]) -> tuple[Flag, ...]:
+
+def with_environment(container: Node, names: Mapping[str, str], given: Sequence[Flag]) -> tuple[Flag, ...]:
     """The server's flags, with those that the environment sets.
 
     Of one that both set the command's counts, unless it takes its value from a variable: ``--quantize=$(QUANTIZE)``.
 
     Args:
         container: a service, a container, or a chart's values.
-        names: the flags that are variables too, without dashes, with _ for -.
+        names: the flags that are variables too by the variable's name, without dashes, with _ for -.
         given: the command's own flags.
     """
     said = {flag.name for flag in given if not flag.values or flag.values[0].text is not None}
     found = {}
     for name, key, value in _variables(container):
-        flag = name.lower()
-        if name.isupper() and flag in names and flag not in said and value.text != "":
+        flag = names.get(name, "")
+        if flag and flag not in said and value.text != "":
             found[flag] = Flag(flag, key, (value,), dashes="")
     return (*found.values(), *(flag for flag in given if flag.name not in found))
 

@@ -281,12 +281,12 @@ def _commands(top: str) -> dict[str, list[tuple[str, dict[str, str] | None]]]:
             for command in () if line.lstrip().startswith("#") else re.split(_ENDS, line):
                 for word in re.split(_APART, command):
                     if word.endswith(_CONFIGS):
-                        place = _written_out(word)
+                        place = written_out(word)
                         found.setdefault(place.rpartition("/")[2], []).append((place, _flags(command)))
     return found
 
 
-def _written_out(path: str) -> str:
+def written_out(path: str) -> str:
     """The end of a path that holds no variable: ``${HOME}/recipes/dpo.yaml``, ``../recipes/dpo.yaml``."""
     folders = path.split("/")
     unknown = [at for at, folder in enumerate(folders[:-1]) if folder in ("", ".", "..") or set("$}~") & set(folder)]

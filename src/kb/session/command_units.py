@@ -1,14 +1,17 @@
 """Units of command lines: with what the program says that a command starts, and which of them are no run."""
 
+import os
 import re
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from kb.config.joining import RUN_CONFIG
+from kb.config.programs import written_out
 from kb.core.catalog import Catalog
-from kb.core.document import Unit
+from kb.core.document import Setting, Unit
 from kb.core.expression import Unknown
+from kb.core.finding import Span
 from kb.core.result import UnitResult
 from kb.session.seen import ProjectPrograms
 
@@ -32,11 +35,32 @@ class Commands:
         self._catalog, self._programs = catalog, programs
 
     @cached_property
+    def _shell(self) -> "tuple[CommandReader, Callable[..., tuple[Unit, ...]]]":
+        from kb.config.shell import command, script
+
+        return command.CommandReader(self._catalog.dialects, self._catalog.facts), script.read_shell
+
+    @property
     def reader(self) -> "CommandReader":
         """Reads command lines; it spells out four formats, so it is made once."""
-        from kb.config.shell.command import CommandReader
+        return self._shell[0]
 
-        return CommandReader(self._catalog.dialects, self._catalog.facts)
+    def launches_of(self, path: str) -> list[Unit]:
+        """The commands in scripts of the project that start the program or the config at ``path``, by its name and the
+        folders before it."""
+        whole = os.path.abspath(path).replace(os.sep, "/")
+
+        def names(program: Any) -> bool:
+            return isinstance(program, str) and bool(program) and whole.endswith(f"/{written_out(program)}")
+
+        found: list[Unit] = []
+        for script, text in self._programs.scripts_naming(path) if self._programs is not None else ():
+            found += (
+                unit
+                for unit in self._shell[1](text, script, self.reader, names)
+                if names(unit.program) or (RUN_CONFIG in unit.settings and names(unit.settings[RUN_CONFIG].value))
+            )
+        return found
 
     def with_program(self, unit: Unit) -> Unit:
         """The unit of a command with what its program says; any other unit as it is.
@@ -75,6 +99,59 @@ def as_started(result: UnitResult, programs: ProjectPrograms, check: Callable[[U
     if not told.intersection(setting.span for setting in set_there.values()):
         return result
     return check(unit._replace(settings={**unit.settings, **set_there}))
+
+
+COUNT = "launch.num_processes"
+_OF_LAUNCH = ("launch.", "accelerate.", "deepspeed.")
+
+
+def as_launched(
+    result: UnitResult,
+    launches: Callable[[str], list[Unit]],
+    join: Callable[[Unit], Unit],
+    check: Callable[[Unit], UnitResult],
+) -> UnitResult:
+    """The result of a program or a config on as many GPUs, and sharded, as the project's scripts start it. Looked for
+    where something is said of its memory; where they start it in different ways none of that is known.
+
+    Args:
+        launches: the commands that start what lies at a path.
+        join: brings in the files that a command names.
+    """
+    unit = result.unit
+    of_memory = any(
+        each.name.startswith("memory.")
+        for found in result.findings
+        if found.severity != "info"
+        for each in found.because
+    )
+    if not of_memory or unit.dialect is None or unit.launcher or COUNT in unit.settings:
+        return result
+    started = launches(unit.path)
+    ways = [_of_launch(join(each._replace(settings=_without(each, RUN_CONFIG)))) for each in started]
+    if not ways:
+        return result
+    start = unit.span
+    place = Span(start.line, start.column, start.line, start.column, start.start, start.start)
+    told = {}
+    for name in dict.fromkeys(name for way in ways for name in way):
+        values = [way[name].value if name in way else None for way in ways]
+        alike = all(each == values[0] for each in values)
+        known = next(way[name] for way in ways if name in way)
+        value = values[0] if alike else Unknown(frozenset((name,)), "started in several ways")
+        told[name] = Setting(value, place, place, known.path, joined=known.joined or "launch")
+    launchers = {each.launcher for each in started}
+    launcher = launchers.pop() if len(launchers) == 1 else None
+    again = check(unit._replace(settings={**told, **unit.settings}, launcher=launcher))
+    return again._replace(unit=unit, findings=tuple(found for found in again.findings if found.span != place))
+
+
+def _of_launch(unit: Unit) -> dict[str, Setting]:
+    return {name: each for name, each in unit.settings.items() if name.startswith(_OF_LAUNCH)}
+
+
+def _without(unit: Unit, name: str) -> dict[str, Setting]:
+    return {each: setting for each, setting in unit.settings.items() if each != name}
 
 
 def _says(text: str, value: Any) -> bool:

@@ -20,7 +20,7 @@ from kb.core.hardware import Machine
 from kb.core.lint import place_of
 from kb.core.result import UnitResult
 from kb.session.around import Around
-from kb.session.command_units import Commands, as_started, starts_no_run
+from kb.session.command_units import Commands, as_launched, as_started, starts_no_run
 from kb.session.file_result import CHARTS, CODE, SERVERS, FileResult, Kind, Overrides, decode_kind, each_once, kind_of
 from kb.session.seen import Seen, read_below, read_named
 
@@ -159,9 +159,14 @@ class FileChecker:
         if kind in ("shell", "notebook"):
             joined = [unit for unit in joined if not starts_no_run(unit)] or joined[:1]
         results = [self._checker.check(unit) for unit in joined]
-        if kind != "config" or self._programs is None:
+        if kind not in ("config", "python") or self._programs is None:
             return results
-        return [as_started(result, self._programs, self._checker.check) for result in results]
+        if kind == "config":
+            results = [as_started(result, self._programs, self._checker.check) for result in results]
+        if any(name.startswith("launch.") for name in self._checker.given):
+            return results
+        launches, join, check = self._commands.launches_of, self.joiner.join, self._checker.check
+        return [as_launched(result, launches, join, check) for result in results]
 
     def check_unit(self, unit: Unit) -> UnitResult:
         """One unit's result, with what the files it names say."""

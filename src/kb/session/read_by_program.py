@@ -29,6 +29,7 @@ TWO_PROGRAMS = "two programs read it, each in its own way"
 NAMED = 0.5  # of a config's keys, those that a program which may read it names at least
 MOST_PROGRAMS = 12  # that are gone through for one config
 MOST_TEXT = 1 << 20  # of their sources, that are read for what they change: a folder may be a heap of any scripts
+TRAINER = "script.trainer"
 PROCESSES, MACHINES = "launch.num_processes", "launch.num_machines"
 DISTRIBUTED = ("torchrun", "accelerate", "deepspeed")  # launchers that say in the environment how many there are
 OF_THE_CALL = ("training.", "trl.")
@@ -125,7 +126,18 @@ def as_its_program_takes(
         speller: the dialect of its flags.
     """
     found = _taken(unit, programs, catalog, files) or with_program(unit, programs, speller)
-    return found if programs else _of_unknown_loop(found)
+    return _with_trainer(found, programs) if programs else _of_unknown_loop(found)
+
+
+def _with_trainer(unit: Unit, programs: Sequence[Program]) -> Unit:
+    """The unit whose program's name says how it trains; that is sure where its source names such a trainer too."""
+    named = unit.settings.get(TRAINER)
+    if named is None or not named.by_default:
+        return unit
+    makes = f"{named.value}trainer"
+    if not all(makes in each.text.casefold() for each in programs):
+        return unit
+    return unit._replace(settings={**unit.settings, TRAINER: named._replace(by_default=False)})
 
 
 def _of_unknown_loop(unit: Unit) -> Unit:

@@ -8,10 +8,11 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from kb.config.files import MAX_BYTES, SHELL, read_if_any
-from kb.config.programs import ProgramReader, StartedConfigs
+from kb.config.programs import MAX_FILES, SCRIPTS, ProgramReader, StartedConfigs, files_below
 from kb.config.text.encoding import decode
 from kb.core.document import Unit
 from kb.core.model import Model
@@ -174,15 +175,18 @@ class ProjectPrograms:
         self.lookups: dict[str, Lookup] = {"programs": lambda path, named: self._programs().digest(path, named)}
         self.lookups["module"] = lambda path, named: self._file("module", path, named)
         self.lookups["loaded"] = lambda path, named: self._file("loaded", path, named)
+        self.lookups["scripts"] = lambda path, _: json.dumps(self._scripts_naming(path))
         self.lookups["started"] = lambda path, _: json.dumps(self._started().set_by_commands(path))
         self._remember = seen.text("programs", self.lookups["programs"])
         self._set_by_commands = seen.text("started", self.lookups["started"])
+        self._naming = seen.text("scripts", self.lookups["scripts"])
         self._module, self._loaded = (seen.text(kind, self.lookups[kind]) for kind in ("module", "loaded"))
         self.forget()
 
     def forget(self) -> None:
         """Read every source anew: for a session that goes on while files change."""
         self._reader: ProgramReader | None = None
+        self._texts: dict[str, list[tuple[str, str]]] = {}  # of scripts, by the project's top
         self._scripts: StartedConfigs | None = None
 
     def __call__(self, unit: Unit) -> tuple[Program, ...]:
@@ -201,6 +205,23 @@ class ProjectPrograms:
         except (OSError, ValueError):  # the working folder is gone, or the path is none
             return {}
         return found
+
+    def scripts_naming(self, path: str) -> list[tuple[str, str]]:
+        """The project's scripts that name the file at ``path``, each with its text."""
+        try:
+            found: list[tuple[str, str]] = json.loads(self._naming(path, ""))
+        except (OSError, ValueError):  # the working folder is gone, or the path is none
+            return []
+        return found
+
+    def _scripts_naming(self, path: str) -> list[tuple[str, str]]:
+        top, name = self._top(path), os.path.basename(path)
+        if top is None:
+            return []
+        if top not in self._texts:
+            texts = ((each, _text(each)) for each in islice(files_below(top, SCRIPTS), MAX_FILES))
+            self._texts[top] = [(each, text) for each, text in texts if text is not None]
+        return [(each, text) for each, text in self._texts[top] if name in text]
 
     def files(self) -> "ProgramFiles":
         """What the programs of the project import and load."""

@@ -10,6 +10,7 @@ from kb.config.files import ConfigError
 from kb.config.python.brought import calls_of
 from kb.config.python.calls import CUTTING, LOSS, Call, CallTable, Run, runs_of
 from kb.config.python.given import Arguments, given_to
+from kb.config.python.gone import gone_imports, with_gone
 from kb.config.python.held import CommandLine, GivenConfig, NoSources, Sources
 from kb.config.python.names import Names
 from kb.config.python.own_classes import as_based, as_declared, left_to_class, never_had
@@ -100,7 +101,8 @@ class PythonReader:
         }
         classes = self._dialects[DIALECT].classes
         odd = never_had(calls, module, names, path, around, classes) if started is None else {}
-        return Analysis(module, calls, given, values, names, by_default, module.source, odd)
+        gone = gone_imports(module, path, around, self._facts) if started is None else {}
+        return Analysis(module, calls, given, values, names, by_default, module.source, odd, gone)
 
     def compiled(self, name: str) -> CompiledDialect:
         if name not in self._compiled:
@@ -114,7 +116,8 @@ class PythonReader:
             raise ConfigError("config.python-too-many", calls=len(runs), limit=MAX_RUNS)
         titles = _titles([run.own for run in runs if run.own is not None])
         told: set[Span] = set()
-        return [self._unit(run, analysis, path, titles.get(run.own.number) if run.own else None, told) for run in runs]
+        units = [self._unit(run, analysis, path, titles.get(run.own.number) if run.own else None, told) for run in runs]
+        return with_gone(units, analysis.gone, path, analysis.module, TRAINING)
 
     def _unit(self, run: Run, analysis: "Analysis", path: str, title: str | None, told: set[Span]) -> Unit:
         dialect = (run.own.kind.dialect if run.own is not None else None) or TRAINING
@@ -226,6 +229,7 @@ class Analysis(NamedTuple):
     by_default: bool  # which calls are made rests on what a command line may give otherwise
     source: Source  # the text whose places the values have: the module's, or that of a config that it is given
     odd: Mapping[int, list[tuple[ast.keyword, Mapping[str, Any]]]] = {}  # keywords that no release of a class has
+    gone: Mapping[str, Setting] = {}  # imports of names that some release lacks
 
     def never_had(self, call: Call, told: list[Span]) -> list[Event]:
         """What is said of a call's keywords that its class never had; not of a slip, of which that is told."""

@@ -95,7 +95,7 @@ class Module:
         """The mark of an offset in :attr:`text`."""
         return Place(offset, *self._line_and_column(max(offset - self._first, 0)))
 
-    def extent(self, node: ast.expr | ast.stmt | ast.keyword) -> tuple[int, int]:
+    def extent(self, node: ast.expr | ast.stmt | ast.keyword | ast.alias) -> tuple[int, int]:
         """Offsets of a node's own text."""
         assert node.end_lineno is not None and node.end_col_offset is not None
         return self.offset(node.lineno, node.col_offset), self.offset(node.end_lineno, node.end_col_offset)

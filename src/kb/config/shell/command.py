@@ -150,7 +150,8 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
     trainer = launch.trainer
     if trainer is not None:
         begin = places.span(span.start, span.start)
-        settings[TRAINER] = Setting(trainer, begin, begin, (launch.script,), alias=True)
+        by_name = launch.tool is None and not launch.script.startswith("trl.")  # its author's word for it, no more
+        settings[TRAINER] = Setting(trainer, begin, begin, (launch.script,), alias=True, by_default=by_name)
     return Unit(
         path=path,
         section=section,

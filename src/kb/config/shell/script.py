@@ -1,5 +1,7 @@
 """Shell scripts: every command line in one that starts a Python run, and the faults that cut a command short."""
 
+from collections.abc import Callable
+
 from kb.config.shell.allotment import read_allotment
 from kb.config.shell.command import CommandReader, unit_of
 from kb.config.shell.expand import Environment
@@ -13,11 +15,13 @@ from kb.core.document import Event, Unit
 from kb.core.finding import Edit
 
 
-def read_shell(text: str, path: str, reader: CommandReader) -> tuple[Unit, ...]:
+def read_shell(
+    text: str, path: str, reader: CommandReader, wanted: Callable[[str], bool] = lambda _: False
+) -> tuple[Unit, ...]:
     """The runs of a script as units, each named after its script and line where there are several.
 
-    A run none of whose flags is known is left out. A fault belongs to the unit of its command, or, where that is no
-    run, to the first unit; a script of faults alone is one unit without settings.
+    A run none of whose flags is known is left out, unless its program is ``wanted``. A fault belongs to the unit of its
+    command, or, where that is no run, to the first unit; a script of faults alone is one unit without settings.
     """
     places = Places(text)
     environment, allotment = Environment(text), read_allotment(text)
@@ -31,7 +35,8 @@ def read_shell(text: str, path: str, reader: CommandReader) -> tuple[Unit, ...]:
             read_launch(each, text, around=around, tools=reader.tools)
             for each in runs_in(command, arguments, environment)
         )
-        launch = next((each for each in launches if each is not None and _says_something(each, reader)), None)
+        runs_here = (each for each in launches if each is not None)
+        launch = next((each for each in runs_here if wanted(each.program) or _says_something(each, reader)), None)
         events = [_event(fault, command, text, places) for fault in command.faults]
         if launch is not None:
             runs.append((command, launch.on_chosen_gpus(environment.chooses_gpus(command))))

@@ -248,7 +248,8 @@ def _gpu_heading(
         decided += [words.named("moment", phase.moment)] if phase and phase.moment else []
         said += f" ({joined(decided, style.dot)})"
     painted = words.named("verdict", verdict.status), verdict.status
-    lines = _heading("GPU", joined((_gpu_names(machine.gpus, limit, words), said), style.dot), style, painted)
+    each = (words("report.each_of", n=unit.setup.world_size),) if unit.setup and unit.setup.world_size > 1 else ()
+    lines = _heading("GPU", joined((_gpu_names(machine.gpus, limit, words), *each, said), style.dot), style, painted)
     if unit.if_so:
         lines += wrap(f"({words.if_so(unit.if_so)})", style.width, INDENT * 3)
     return lines

@@ -1,0 +1,118 @@
+"""A program or a config is predicted on as many GPUs, and sharded, as the project's scripts start it."""
+
+from pathlib import Path
+
+import pytest
+
+from catalog_sample import load_catalog
+from kb.advice.question import Question
+from kb.core.result import UnitResult
+from kb.session.around import Checking
+from kb.session.file import FileChecker
+from kb.session.file_result import FileResult
+from kb.session.model_files import LOOKUPS
+from kb.session.prepare import file_checker
+from kb.session.project import Project
+from kb.session.run import Input, check_input
+from kb.session.seen import still
+
+TRAIN = """
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-7B")
+args = TrainingArguments(output_dir="out", per_device_train_batch_size=1, bf16=True)
+Trainer(model=model, args=args, train_dataset=load()).train()
+"""
+CONFIG = "model_name_or_path: Qwen/Qwen2.5-7B\nper_device_train_batch_size: 1\nbf16: true\nmax_length: 512\n"
+FSDP = "distributed_type: FSDP\nnum_processes: 4\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD, fsdp_version: 1}\n"
+SHARDED = "accelerate launch --config_file fsdp.yaml"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "sft.yaml").write_text(CONFIG)
+    (tmp_path / "fsdp.yaml").write_text(FSDP)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def checker(**options: object) -> FileChecker:
+    question = Question.of(gpu="rtx-3090", host_memory="60GB", cpus="16")
+    return file_checker(load_catalog(), Project(**options), question, Checking(notes=False))
+
+
+def result_of(path: str, ready: FileChecker) -> UnitResult:
+    found = check_input(Input(path), ready)
+    assert isinstance(found, FileResult)
+    return found.results[0]
+
+
+def gpus(result: UnitResult) -> int:
+    assert result.setup is not None
+    return result.setup.world_size
+
+
+def told(result: UnitResult) -> set[str]:
+    return {finding.rule for finding in result.findings if finding.certainty == "certain"}
+
+
+def test_alone_it_runs_on_one_gpu(project: Path) -> None:
+    result = result_of("train.py", checker())
+    assert gpus(result) == 1
+    assert "training-peak-exceeds-gpu" in told(result)
+
+
+@pytest.mark.parametrize(
+    ("path", "script"),
+    [
+        ("train.py", f"{SHARDED} train.py\n"),
+        ("train.py", f"cd $HOME/project\n{SHARDED} ./train.py > log 2>&1\n"),
+        ("sft.yaml", f"{SHARDED} -m trl.scripts.sft --config sft.yaml\n"),
+    ],
+)
+def test_of_a_sharded_run_each_gpu_is_told_of(project: Path, path: str, script: str) -> None:
+    (project / "run.sh").write_text(script)
+    result = result_of(path, checker())
+    assert gpus(result) == 4
+    assert result.setup is not None
+    assert result.setup.fsdp
+    peak = [finding for finding in result.findings if finding.rule == "training-peak-exceeds-gpu"]
+    assert all(finding.facts["batch.gpus"] == 4 for finding in peak)
+    assert all(finding.span.end > 0 for finding in result.findings)  # none about what the script says
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"{SHARDED} other/train.py\n",  # another program
+        f"# {SHARDED} train.py\n",
+        "python train.py\n",
+    ],
+)
+def test_what_starts_something_else_says_nothing(project: Path, script: str) -> None:
+    (project / "run.sh").write_text(script)
+    result = result_of("train.py", checker())
+    assert gpus(result) == 1
+    assert "training-peak-exceeds-gpu" in told(result)
+
+
+def test_started_in_two_ways_nothing_is_certain(project: Path) -> None:
+    (project / "run.sh").write_text(f"{SHARDED} train.py\npython train.py\n")
+    assert "training-peak-exceeds-gpu" not in told(result_of("train.py", checker()))
+
+
+def test_the_projects_own_word_counts_more(project: Path) -> None:
+    (project / "run.sh").write_text(f"{SHARDED} train.py\n")
+    assert gpus(result_of("train.py", checker(facts={"launch.launcher": "python"}))) == 1
+
+
+def test_the_answer_is_not_kept_where_a_script_changed(project: Path) -> None:
+    (project / "run.sh").write_text(f"{SHARDED} train.py\n")
+    ready = checker()
+    result_of("train.py", ready)
+    rows = ready.seen.take()
+    assert still(rows, LOOKUPS | checker().lookups)
+    (project / "run.sh").write_text("python train.py\n")
+    assert not still(rows, LOOKUPS | checker().lookups)
