@@ -3,8 +3,9 @@
 A simulation of torch and transformers takes a second, the memory engine's answer a hundredth of that; what the first
 gives changes only with the releases and with ``kb.torch_runs``. So ``tests/data/simulated_runs.json`` keeps the peaks
 of every run and a digest of its acts. Simulated all the same are: the cheapest runs that have among them every method,
-precision, optimizer and switch, and one in each wrapper; every run where other releases are installed; what is not recorded yet; and
-all of them with ``--exhaustive``, which also fails where the record is behind. ``KB_RECORD=1`` records them.
+precision, optimizer and switch, and one in each wrapper; every run where other releases are installed; what is not
+recorded yet; and all of them with ``--exhaustive``, which also fails where the record is behind. ``KB_RECORD=1``
+records them.
 """
 
 import copy
