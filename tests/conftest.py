@@ -78,6 +78,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Modules ask for it where they are imported (``effort``), by every worker of pytest."""
+    gc.disable()  # until all is collected, of which nothing is garbage
     if config.getoption("--exhaustive"):
         os.environ["KB_EXHAUSTIVE"] = "1"
     if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
@@ -130,9 +131,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays: looking through it for what nobody holds any more took a third of many tests' time."""
+    """What was collected stays: looking through it for what nobody holds any more took a third of many tests' time.
+
+    What the tests make is looked through seldom: syntax trees and the tapes of runs live long, and are thousands.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

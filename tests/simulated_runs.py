@@ -3,8 +3,9 @@
 A simulation of torch and transformers takes a second, the memory engine's answer a hundredth of that; what the first
 gives changes only with the releases and with ``kb.torch_runs``. So ``tests/data/simulated_runs.json`` keeps the peaks
 of every run and a digest of its acts. Simulated all the same are: the cheapest runs that have among them every method,
-precision, optimizer, wrapper and switch; every run where other releases are installed; what is not recorded yet; and
-all of them with ``--exhaustive``, which also fails where the record is behind. ``KB_RECORD=1`` records them.
+precision, optimizer and switch, and one in each wrapper; every run where other releases are installed; what is not
+recorded yet; and all of them with ``--exhaustive``, which also fails where the record is behind. ``KB_RECORD=1``
+records them.
 """
 
 import copy
@@ -177,9 +178,14 @@ def simulated_again() -> frozenset[str]:
 def ways(about: str) -> list[str]:
     """The words of a run that say how it runs: settings with a value that is no number (``method=lora``).
 
-    Families and heads are the engine's matter, which is held against what is recorded of every run.
+    Families and heads are the engine's matter, which is held against what is recorded of every run. What torch's own
+    wrappers take seconds for is one way for each: FSDP2, FSDP1, DDP.
     """
-    return [word for word in about.split() if "=" in word]
+    words = about.split()
+    return [word for word in WRAPPED if word in words][:1] or [word for word in words if "=" in word]
+
+
+WRAPPED = ("spread.fsdp_version", "fsdp", "ddp")  # the first is a setting that only runs in FSDP1 have
 
 
 def covering(runs: Mapping[str, tuple[Iterable[str], int]]) -> list[str]:

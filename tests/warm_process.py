@@ -6,6 +6,7 @@ A request is one message: JSON, and the child's standard input, output and error
 process id when it starts, and its exit code when it has ended.
 """
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -15,6 +16,7 @@ import pkgutil
 import runpy
 import socket
 import sys
+import threading
 
 LONGEST = 1 << 20  # bytes of a request
 # These import torch or Ray, or are started as programs themselves.
@@ -66,6 +68,15 @@ def import_kb() -> None:
                         folders.append((module.__path__, f"{found.name}."))
 
 
+def end(code: int) -> None:
+    """As Python ends, but that what was imported is not taken apart: that would copy every page of the parent's."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
     del sys.path[0]  # this folder: a command does not see it
     import_kb()
@@ -73,4 +84,11 @@ if __name__ == "__main__":
     gc.freeze()
     if work := serve(socket.socket(fileno=int(sys.argv[1]))):
         sys.argv[1:] = work[1]
-        runpy.run_module(work[0], run_name="__main__", alter_sys=True)
+        try:
+            runpy.run_module(work[0], run_name="__main__", alter_sys=True)
+        except SystemExit as ended:
+            if not isinstance(ended.code, int | None):
+                raise
+            end(ended.code or 0)
+        else:
+            end(0)

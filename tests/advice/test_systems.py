@@ -275,6 +275,7 @@ def test_s11_the_inference_decision_tree(
     assert [flag.lines for flag in leaf.flags] == (["130"] if tokens == 90 else [])
 
 
+@pytest.mark.exhaustive
 def test_s11_the_path_is_printed() -> None:
     answers = ("--set", "solar_api=yes", "--set", "concurrent=no")
     text = kb("recommend", "--model", "kobart", "--gpu", "rtx-4090", "--task", "inference", *answers, "--lang", "en")

@@ -268,6 +268,7 @@ def test_fixed_text_stands_alone_on_standard_output() -> None:
     assert run.stdout == command.replace("--fp16", "--bf16") + "\n"
 
 
+@pytest.mark.exhaustive
 def test_unsafe_fixes_need_no_second_option(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     text = "general: {model_name: google/mt5-base}\ntraining: {per_device_train_batch_size: 64, bf16: true}\n"

@@ -552,6 +552,7 @@ def test_a_batch_of_one_is_not_halved(tmp_path: Path, capsys: pytest.CaptureFixt
     assert all("training.per_device_train_batch_size" not in step["set"] for step in cause["remedies"])
 
 
+@pytest.mark.exhaustive
 def test_t5_is_not_told_to_use_fp16(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(with_config(tmp_path, OOM, SMALLER, "--gpu", "v100-16gb", "--format", "json"))
     (cause,) = json.loads(capsys.readouterr().out)["causes"]

@@ -73,6 +73,7 @@ def test_every_entry_can_be_shown_and_explained_in_both_languages(kind: str) -> 
         assert re.search("[가-힣]", korean)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_no_figure_of_an_erratum_has_moved(language: str) -> None:
     """The words for a figure that comes out otherwise are never needed in what is shipped."""

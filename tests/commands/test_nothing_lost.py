@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from effort import few
 from kb.commands import check
 from kb.core.result import CheckResult
 from kb.integrations import api
@@ -167,7 +168,7 @@ def test_the_traceback_is_shown_to_who_asks_for_it(folder, capsys, monkeypatch):
 
 @pytest.mark.usefixtures("faulty")
 @pytest.mark.parametrize("name", ["bug.yaml", "dies.yaml"])
-@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("form", few(["text", "json"]))
 def test_among_many_files_in_several_processes_the_others_are_told(name, form, folder, capsys):
     for number in range(40):
         (folder / f"run{number:02}.yaml").write_text(GOOD, "utf-8")

@@ -153,6 +153,7 @@ def test_a_failed_example_says_which_part_was_false_and_each_facts_value(
         assert each in run.stdout, run.stdout
 
 
+@pytest.mark.exhaustive
 def test_a_failed_row_of_a_table_says_its_condition(whole_folder: Path) -> None:
     table = whole_folder / "tables" / "transformers.yaml"
     table.write_text(table.read_text("utf-8").replace("training.seed < 0 or", "training.seed < -10 or"), "utf-8")

@@ -131,10 +131,12 @@ def test_a_change_of_rules_and_of_a_gpu_in_both_languages(repository: Path) -> N
 
 @pytest.mark.parametrize(
     ("before", "after", "said"),
-    [
-        ("severity: error", "severity: fatal", "fatal"),
-        ("id: t5-fp16-overflow", "id: t5-fp16-overflow\nid: twice", "twice"),
-    ],
+    few(
+        [
+            ("severity: error", "severity: fatal", "fatal"),
+            ("id: t5-fp16-overflow", "id: t5-fp16-overflow\nid: twice", "twice"),
+        ]
+    ),
 )
 def test_a_revision_whose_rules_are_broken_is_said(repository: Path, before: str, after: str, said: str) -> None:
     edit(repository / "rules" / FP16, before, after)
@@ -295,6 +297,7 @@ def _training(found: Recommended | None) -> Recommended | None:
     return found and found._replace(eval_batch=0, inference_batch=0)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("language", few(["ko", "en"]))
 def test_the_markdown_holds_tables_that_end(halved: tuple[Edition, Flips], language: str) -> None:
     after, flips = halved

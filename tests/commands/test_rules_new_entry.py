@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from command_runs import ENVIRON, run_kb
+from effort import few
 from kb.commands.rules.new_dialect import arguments_in
 from native.probe import compiled
 from rules_copy import few_rules
@@ -60,7 +61,7 @@ def test_an_entry_for_the_team_alone_is_laid_over(folder: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("arguments", "english", "korean"),
-    [
+    few([
         (("new-model", "acme/nowhere"), "kb rules new-model config.json --name acme/nowhere", "허브에 묻지 않습니다"),
         (("new-model", "none.json"), "cannot be read", "읽을 수 없습니다"),
         (("new-gpu", "--name", "A"), "give --name, --memory and --compute-capability", "함께 주십시오"),
@@ -74,7 +75,7 @@ def test_an_entry_for_the_team_alone_is_laid_over(folder: Path, tmp_path: Path) 
             ("new-gpu", "--name", "NVIDIA L4", "--memory", "24GiB", "--compute-capability", "8.9", "--measured"),
             "known already: l4", "이미 있습니다: l4",
         ),
-    ],
+    ], 3),
 )  # fmt: skip
 def test_bad_input_is_said_and_nothing_is_written(
     folder: Path, arguments: tuple[str, ...], english: str, korean: str

@@ -223,7 +223,7 @@ def kb_rules(*arguments: object, language: str = "en") -> Run:
 SAID_IN = {fault: ("en", "ko") if EXHAUSTIVE else ("en", "ko")[at % 2 :][:1] for at, fault in enumerate(FAULTS)}
 
 
-@pytest.mark.parametrize("fault", few(FAULTS, 7))
+@pytest.mark.parametrize("fault", few(FAULTS, 4))
 def test_a_planted_fault_is_said_at_its_place_in_both_languages(fault: str, rules: Path) -> None:
     name, old, new, english, korean = FAULTS[fault]
     path, whole = rules / name, (rules / name).read_text("utf-8")

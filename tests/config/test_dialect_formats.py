@@ -304,6 +304,7 @@ def test_unsloth_says_its_run():
     assert told(UNSLOTH) <= {"under-the-target-range", "no-dataloader-workers"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.long
 def test_a_sharded_run_of_unknown_width_is_not_called_too_large():
     text = (

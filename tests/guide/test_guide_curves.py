@@ -84,8 +84,12 @@ def test_the_page_of_a_model_that_is_on_no_table_says_what_to_ask(name: str) -> 
 
 @pytest.mark.long
 def test_everything_is_computed_once_and_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = CATALOG._replace(models={name: CATALOG.models[name] for name in MODELS[:2]})
-    monkeypatch.setattr(whole, "load_catalog", lambda: few)
+    models, gpus = ("kobart", "klue-roberta-base"), ("t4", "rtx-3090", "b200")
+    few = CATALOG._replace(
+        models={name: CATALOG.models[name] for name in models}, gpus={name: CATALOG.gpus[name] for name in gpus}
+    )
+    for name in ("load_catalog", "_catalog"):  # of this process, and of those that it forks
+        monkeypatch.setattr(whole, name, lambda: few)
     whole.all_fits.cache_clear()
     for number in range(KEPT + 2):
         (tmp_path / f"fits-{number}.json").write_text("[]", "utf-8")
@@ -95,7 +99,7 @@ def test_everything_is_computed_once_and_read_again(tmp_path: Path, monkeypatch:
         assert whole.all_fits(str(tmp_path)) == first
     finally:
         whole.all_fits.cache_clear()
-    assert {row.model for row in first.rows} == set(MODELS[:2])
-    assert ("mt5-base", "b200") in first.maps and ("kobart", "t4") in first.maps
+    assert {row.model for row in first.rows} == set(models)
+    assert first.maps.keys() == {(model, gpu) for model in models for gpu in gpus}
     kept = list(tmp_path.glob("fits-*.json"))
     assert len(kept) == KEPT and any(json.loads(path.read_text("utf-8")) for path in kept)

@@ -69,6 +69,7 @@ def test_a_target_length_is_shown_only_where_it_means_something(model: str, leng
     assert f"<td>{lengths}</td>" in fits_by_model(LIBRARY, [row])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.long
 def test_every_measured_run_stands_with_its_prediction_and_error() -> None:
     shown = measured_rows(LIBRARY)
@@ -117,7 +118,8 @@ def test_the_engine_is_judged_by_the_phases_that_were_held_out() -> None:
 @pytest.mark.parametrize(
     ("model", "gpu"),
     [
-        ("mt5-base", "rtx-3090"),
+        ("klue-roberta-base", "rtx-3090"),
+        pytest.param("mt5-base", "rtx-3090", marks=pytest.mark.exhaustive),
         pytest.param("mt5-xl", "rtx-3090", marks=pytest.mark.exhaustive),  # of 24 layers, in every way
         pytest.param("t5-base", "a100-80gb", marks=pytest.mark.exhaustive),
     ],

@@ -108,6 +108,7 @@ def test_every_remedy_that_a_log_can_show_has_its_answer() -> None:
     assert {name for name, page in pages.items() if "{ #example }" in page} == seen
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("language", few(["ko", "en"]))
 @pytest.mark.long
 def test_the_example_of_the_python_page_runs_as_it_stands(language: str, capsys: pytest.CaptureFixture[str]) -> None:

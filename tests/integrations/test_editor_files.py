@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from catalog_sample import load_catalog
+from effort import EXHAUSTIVE
 from kb.commands.rules.command import main as rules
 from kb.commands.rules.config_schemas import config_schemas
 from kb.integrations.editor import session
@@ -34,7 +35,7 @@ def test_every_format_of_files_has_a_valid_schema(schemas: dict[str, Any]) -> No
     assert set(schemas) == {
         name for name, each in dialects.items() if each.layout not in ("command", "python") and each.keys
     }
-    for schema in schemas.values():
+    for schema in list(schemas.values())[:: None if EXHAUSTIVE else 4]:
         jsonschema.Draft202012Validator.check_schema(schema)
 
 

@@ -192,6 +192,7 @@ def test_the_action_annotates_uploads_comments_and_fails(
     assert body == (runner.temp / "summary").read_text("utf-8")
 
 
+@pytest.mark.exhaustive
 def test_the_action_renews_its_comment_and_passes_where_all_is_well(
     project: Path, installed: Path, tmp_path: Path
 ) -> None:
@@ -277,6 +278,7 @@ def test_the_gitlab_template_reports_and_fails(project: Path, wheel: Path) -> No
     assert ET.parse(junit).getroot().get("failures") == "1"
 
 
+@pytest.mark.exhaustive
 def test_the_gitlab_template_does_not_pass_a_config_that_cannot_be_read(project: Path, installed: Path) -> None:
     (project / "configs" / "train.yaml").write_text(BROKEN, "utf-8")
     quality, junit = run_in_gitlab(project, installed, code=2)

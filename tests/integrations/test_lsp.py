@@ -261,6 +261,7 @@ def test_the_clients_settings_win_and_the_language_changes(own: Client) -> None:
     assert "T4" in said and "학습" in said
 
 
+@pytest.mark.exhaustive
 def test_settings_that_cannot_be_used_are_said_once(own: Client) -> None:
     own.tell("workspace/didChangeConfiguration", {"settings": {"kb": {"gpu": "rtx4909"}}})
     assert own.open(BAD) == []
@@ -285,6 +286,7 @@ def test_a_closed_file_loses_its_findings(client: Client) -> None:
     assert client.published() == []
 
 
+@pytest.mark.exhaustive
 def test_broken_json_is_answered_and_the_server_lives(own: Client) -> None:
     bodies = [
         b"{",

@@ -51,6 +51,7 @@ Numbers = tuple[set[tuple[str, str, int]], Mapping[str, Any] | None]
 
 
 # where not even the process alone stays within the share to use; where one worker does; where the cores decide
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("memory", few(["4GB", "9GB", "60GB"]))
 def test_the_workers_that_a_fix_writes_are_those_recommended_and_planned(memory: str, tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"

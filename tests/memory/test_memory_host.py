@@ -169,7 +169,6 @@ def on_host(text: str, limit: int, gpus: int = 1) -> dict[str, str]:
             ("Qwen/Qwen2.5-7B", "dataloader_num_workers: 4", 1),
             ("Qwen/Qwen2.5-7B", "dataloader_num_workers: 4", 8),
         ],
-        2,
     ),
 )
 @pytest.mark.long

@@ -280,7 +280,8 @@ def test_a_run_of_level_1_can_be_sent_to_its_process(tmp_path: Path, monkeypatch
 def test_what_was_measured_of_lora_is_reserved_to_a_hundredth() -> None:
     """The step of the script that measured is followed, with the outputs that it keeps to its end."""
     rows = [row for row in measured(CATALOG) if row.campaign.endswith(" lora") and "reserved" in row.truth]
-    found, _ = _predicted(rows, CATALOG, [])
     assert len(rows) > 20
+    rows = rows if EXHAUSTIVE else rows[::5]
+    found, _ = _predicted(rows, CATALOG, [])
     for row in rows:
         assert found[row.id][KB]["reserved"] == pytest.approx(row.truth["reserved"], rel=0.01), row.id

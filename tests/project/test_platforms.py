@@ -85,8 +85,9 @@ def uses(tree: ast.AST, above: tuple[ast.AST, ...] = ()) -> Iterator[tuple[str, 
             full = [f"{node.module}.{alias.name}" for alias in node.names]
             whole = node.module in lacking_modules()
             yield from ((name, node.lineno, around) for name in full if whole or name in lacking_names())
-        elif isinstance(node, ast.Attribute) and ast.unparse(node) in lacking_names():
-            yield ast.unparse(node), node.lineno, around
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if (name := f"{node.value.id}.{node.attr}") in lacking_names():
+                yield name, node.lineno, around
         elif isinstance(node, ast.keyword) and node.arg in REFUSED_KEYWORDS:
             yield node.arg, node.lineno, around
         yield from uses(node, around)

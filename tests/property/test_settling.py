@@ -54,7 +54,7 @@ def assert_rests(settling: Settling, file: FileResult, kind: Kind) -> None:
             path,
             machine,
             id=f"{path.name} {machine['gpu']}",
-            marks=[pytest.mark.exhaustive] if (number - other) % len(MACHINES) or number % 3 else [],
+            marks=[pytest.mark.exhaustive] if (number - other) % len(MACHINES) or number % 3 != 1 else [],
         )
         for number, path in enumerate(SHIPPED)
         for other, machine in enumerate(MACHINES)

@@ -185,6 +185,7 @@ def test_a_fix_that_cannot_be_made_gives_way_to_the_next_rival(checker: FileChec
     assert [key for key, _ in said] == ["fix.applied"], "the finding whose fix was in the way is gone"
 
 
+@pytest.mark.exhaustive
 def test_a_fix_that_cannot_be_made_is_said(checker: FileChecker, tmp_path: Path) -> None:
     text = "general: {model_name: google/mt5-base}\nhalf: &half true\ntraining: {fp16: *half}\n"
     _, after, said = fixed(text, checker, tmp_path, unsafe=False)

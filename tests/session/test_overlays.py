@@ -293,6 +293,7 @@ def test_every_unknown_key_of_an_entry_is_named_at_once(project: Path, capsys: p
     assert "'tdpp' is not known; did you mean 'tdp'?" in told
 
 
+@pytest.mark.exhaustive
 def test_a_link_out_of_an_overlay_is_not_followed(
     project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -348,6 +349,7 @@ def test_an_installed_package_lays_its_rules_over(
     assert "acme_kb_rules): 1 entry" in capsys.readouterr().out
 
 
+@pytest.mark.exhaustive
 def test_a_broken_condition_is_told_in_the_readers_language(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(project, CHECKED, RULE.replace("training.per_device_train_batch_size > 4", "training.batch_sise > 4 GB"))
     told = refused(capsys).splitlines()
@@ -388,6 +390,7 @@ def test_the_python_api_takes_what_the_working_folder_lays_over(project: Path, m
     assert by_file.units[0].prediction is not None, "a file's own project knows the model that is named"
 
 
+@pytest.mark.exhaustive
 def test_the_editor_speaks_in_a_teams_words(project: Path) -> None:
     pytest.importorskip("pygls")
     from kb.integrations.editor.session import Session

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
 import kb
-from effort import examples
+from effort import examples, few
 from kb.commands.doctor import main as doctor
 from kb.config.releases.reader import ReleaseReader, Releases, find_releases
 from kb.config.releases.requirement import conda_requirement, poetry_requirement, read_requirement
@@ -832,7 +832,7 @@ def kb_check(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=place, capture_output=True, text=True, timeout=120, check=False)
 
 
-@pytest.mark.parametrize("count", [1, 40], ids=["one file", "a tree"])
+@pytest.mark.parametrize("count", few([1, 40]), ids=["one file", "a tree"])
 def test_a_changed_requirement_changes_the_report_and_bad_files_are_said_once(tree: Tree, count: int) -> None:
     config = "from transformers import TrainingArguments\nTrainingArguments('o', evaluation_strategy='steps')\n"
     for number in range(count):

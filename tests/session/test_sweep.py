@@ -139,6 +139,7 @@ def test_combinations_are_different_and_meet_each_choice_of_few(sizes: list[int]
         assert all({each[at] for each in found} == set(range(size)) for at, size in enumerate(sizes))
 
 
+@pytest.mark.exhaustive
 def test_a_fix_replaces_a_single_value_and_nothing_else(checker: FileChecker, tmp_path: Path) -> None:
     text = SWEEP.replace("values: [4, 8, 512]", "value: 512").replace("--fp16", "--tf32")
     path = tmp_path / "sweep.yaml"

@@ -17,7 +17,7 @@ MODELS = (
     "llama-3.1-8b",
 )  # fmt: skip
 GPUS = ("t4", "v100-16gb", "rtx-3090", "rtx-4090", "a100-40gb", "a100-80gb")
-PREVIEWED = ("t5-base", "kobart", "klue-roberta-base", "llama-3.2-1b"), ("rtx-3090",)
+PREVIEWED = ("t5-base", "klue-roberta-base"), ("rtx-3090",)
 
 
 class Way(NamedTuple):

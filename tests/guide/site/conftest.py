@@ -12,14 +12,15 @@ from packages import made_once
 from site_browser import Browser, start_browser
 from site_html import ADDRESS, EDITED, Page, read_pages
 from site_needs import ROOT, require_browser, require_builder
+from site_sample import left_out
 from site_server import Server, serve
 from warm_runs import KEPT
 
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both languages, strict, in a temporary folder: every page, with what fits for a few models (``--preview``) where
-    not everything is looked at. ``KB_TEST_SITE`` names one that was built before instead."""
+    """Both languages, strict, in a temporary folder: every page; where not everything is looked at, with what fits for
+    a few models (``--preview``) and some entries' pages. ``KB_TEST_SITE`` names one that was built before instead."""
     if built := os.environ.get("KB_TEST_SITE"):
         return Path(built)
     require_builder()
@@ -28,6 +29,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(folder: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("XDG_CACHE_HOME", str(KEPT))
+            patch.setenv("KB_SITE_LEFT_OUT", "".join(f"/{page}.md\n" for page in sorted(left_out())))
             patch.setenv("KB_SITE_URL", ADDRESS)
             patch.setenv("KB_SITE_URL_EN", f"{ADDRESS}en/")
             for language in LANGUAGES:

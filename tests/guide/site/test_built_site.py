@@ -11,10 +11,12 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
+from effort import EXHAUSTIVE
 from kb.core.text import LANGUAGES
 from kb.guide.library import load_library
 from site_html import ADDRESS, EDITED, Page, target_of
 from site_needs import ROOT
+from site_sample import entry_pages, left_out
 
 ATOM = "{http://www.w3.org/2005/Atom}"
 SITEMAP = "{http://www.sitemaps.org/schemas/sitemap/0.9}"
@@ -40,7 +42,7 @@ def test_both_languages_are_built(pages: Pages) -> None:
 
 
 def test_every_internal_link_and_anchor_leads_somewhere(pages: Pages, site: Path) -> None:
-    broken = set()
+    broken, not_built = set(), {f"{below(language)}{page}/index.html" for page in left_out() for language in LANGUAGES}
     for page in pages.values():
         if page.path.endswith("404.html"):
             continue  # served at any address: its links are whole
@@ -54,7 +56,7 @@ def test_every_internal_link_and_anchor_leads_somewhere(pages: Pages, site: Path
                 stateful = file.endswith("playground/index.html") and "=" in anchor
                 if anchor and not stateful and anchor not in pages[file].anchors:
                     broken.add(f"{page.path}: no anchor {link}")
-            elif not (site / file).is_file():
+            elif file not in not_built and not (site / file).is_file():
                 broken.add(f"{page.path}: nothing at {link}")
     assert sorted(broken) == []
 
@@ -84,7 +86,7 @@ def test_every_badge_leads_to_the_sources_page(site: Path, pages: Pages) -> None
             if match[1] != "a" or target is None or target[0].removeprefix("en/") != "sources/index.html":
                 wrong.add(f"{page.path}: {match[0]}")
     assert sorted(wrong)[:9] == []
-    assert found > 3000
+    assert found > (3000 if EXHAUSTIVE else 1000)
 
 
 CHAPTERS = (
@@ -162,14 +164,10 @@ def test_a_page_has_one_first_heading_and_skips_no_level(pages: Pages) -> None:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_entry_has_its_page(pages: Pages, language: str) -> None:
-    library = load_library(language)
-    wanted = {f"rules/{name}" for name in library.catalog.rules}
-    wanted |= {f"gpus/{name}" for name in library.catalog.gpus}
-    wanted |= {f"models/{name}" for name in library.catalog.models}
-    wanted |= {f"trouble/{name}" for name in library.rows("remedies")}
-    wanted |= {f"errata/{name}" for name in library.rows("errata")}
     built = {path.removesuffix("/index.html") for path in pages}
+    wanted = {*entry_pages()} - left_out()
     assert sorted(name for name in wanted if below(language) + name not in built) == []
+    assert len(wanted) > 100
 
 
 def test_every_page_leads_to_the_file_it_is_made_from(pages: Pages) -> None:

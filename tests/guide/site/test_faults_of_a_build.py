@@ -44,7 +44,7 @@ def of_few_pages(config: str) -> str:
     listed = "".join(f"  - {page}\n" for page in PAGES)
     config, count = re.subn(r"^nav:\n(?: .*\n)+", f"nav:\n{listed}", config, flags=re.MULTILINE)
     assert count == 1
-    config = re.sub(r"^(validation|not_in_nav):.*\n(?: .*\n)+", "", config, flags=re.MULTILINE)
+    config = re.sub(r"^(validation|not_in_nav|exclude_docs):.*\n(?: .*\n)*", "", config, flags=re.MULTILINE)
     kept = "".join(f"  !/{name}\n" for name in (*PAGES, "assets/**"))
     return f"{config}exclude_docs: |\n  /**\n{kept}validation: {{links: {{not_found: ignore, anchors: ignore}}}}\n"
 

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from effort import few
+from effort import EXHAUSTIVE, few
 from kb.core.text import LANGUAGES
 from kb.guide.library import load_library
 from kb.guide.site_words import say
@@ -69,9 +69,10 @@ def test_a_pasted_log_names_the_cause_of_kb_diagnose(browser: Browser, language:
         assert shown["text"].endswith(row["step"].partition(" `")[0])
     link = "document.querySelector('.kb-cause .kb-answer-line a').pathname"
     assert browser.ask(f"return {link}").endswith(f"{home(language)}trouble/{wanted['cause']}/")
-    browser.ask("window.kbDiagnosed = null")
-    browser.ask(_SET, browser.driver.find_element("id", "kb-fix-config"), CONFIG)
-    browser.wait("document.querySelector('.kb-changes')?.innerText.includes('16 → 8')")
+    if EXHAUSTIVE:  # the page predicts for seconds
+        browser.ask("window.kbDiagnosed = null")
+        browser.ask(_SET, browser.driver.find_element("id", "kb-fix-config"), CONFIG)
+        browser.wait("document.querySelector('.kb-changes')?.innerText.includes('16 → 8')")
     browser.resize(PHONE)
     assert browser.ask("return document.documentElement.scrollWidth") <= PHONE[0]
     assert browser.complaints() == [] and browser.strangers() == []

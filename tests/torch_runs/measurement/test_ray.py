@@ -46,7 +46,7 @@ def start_node(cluster: Any, **options: Any) -> None:
     for tries_left in (4, 3, 2, 1, 0):
         before = set(psutil.Process().children(recursive=True))
         try:
-            cluster.add_node(**options)
+            cluster.add_node(include_log_monitor=False, **options)
             return
         except Exception as error:
             if "timed out during startup" not in str(error) or not tries_left:
