@@ -17,7 +17,7 @@ _MARKS = (
 # Imports of names that a library no longer has (rules/tables/imports.yaml); a notebook's lines stand in quotes.
 _GONE = (
     rb"(?m)^(?:[ \t]*\")?from[ \t]+(?:transformers\.deepspeed[ \t]"
-    rb"|(?:transformers|trl|peft|datasets)(?:\.\w+)*[ \t]+import[ \t]+(?:\([^)]*|[^(\n#]*)"
+    rb"|(?:transformers|trl|peft|datasets)(?:\.\w+)*[ \t]+import[ \t]+(?:\([^)]{0,4000}|[^(\n#]{0,1000})"
     rb"\b(?:AdamW|is_torch_tpu_available|load_metric|prepare_model_for_int8_training|DataCollatorForCompletionOnlyLM"
     rb"|(?:PPO|ORPO|CPO)(?:Config|Trainer)|AutoModelFor(?:Causal|Seq2Seq)LMWithValueHead)\b)"
 )

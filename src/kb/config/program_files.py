@@ -102,6 +102,8 @@ def _above(folder: str, top: str) -> list[str]:
 
 def _text(path: str, top: str) -> str | None:
     """A file's text, where it lies in the project: what a stranger's program names elsewhere is not read."""
+    if not os.path.isfile(path):  # as most candidates are: following each step's links takes far longer
+        return None
     if not within(os.path.realpath(path), os.path.realpath(top)):
         return None
     raw = read_if_any(path, MAX_BYTES)
