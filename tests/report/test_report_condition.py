@@ -116,3 +116,16 @@ def test_a_step_whose_condition_is_a_sum_says_its_own_words_alone(
     assert "max_model_len: 34734" in steps
     assert "gpu_memory_utilization" in steps
     assert not re.search(r"[*/] |\bneeded\b", steps)
+
+
+@pytest.mark.parametrize(
+    ("language", "begins"), [("en", "With datasets 3.0 or newer"), ("ko", "datasets 3.0 이상이면")]
+)
+def test_a_librarys_name_stays_as_it_is_where_a_sentence_begins_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], language: str, begins: str
+) -> None:
+    (tmp_path / "requirements.txt").write_text("datasets>=2.0\n")
+    program = tmp_path / "train.py"
+    program.write_text("from datasets import load_metric\n")
+    main([str(program), "--gpu", "none", "--lang", language, "--no-cache"])
+    assert f"  {begins}" in capsys.readouterr().out

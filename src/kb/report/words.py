@@ -89,7 +89,9 @@ class Words:
         if not conditions:
             return said
         condition = ", ".join(conditions)
-        return f"{condition[0].upper()}{condition[1:]}: {said}"
+        if self.language == "en":  # a Korean condition may begin with a library's name, which stays as it is
+            condition = f"{condition[0].upper()}{condition[1:]}"
+        return f"{condition}: {said}"
 
     def if_so(self, assumed: Sequence[Assumption]) -> str:
         """``if this runs on one GPU and inputs reach 512 tokens``: the assumptions that something rests on."""
