@@ -113,9 +113,9 @@ def event_at(kind: str, argument: Argument, places: Places, **values: Any) -> Ev
 
 
 def repeated(first: Flag, again: Flag, places: Places) -> list[Event]:
-    """The event for a flag with two values; a switch and one value twice mean the same, and what is not known may."""
+    """The event for a flag with values that is said twice; a switch means the same twice, and what is not known may."""
     texts = [tuple(value.text for value in flag.values) for flag in (again, first)]
-    if not any(texts) or any(None in each for each in texts) or texts[0] == texts[1]:
+    if not any(texts) or any(None in each for each in texts):
         return []
     used, dropped = (" ".join(map(str, each)) or "true" for each in texts)
     line, span = places.at(first.key.start)[0], places.span(again.key.start, again.key.end)
