@@ -286,7 +286,6 @@ def test_a_closed_file_loses_its_findings(client: Client) -> None:
     assert client.published() == []
 
 
-@pytest.mark.exhaustive
 def test_broken_json_is_answered_and_the_server_lives(own: Client) -> None:
     bodies = [
         b"{",

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,28 @@ def test_what_has_grown_too_large_loses_its_oldest(
     kept = [key for key in keys if cache_.get(key) is not None]
     assert 0 < len(kept) < len(keys)
     assert kept == keys[-len(kept) :]
+
+
+def test_what_cannot_be_removed_or_written_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    cache_ = ResultCache(str(tmp_path))
+    monkeypatch.setattr("kb.session.cache.MAX_FILES", 6)
+    keys = [b"same folder" + bytes([number]) for number in range(20)]
+    cache_.put([(keys[0], [0])])
+    (file,) = tmp_path.rglob(keys[0].hex())
+    file.unlink()
+    file.mkdir()  # and it is the oldest
+    os.utime(file, (1, 1))
+    for number, key in enumerate(keys[1:], 1):
+        cache_.put([(key, [number])])
+    assert cache_.get(keys[0]) is None and cache_.get(keys[-1]) == [19]
+    assert len(list(file.parent.iterdir())) <= 7
+    cache_.put([(keys[0], [0])])  # a folder stands in its place
+    assert not list(tmp_path.rglob("*.tmp"))
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    cache_.put([(b"deep", deep), (b"after", 1)])
+    assert cache_.get(b"after") == 1
 
 
 @pytest.mark.exhaustive

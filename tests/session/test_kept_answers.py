@@ -13,7 +13,7 @@ from kb.knowledge.locations import cache_folder
 from kb.session import cache
 from kb.session.kept import ANSWERS, Answer, KeptAnswer
 from kb.session.output import FORMATS
-from kb.session.seen import Row
+from kb.session.seen import Row, Seen, still
 
 BOX = ("--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "16", "--lang", "en")
 CONFIG = "model_name_or_path: google/mt5-small\nper_device_train_batch_size: 2\nfp16: true\n"
@@ -24,6 +24,7 @@ class Told:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
+        self.path = "run.yaml"
         self.kept: list[Answer | None] = []
         get = KeptAnswer.get
 
@@ -35,7 +36,7 @@ class Told:
 
     def __call__(self, *arguments: str) -> tuple[int, str, str]:
         self.kept.clear()
-        code = main(["run.yaml", *BOX, *arguments])
+        code = main([self.path, *BOX, *arguments])
         return code, *self._capsys.readouterr()
 
     def again(self, *arguments: str) -> bool:
@@ -89,6 +90,44 @@ def test_what_changes_beside_it_is_seen(told: Told, change: str) -> None:
     CHANGES[change]()
     assert not told.again()
     assert told.again()
+
+
+PROGRAM = """\
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.1-8B")
+args = TrainingArguments("out", per_device_train_batch_size=4, bf16=True)
+Trainer(model=model, args=args).train()
+"""
+
+
+def test_a_script_that_is_no_text_hides_no_other(told: Told) -> None:
+    """Two processes start the program: said with the file there, and when it is gone."""
+    told.path = "train.py"
+    Path("train.py").write_text(PROGRAM)
+    launch = b"accelerate launch --num_processes 2 train.py\n"
+    Path("go.sh").write_bytes("# 학습\n".encode("cp949") + launch)
+    Path("job.job").write_bytes(b"\x7fELF\x00\x01\xff\xfe\x80 abc")
+    for _ in range(2):
+        assert "8 = 4 × 1 × 2" in told()[1]
+    Path("job.job").unlink()
+    told.again()
+    assert "8 = 4 × 1 × 2" in told()[1]
+
+
+def test_a_look_up_that_fails_is_looked_up_again() -> None:
+    seen, files = Seen(), dict[str, str]()
+
+    def look(_: str, name: str) -> str:
+        if name not in files:
+            raise ValueError(name)
+        return files[name]
+
+    with pytest.raises(ValueError, match="b"):
+        seen.text("named", look)("a", "b")
+    rows = seen.take()
+    assert still(rows, {"named": look})
+    files["b"] = "text"
+    assert not still(rows, {"named": look})
 
 
 def test_a_text_that_installs_libraries_is_read_each_time(told: Told) -> None:

@@ -152,7 +152,6 @@ def test_a_changed_file_and_other_options_are_checked_anew(kb: Runner) -> None:
     )
 
 
-@pytest.mark.exhaustive
 def test_a_file_that_a_config_names_counts_too(kb: Runner) -> None:
     config = kb.tree / "run-00.yaml"
     config.write_text(config.read_text() + "deepspeed: ds.json\n")

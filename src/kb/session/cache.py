@@ -1,6 +1,5 @@
 """Results of earlier checks, by the content of what was checked; a cache that fails in any way is as good as empty."""
 
-import contextlib
 import json
 import os
 import sys
@@ -45,24 +44,26 @@ class ResultCache:
             if int.from_bytes(whole[:_SUM], "big") != zlib.crc32(packed, zlib.crc32(key)):
                 return None
             return json.loads(zlib.decompress(packed))
-        except (OSError, ValueError, zlib.error):
+        except (OSError, ValueError, RecursionError, zlib.error):
             return None
 
     def put(self, rows: Iterable[tuple[bytes, Any]]) -> None:
         """Store values; each through a temporary file, so that nobody reads half of one."""
         for key, value in rows:
-            packed = zlib.compress(json.dumps(value).encode(), 1)
             path = self._path(key)
             temporary = f"{path}.{os.getpid()}.tmp"
             try:
+                packed = zlib.compress(json.dumps(value).encode(), 1)
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 with open(temporary, "wb") as stream:
                     stream.write(zlib.crc32(packed, zlib.crc32(key)).to_bytes(_SUM, "big") + packed)
                 os.replace(temporary, path)
-            except OSError:  # read-only, full, or a file where the folder should be
+            except RecursionError:
+                continue
+            except OSError:  # read-only, full, a file where the folder should be, or one that Windows holds open
+                _remove(temporary)
                 return
-            with contextlib.suppress(OSError):  # another process is at the same
-                _keep_small(os.path.dirname(path))
+            _keep_small(os.path.dirname(path))
 
     def _path(self, key: bytes) -> str:
         name = key.hex()
@@ -70,23 +71,30 @@ class ResultCache:
 
 
 def _keep_small(shard: str) -> None:
-    """Remove the oldest files of one folder of a cache where it holds more than its share, down to half of that.
-
-    Raises:
-        OSError: it cannot be looked at, or another process removed the same.
-    """
-    with os.scandir(shard) as entries:
-        files = sorted((info.st_mtime_ns, info.st_size, entry.path) for entry in entries if (info := entry.stat()))
-    kept = sum(size for _, size, _ in files)
-    share = MAX_BYTES >> 4 * _SHARD
-    if kept <= share and len(files) <= MAX_FILES:
+    """Remove the oldest files of one folder of a cache where it holds more than its share, down to half of that. The
+    newest stays, whatever its size; so does what cannot be removed."""
+    try:
+        with os.scandir(shard) as entries:
+            files = sorted((info.st_mtime_ns, info.st_size, entry.path) for entry in entries if (info := entry.stat()))
+    except OSError:  # another process is at the same
         return
-    left = len(files)
-    for _, size, path in files:
+    kept, left, share = sum(size for _, size, _ in files), len(files), MAX_BYTES >> 4 * _SHARD
+    if kept <= share and left <= MAX_FILES:
+        return
+    for _, size, path in files[:-1]:
         if kept <= share // 2 and left <= MAX_FILES // 2:
             return
+        if _remove(path):
+            kept, left = kept - size, left - 1
+
+
+def _remove(path: str) -> bool:
+    """Whether a file is gone now that was there."""
+    try:
         os.remove(path)
-        kept, left = kept - size, left - 1
+    except OSError:
+        return False
+    return True
 
 
 class Predictions:

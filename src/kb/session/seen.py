@@ -7,12 +7,12 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from kb.config.files import MAX_BYTES, SHELL, read_if_any
-from kb.config.programs import MAX_FILES, SCRIPTS, ProgramReader, StartedConfigs, files_below
+from kb.config.files import MAX_BYTES, SHELL, ConfigError, read_if_any
+from kb.config.programs import MAX_FILES, MAX_LOOKED, SCRIPTS, ProgramReader, StartedConfigs, files_below
 from kb.config.text.encoding import decode
 from kb.core.document import Unit
 from kb.core.model import Model
@@ -38,9 +38,12 @@ class Seen:
         """``look``, remembered under ``kind``."""
 
         def remembered(one: str, other: str) -> Any:
-            found = look(one, other)
-            self.rows[(kind, one, other, said(found))] = None
-            return found
+            found = None
+            try:
+                found = look(one, other)
+                return found
+            finally:  # what cannot be looked up today may be mended tomorrow
+                self.rows[(kind, one, other, said(found))] = None
 
         return remembered
 
@@ -70,7 +73,14 @@ class Seen:
 
 def still(rows: Sequence[Sequence[str]], lookups: dict[str, Lookup]) -> bool:
     """Whether every lookup would give today what it gave then."""
-    return all(kind in lookups and said(lookups[kind](one, other)) == then for kind, one, other, then in rows)
+    return all(kind in lookups and _said_by(lookups[kind], one, other) == then for kind, one, other, then in rows)
+
+
+def _said_by(look: Lookup, one: str, other: str) -> str:
+    try:
+        return said(look(one, other))
+    except (OSError, ValueError):
+        return said(None)
 
 
 def said(found: Any) -> str:
@@ -219,8 +229,7 @@ class ProjectPrograms:
         if top is None:
             return []
         if top not in self._texts:
-            texts = ((each, _text(each)) for each in islice(files_below(top, SCRIPTS), MAX_FILES))
-            self._texts[top] = [(each, text) for each, text in texts if text is not None]
+            self._texts[top] = list(_scripts(top))
         return [(each, text) for each, text in self._texts[top] if name in text]
 
     def files(self) -> "ProgramFiles":
@@ -252,6 +261,20 @@ class ProjectPrograms:
         return self._reader
 
 
+def _scripts(top: str) -> Iterator[tuple[str, str]]:
+    """The scripts of a project, each with its text: a shell reads one whatever its bytes are."""
+    looked = 0
+    for path in islice(files_below(top, SCRIPTS), MAX_FILES):
+        raw = read_if_any(path, MAX_BYTES)
+        if raw is not None and b"\0" not in raw and looked <= MAX_LOOKED:
+            looked += len(raw)
+            yield path, raw.decode("utf-8", "replace")
+
+
 def _text(path: str) -> str | None:
+    """A file's text; None where there is none, or none that can be read."""
     raw = read_if_any(path, MAX_BYTES)
-    return None if raw is None else decode(raw).text
+    try:
+        return None if raw is None else decode(raw).text
+    except ConfigError:  # bytes that are no text
+        return None
