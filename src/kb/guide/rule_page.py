@@ -82,7 +82,8 @@ def _rows(library: Library, rule: Rule) -> str:
         for name, _, condition, said in found
     ]
     head = [say(library.language, key) for key in ("rule.library", "rule.asked", "rule.says")]
-    return table(head, rows) if rows else ""
+    shown = 3 if any(said for *_, said in rows) else 2  # of a name that is gone no library says anything
+    return table(head[:shown], [row[:shown] for row in rows]) if rows else ""
 
 
 def _fixes(library: Library, rule: Rule) -> str:
