@@ -8,7 +8,7 @@ import yaml
 
 from catalog_sample import load_catalog
 from kb.config.discovery import bears_marks
-from kb.config.python.gone import EVERYTHING, GROUP
+from kb.config.python.gone import EVERYTHING, GROUP, LIBRARIES
 from kb.config.python.reader import PythonReader
 from kb.core.document import Unit
 
@@ -59,10 +59,76 @@ def test_an_import_at_the_top_is_found(text: str) -> None:
         "from .transformers import AdamW\n",
         "from trl.experimental.ppo import PPOConfig, PPOTrainer\n",
         "from transformers import AutoModel  # not AdamW\n",
+        "import torch, transformers\ntransformers.AdamW = torch.optim.AdamW\nfrom transformers import AdamW\n",
+        "import transformers as hf\nsetattr(hf, 'AdamW', Own)\nfrom transformers import AdamW\n",
+        "import sys\nsys.modules['transformers'] = own\nfrom transformers import AdamW\n",
+        "import sys\nsys.path.insert(0, '../lib')\nfrom datasets import load_metric\n",
+        "from sys import path\npath.insert(0, '../lib')\nfrom datasets import load_metric\n",
+        "import sys\ndef use(): sys.path.insert(0, 'lib')\nuse()\nfrom datasets import load_metric\n",
+        "import transformers\nif transformers.__version__ >= '4.50':\n    exit()\nfrom transformers import AdamW\n",
+        "if version.parse(found) >= version.parse('4.50'):\n    exit()\nfrom transformers import AdamW\n",
+        "if is_transformers_version('>=', '4.50'):\n    exit()\nfrom transformers import AdamW\n",
     ],
 )
 def test_what_is_no_such_import_says_nothing(text: str) -> None:
     assert gone(text) == []
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import os, sys, torch\nos.environ['A'] = '1'\ntorch.backends.cudnn.benchmark = True\nprint(sys.argv)\n",
+        "if DEBUG:\n    print('on')\n",
+        "from transformers import AutoModel\nmodel = AutoModel.from_config(own)\nmodel.config.use_cache = False\n",
+    ],
+)
+def test_what_stands_before_an_import_and_changes_nothing_of_it_leaves_it_told(before: str) -> None:
+    assert gone(before + "from transformers import AdamW\n") == ["imports.transformers.adamw"]
+
+
+def test_an_import_is_told_where_what_may_change_it_comes_after() -> None:
+    assert gone("import sys\nfrom transformers import AdamW\nsys.path.append('lib')\n") == [
+        "imports.transformers.adamw"
+    ]
+
+
+SERVER = 'from vllm import LLM\nllm = LLM(model="gpt2", dtype="float16", tensor_parallel_size=3)\n'
+LOADS = 'model = AutoModelForCausalLM.from_pretrained("gpt2", load_in_4bit=True, load_in_8bit=True)\n'
+
+
+def test_what_a_server_is_given_counts_beside_its_imports() -> None:
+    (alone,), (beside,) = read(SERVER), read("from datasets import load_metric\n" + SERVER)
+    assert set(beside.settings) == {*alone.settings, "imports.datasets.load_metric"}
+    assert (beside.hidden, beside.dialect) == (alone.hidden, alone.dialect)
+
+
+def test_what_a_program_of_its_own_loop_says_counts_and_what_it_leaves_out_does_not() -> None:
+    head = "from transformers import AutoModelForCausalLM{}\n"
+    (alone,), (beside,) = read(head.format("") + LOADS), read(head.format(", AdamW") + LOADS)
+    assert set(beside.settings) == {*alone.settings, "imports.transformers.adamw"}
+    assert set(EVERYTHING) <= set(beside.hidden)
+
+
+def test_the_libraries_of_the_table_are_those_that_are_looked_for() -> None:
+    table = yaml.safe_load((RULES / "tables" / "imports.yaml").read_text())
+    assert {row["when"].split(".")[1] for row in table["rows"]} == LIBRARIES
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"from transformers import" + b" " * 20_000_000,
+        (b"from transformers import" + b" " * 1000 + b"\n") * 20_000,
+        b"from transformers import (\n" * 200_000,
+        b"AdamW\n" + b"from transformers import (\n" * 200_000 + b")" * 5000 + b"AdamW\n",
+        b"from transformers import (\n" * 200_000 + b")" + b"AdamW " * 200_000,
+        b"from transformers." + b"a" * 20_000_000,
+    ],
+    ids=["blanks", "lines of blanks", "brackets", "names too far", "names behind brackets", "a long name"],
+)
+def test_bytes_that_import_nothing_are_gone_through_once(text: bytes) -> None:
+    """A pattern that begins again at each place would take hours."""
+    assert not bears_marks(text)
 
 
 def test_every_name_of_the_table_is_looked_for_in_a_folder() -> None:

@@ -223,3 +223,61 @@ def test_a_copy_of_the_library_is_read_as_the_library(tmp_path: Path):
     run.write_text(f"from axolotl.dict import DictDefault\ncfg = {written}\n", "utf-8")
     outcome = check_input(Input(str(run)), file_checker(CATALOG, Project(), Question.of(gpu="t4")))
     assert [unit.unit.dialect for unit in getattr(outcome, "results", ())] == ["axolotl"]
+
+
+PLAIN = "@dataclass\nclass TrainingArguments:\n    evaluation_strategy: str\n    fp16: bool\n    bf16: bool\n"
+CALLS = "args = SFTConfig(fp16=True, bf16=True, evaluation_strategy='no')\n"
+WRONG = {"fp16-and-bf16-both", "evaluation-strategy-removed"}
+
+
+@pytest.mark.parametrize(
+    ("args", "brought", "base", "told"),
+    [
+        (PLAIN, "from args import TrainingArguments", "", False),
+        (PLAIN, "from args import TrainingArguments as Base", "Base", False),
+        (PLAIN, "import args", "args.TrainingArguments", False),
+        (PLAIN, "from args import *", "", False),
+        ("from more import TrainingArguments\n", "from args import TrainingArguments", "", False),
+        ("from more import *\n", "from args import TrainingArguments", "", False),
+        ("TrainingArguments = dict\n", "from args import TrainingArguments", "", False),
+        ("def (\n", "from args import TrainingArguments", "", False),
+        (FROM, "from args import TrainingArguments", "", True),
+        ("from transformers import *\n", "from args import *", "", True),
+        ("import trl\nclass Base(trl.DPOConfig):\n    pass\n", "import args as own", "own.Base", True),
+        (PLAIN, "from transformers import TrainingArguments", "", True),
+    ],
+)
+def test_a_base_is_what_it_is_imported_from(tmp_path: Path, args: str, brought: str, base: str, told: bool):
+    files = {
+        "requirements.txt": "transformers==4.57.0\n",
+        "args.py": args,
+        "more.py": PLAIN,
+        "x.py": f"{brought}\n\nclass SFTConfig({base or 'TrainingArguments'}):\n    pass\n\n{CALLS}",
+    }
+    assert told_of(tmp_path / "project", files, "x.py") & WRONG == (WRONG if told else set())
+
+
+def test_a_line_of_a_docstring_declares_no_field():
+    own = 'class SFTConfig(TrainingArguments):\n    """Own.\n    learning_rate: it\n    """\n    max_steps: int = 1\n'
+    (unit,) = READER.read(FROM + own + "args = SFTConfig('out', learning_rate=0.0, max_steps=2)\n", "train.py")
+    declared = {name for name in ("learning_rate", "max_steps") if unit.settings[f"training.{name}"].declared}
+    assert declared == {"max_steps"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class SFTConfig(Base):\n" + "    pass\n" + " " * 900_000,
+        '"""\n' + "class SFTConfig\n" * 60_000 + '"""\nclass SFTConfig(Base):\n    pass\n',
+        "".join(
+            f"class {name}({', '.join(f'C{other}' for other in range(60))}):\n    pass\n"
+            for name in ("SFTConfig", *(f"C{number}" for number in range(60)))
+        ),
+    ],
+    ids=["blanks", "heads without a colon", "classes that name each other"],
+)
+def test_a_class_of_the_project_is_gone_through_once(tmp_path: Path, text: str):
+    """Ways that begin again at each place or each base would take hours."""
+    assert (
+        told_of(tmp_path / "project", {"own.py": text, "x.py": "from own import SFTConfig\n" + CALLS}, "x.py") == set()
+    )

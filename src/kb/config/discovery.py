@@ -15,12 +15,15 @@ _MARKS = (
     rb"|Fast\w*Model\.from_pretrained)[ \t]*\("
 )
 # Imports of names that a library no longer has (rules/tables/imports.yaml); a notebook's lines stand in quotes.
-_GONE = (
-    rb"(?m)^(?:[ \t]*\")?from[ \t]+(?:transformers\.deepspeed[ \t]"
-    rb"|(?:transformers|trl|peft|datasets)(?:\.\w+)*[ \t]+import[ \t]+(?:\([^)]{0,4000}|[^(\n#]{0,1000})"
-    rb"\b(?:AdamW|is_torch_tpu_available|load_metric|prepare_model_for_int8_training|DataCollatorForCompletionOnlyLM"
-    rb"|(?:PPO|ORPO|CPO)(?:Config|Trainer)|AutoModelFor(?:Causal|Seq2Seq)LMWithValueHead)\b)"
+_IMPORT = (
+    rb"(?m)^(?:[ \t]*\")?from[ \t]+(?:(transformers\.deepspeed)|(?:transformers|trl|peft|datasets)(?:\.\w+)*)"
+    rb"[ \t]+import\b[ \t]*(\(?)"
 )
+_GONE = (
+    rb"\b(?:AdamW|is_torch_tpu_available|load_metric|prepare_model_for_int8_training|DataCollatorForCompletionOnlyLM"
+    rb"|(?:PPO|ORPO|CPO)(?:Config|Trainer)|AutoModelFor(?:Causal|Seq2Seq)LMWithValueHead)\b"
+)
+_MOST_OF_LINE, _MOST_IN_BRACKETS = 1000, 4000  # bytes behind an import in which its names are looked for
 # Names at the top of configs that are Python, of XTuner's: 0.x and 1.x.
 _ASSIGNED = r"(?m)^(?:optim_wrapper|train_cfg)[ \t]*=[ \t]*dict\(|^\w+[ \t]*=[ \t]*\w*TrainerConfig\("
 _SERVER = rb"(?<!\w)LLM[ \t]*\("  # of vLLM; other packages have a class of that name too
@@ -31,10 +34,32 @@ _LAUNCH = rb"(?:accelerate launch|torchrun|deepspeed|python3?)[^\n]{0,400}--\w"
 
 
 def bears_marks(raw: bytes) -> bool:
+    """Whether the bytes name a call that describes a run, or import a name that a library no longer has."""
+    return describes_run(raw) or (b"import" in raw and _imports_gone(raw))
+
+
+def describes_run(raw: bytes) -> bool:
     """Whether the bytes name a call that describes a run."""
-    if re.search(_MARKS, raw) is not None or (b"vllm" in raw and re.search(_SERVER, raw) is not None):
-        return True
-    return b"import" in raw and re.search(_GONE, raw) is not None
+    return re.search(_MARKS, raw) is not None or (b"vllm" in raw and re.search(_SERVER, raw) is not None)
+
+
+def _imports_gone(raw: bytes) -> bool:
+    """Whether the bytes import such a name: each byte is gone through a set number of times, whatever they are."""
+    places: list[int] | None = None
+    at = 0  # the first place of a name behind the import
+    for found in re.finditer(_IMPORT, raw):
+        if found[1]:
+            return True
+        places = [name.start() for name in re.finditer(_GONE, raw)] if places is None else places
+        start, ends = found.end(), (b")",) if found[2] else (b"\n", b"(", b"#")
+        while at < len(places) and places[at] < start:
+            at += 1
+        if at == len(places):
+            return False
+        near = places[at] - start <= (_MOST_IN_BRACKETS if found[2] else _MOST_OF_LINE)
+        if near and all(raw.find(end, start, places[at]) < 0 for end in ends):
+            return True
+    return False
 
 
 def is_assigned(text: str) -> bool:

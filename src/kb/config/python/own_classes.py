@@ -1,20 +1,19 @@
 """Classes of arguments by whose they are: a project's own, or the library's, and what that class never had."""
 
 import ast
-import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from kb.config.dialect.settings import Part
 from kb.config.dialect.targets import Target
-from kb.config.python.calls import Call, CallTable, Kind
+from kb.config.python.calls import Call, CallTable
 from kb.config.python.held import Sources
+from kb.config.python.lineage import LIBRARIES, Lineage, may_define
 from kb.config.python.names import Names
 from kb.config.python.places import Imported
 from kb.config.python.syntax import Module, dotted_name
 
 TRAINER = "trainer"  # the group of what is given the arguments
-_LIBRARIES = frozenset(("trl", "transformers", "axolotl", "vllm", "sentence_transformers", "unsloth"))
 _TAKES_MORE = "unsloth"  # puts classes of its own in the place of TRL's, which take any name
 
 
@@ -29,7 +28,8 @@ def as_based(call: Call, module: Module, names: Names, path: str, sources: Sourc
     texts = _defining(call.name, module, names, path, sources)
     if not texts:
         return call
-    kind, *others = (_kind_of(call.name, text, table) for text in texts)
+    lines = [Lineage(where, sources, table) for where, _ in texts]
+    kind, *others = (line.kind_of(call.name, *each) for line, each in zip(lines, texts, strict=True))
     if any(other != kind for other in others):
         kind = None
     if trains:
@@ -37,22 +37,24 @@ def as_based(call: Call, module: Module, names: Names, path: str, sources: Sourc
         return call._replace(kind=call.kind._replace(sets=kind.sets)) if kind is not None and same else call
     if kind is None or kind.dialect is None:
         return None
-    return call._replace(kind=kind, declared=frozenset(name for text in texts for name in _fields(call.name, text)))
+    return call._replace(kind=kind, declared=frozenset().union(*(line.fields for line in lines)))
 
 
-def _defining(name: str, module: Module, names: Names, path: str, sources: Sources) -> list[str]:
-    """The texts of the project's that define what a module has a class from; none where it may be from elsewhere."""
+def _defining(name: str, module: Module, names: Names, path: str, sources: Sources) -> list[tuple[str, str]]:
+    """The paths and texts of the project's that define what a module has a class from; none where it may be from
+    elsewhere.
+    """
     if names.is_class(name):
-        texts = [module.text]
+        texts = [(path, module.text)]
     else:
         imports = [found for _, found in names.imports_of(name)]
-        if any(not found.level and found.module.partition(".")[0] in _LIBRARIES for found in imports):
+        if any(not found.level and found.module.partition(".")[0] in LIBRARIES for found in imports):
             return []  # a copy of the library is the library
         brought = [sources.module(path, found) for found in imports]
-        texts = [found[1] for found in brought if found is not None]
+        texts = [found for found in brought if found is not None]
         if len(texts) < len(brought):
             return []
-    return texts if all(_bases(name, text) for text in texts) else []
+    return texts if all(may_define(name, text) for _, text in texts) else []
 
 
 def as_declared(part: Part, call: Call) -> Part:
@@ -71,35 +73,6 @@ def as_declared(part: Part, call: Call) -> Part:
 def left_to_class(call: Call, targets: Mapping[str, list[Target]]) -> Iterator[str]:
     """The settings for which the call's class has a default of its own."""
     yield from (target.fact.name for name in sorted(call.declared) for target in targets.get(name, ()))
-
-
-def _fields(name: str, text: str, depth: int = 4) -> Iterator[str]:
-    """The names of the fields that a text declares in a class, and in those of its own that this is built on."""
-    for base in (_bases(name, text) or "").split(","):
-        if depth and base.strip() != name and _bases(base.strip(), text) is not None:
-            yield from _fields(base.strip(), text, depth - 1)
-    head = re.search(rf"(?m)^class[ \t]+{re.escape(name)}\b[^:]*:.*\n", text)
-    body = re.match(r"(?:[ \t]+.*\n|[ \t]*(?:#.*)?\n)*", text[head.end() :]) if head else None
-    yield from re.findall(r"(?m)^(?: {1,4}|\t)([A-Za-z_]\w*)[ \t]*:", body[0] if body else "")
-
-
-def _bases(name: str, text: str) -> str | None:
-    """What a text defines a class on, as it is written in brackets; a blank where that is nothing."""
-    found = re.search(rf"(?m)^class[ \t]+{re.escape(name)}[ \t]*(?:\(([^()]*)\))?[ \t]*:", text)
-    return None if found is None else found[1] or " "
-
-
-def _kind_of(name: str, text: str, table: CallTable, depth: int = 4) -> Kind | None:
-    """What calls of a class mean that a text defines: what those of its first base do that means anything."""
-    for written in (_bases(name, text) or "").split(","):
-        base = written.strip().rpartition(".")[2]
-        alias = re.search(rf"\b(\w+)[ \t]+as[ \t]+{re.escape(base)}\b", text) if base else None
-        kind = table.kind_of(alias[1] if alias else base) if base else None
-        if base and base != name and depth and _bases(base, text) is not None:
-            kind = _kind_of(base, text, table, depth - 1)
-        if kind is not None and (kind.dialect is not None or kind.sets):
-            return kind
-    return None
 
 
 def never_had(
