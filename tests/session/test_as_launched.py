@@ -116,3 +116,66 @@ def test_the_answer_is_not_kept_where_a_script_changed(project: Path) -> None:
     assert still(rows, LOOKUPS | checker().lookups)
     (project / "run.sh").write_text("python train.py\n")
     assert not still(rows, LOOKUPS | checker().lookups)
+
+
+@pytest.fixture
+def twice(project: Path) -> Path:
+    for folder in ("one", "two"):
+        (project / folder).mkdir()
+        (project / folder / "train.py").write_text(TRAIN)
+        (project / folder / "sft.yaml").write_text(CONFIG)
+        (project / folder / "fsdp.yaml").write_text(FSDP)
+    for each in ("train.py", "sft.yaml"):
+        (project / each).unlink()
+    return project
+
+
+@pytest.mark.parametrize("path", ["train.py", "sft.yaml"])
+@pytest.mark.parametrize(
+    ("script", "command", "started"),
+    [
+        ("two/run.sh", "{}", {"two"}),
+        ("two/scripts/run.sh", "cd ..\n{}", {"two"}),
+        ("one/run.sh", "{above}", {"two"}),
+        ("run.sh", "cd two\n{}", set()),  # which one is not told
+        ("run.sh", "cd $HOME/project\n{below}", {"two"}),
+    ],
+)
+def test_a_script_starts_what_lies_beside_it_not_what_has_the_same_name(
+    twice: Path, path: str, script: str, command: str, started: set[str]
+) -> None:
+    def start(named: str) -> str:
+        return f"{SHARDED} {named}" if path == "train.py" else f"{SHARDED} -m trl.scripts.sft --config {named}"
+
+    (twice / script).parent.mkdir(exist_ok=True)
+    (twice / script).write_text(
+        command.format(start(path), above=start(f"../two/{path}"), below=start(f"two/{path}")) + "\n"
+    )
+    ready = checker()
+    assert {folder for folder in ("one", "two") if gpus(result_of(f"{folder}/{path}", ready)) == 4} == started
+
+
+def test_the_answer_is_not_kept_where_a_file_of_the_same_name_came(twice: Path) -> None:
+    (twice / "two" / "train.py").unlink()
+    (twice / "run.sh").write_text(f"cd one\n{SHARDED} train.py\n")
+    ready = checker()
+    assert gpus(result_of("one/train.py", ready)) == 4
+    rows = ready.seen.take()
+    assert still(rows, LOOKUPS | checker().lookups)
+    (twice / "two" / "train.py").write_text(TRAIN)
+    assert not still(rows, LOOKUPS | checker().lookups)
+    assert gpus(result_of("one/train.py", checker())) == 1
+
+
+def test_a_script_is_read_once_for_all_configs_that_it_names(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kb.config.shell import script
+
+    read, reads = script.read_shell, list[str]()
+    monkeypatch.setattr(script, "read_shell", lambda text, path, *rest: reads.append(path) or read(text, path, *rest))
+    names = [f"sft{number}.yaml" for number in range(3)]
+    for name in names:
+        (project / name).write_text(CONFIG)
+    (project / "run.sh").write_text("".join(f"{SHARDED} -m trl.scripts.sft --config {name}\n" for name in names))
+    ready = checker()
+    assert [gpus(result_of(name, ready)) for name in names] == [4, 4, 4]
+    assert len(reads) == 1
