@@ -54,6 +54,11 @@ def gpus(result: UnitResult) -> int:
     return result.setup.world_size
 
 
+def peak(result: UnitResult) -> int:
+    assert result.prediction is not None
+    return max(phase.peak_allocated_bytes for phase in result.prediction.phases)
+
+
 def told(result: UnitResult) -> set[str]:
     return {finding.rule for finding in result.findings if finding.certainty == "certain"}
 
@@ -165,6 +170,35 @@ def test_the_answer_is_not_kept_where_a_file_of_the_same_name_came(twice: Path) 
     (twice / "two" / "train.py").write_text(TRAIN)
     assert not still(rows, LOOKUPS | checker().lookups)
     assert gpus(result_of("one/train.py", checker())) == 1
+
+
+FULL = (
+    "model_name_or_path: Qwen/Qwen2.5-0.5B\ntorch_dtype: float32\nbf16: false\nmax_length: 1024\n"
+    "per_device_train_batch_size: 64\ngradient_checkpointing: false\n"
+)
+IN_HALF = "accelerate launch --num_processes 1 --mixed_precision bf16 -m trl.scripts.sft --config full.yaml\n"
+
+
+def test_a_config_is_told_of_in_the_precision_that_it_is_started_in(project: Path) -> None:
+    (project / "full.yaml").write_text(FULL)
+    alone = peak(result_of("full.yaml", checker()))
+    (project / "run.sh").write_text(IN_HALF)
+    assert peak(result_of("full.yaml", checker())) == peak(result_of("run.sh", checker())) != alone
+
+
+def test_in_several_precisions_none_is_known(project: Path) -> None:
+    (project / "full.yaml").write_text(FULL)
+    (project / "run.sh").write_text(IN_HALF + IN_HALF.replace("bf16", "no"))
+    result = result_of("full.yaml", checker())
+    assert (result.prediction, result.note) == (None, "several_ways")
+    assert result.note_values == {"settings": "--mixed_precision"}
+
+
+def test_started_in_two_ways_it_is_said_so(project: Path) -> None:
+    (project / "run.sh").write_text(f"{SHARDED} train.py\n")
+    (project / "alone.sh").write_text("python train.py\n")
+    result = result_of("train.py", checker())
+    assert (result.note, result.note_values) == ("several_ways", {"settings": "--config_file"})
 
 
 def test_a_script_is_read_once_for_all_configs_that_it_names(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from kb.config.joining import RUN_CONFIG
+from kb.config.joining import HALF, PRECISION, RUN_CONFIG, in_its_launchers_precision
 from kb.config.programs import written_out
 from kb.core.catalog import Catalog
-from kb.core.document import Setting, Unit
-from kb.core.expression import Unknown
+from kb.core.document import SEVERAL_WAYS, Setting, Unit
+from kb.core.expression import Unknown, is_unknown
 from kb.core.finding import Span
 from kb.core.result import UnitResult
 from kb.session.seen import ProjectPrograms
@@ -161,12 +161,26 @@ def as_launched(
         values = [way[name].value if name in way else None for way in ways]
         alike = all(each == values[0] for each in values)
         known = next(way[name] for way in ways if name in way)
-        value = values[0] if alike else Unknown(frozenset((name,)), "started in several ways")
+        value = values[0] if alike else Unknown(frozenset((name,)), SEVERAL_WAYS)
         told[name] = Setting(value, place, place, known.path, joined=known.joined or "launch")
     launchers = {each.launcher for each in started}
     launcher = launchers.pop() if len(launchers) == 1 else None
-    again = check(unit._replace(settings={**told, **unit.settings}, launcher=launcher))
+    launched = unit._replace(settings={**told, **unit.settings}, launcher=launcher)
+    again = check(launched if PRECISION in unit.settings else _in_precision(launched))
     return again._replace(unit=unit, findings=tuple(found for found in again.findings if found.span != place))
+
+
+def _in_precision(unit: Unit) -> Unit:
+    """In the half precision that a run is started in; where that is not known, it is not known of the run either."""
+    said = unit.settings.get(PRECISION)
+    if said is None or not is_unknown(said.value):
+        return in_its_launchers_precision(unit)
+    of_half = (unit._replace(settings={**unit.settings, PRECISION: said._replace(value=half)}) for half in HALF)
+    if all(in_its_launchers_precision(each) is each for each in of_half):  # the run takes none of it
+        return unit
+    reason = said.value.reason
+    opened = {name: said._replace(value=Unknown(frozenset((name,)), reason)) for name in HALF.values()}
+    return unit._replace(settings={**unit.settings, **opened})
 
 
 def _of_launch(unit: Unit) -> dict[str, Setting]:
