@@ -54,6 +54,11 @@ def gpus(result: UnitResult) -> int:
     return result.setup.world_size
 
 
+def peak(result: UnitResult) -> int:
+    assert result.prediction is not None
+    return max(phase.peak_allocated_bytes for phase in result.prediction.phases)
+
+
 def told(result: UnitResult) -> set[str]:
     return {finding.rule for finding in result.findings if finding.certainty == "certain"}
 
@@ -116,3 +121,95 @@ def test_the_answer_is_not_kept_where_a_script_changed(project: Path) -> None:
     assert still(rows, LOOKUPS | checker().lookups)
     (project / "run.sh").write_text("python train.py\n")
     assert not still(rows, LOOKUPS | checker().lookups)
+
+
+@pytest.fixture
+def twice(project: Path) -> Path:
+    for folder in ("one", "two"):
+        (project / folder).mkdir()
+        (project / folder / "train.py").write_text(TRAIN)
+        (project / folder / "sft.yaml").write_text(CONFIG)
+        (project / folder / "fsdp.yaml").write_text(FSDP)
+    for each in ("train.py", "sft.yaml"):
+        (project / each).unlink()
+    return project
+
+
+@pytest.mark.parametrize("path", ["train.py", "sft.yaml"])
+@pytest.mark.parametrize(
+    ("script", "command", "started"),
+    [
+        ("two/run.sh", "{}", {"two"}),
+        ("two/scripts/run.sh", "cd ..\n{}", {"two"}),
+        ("one/run.sh", "{above}", {"two"}),
+        ("run.sh", "cd two\n{}", set()),  # which one is not told
+        ("run.sh", "cd $HOME/project\n{below}", {"two"}),
+    ],
+)
+def test_a_script_starts_what_lies_beside_it_not_what_has_the_same_name(
+    twice: Path, path: str, script: str, command: str, started: set[str]
+) -> None:
+    def start(named: str) -> str:
+        return f"{SHARDED} {named}" if path == "train.py" else f"{SHARDED} -m trl.scripts.sft --config {named}"
+
+    (twice / script).parent.mkdir(exist_ok=True)
+    (twice / script).write_text(
+        command.format(start(path), above=start(f"../two/{path}"), below=start(f"two/{path}")) + "\n"
+    )
+    ready = checker()
+    assert {folder for folder in ("one", "two") if gpus(result_of(f"{folder}/{path}", ready)) == 4} == started
+
+
+def test_the_answer_is_not_kept_where_a_file_of_the_same_name_came(twice: Path) -> None:
+    (twice / "two" / "train.py").unlink()
+    (twice / "run.sh").write_text(f"cd one\n{SHARDED} train.py\n")
+    ready = checker()
+    assert gpus(result_of("one/train.py", ready)) == 4
+    rows = ready.seen.take()
+    assert still(rows, LOOKUPS | checker().lookups)
+    (twice / "two" / "train.py").write_text(TRAIN)
+    assert not still(rows, LOOKUPS | checker().lookups)
+    assert gpus(result_of("one/train.py", checker())) == 1
+
+
+FULL = (
+    "model_name_or_path: Qwen/Qwen2.5-0.5B\ntorch_dtype: float32\nbf16: false\nmax_length: 1024\n"
+    "per_device_train_batch_size: 64\ngradient_checkpointing: false\n"
+)
+IN_HALF = "accelerate launch --num_processes 1 --mixed_precision bf16 -m trl.scripts.sft --config full.yaml\n"
+
+
+def test_a_config_is_told_of_in_the_precision_that_it_is_started_in(project: Path) -> None:
+    (project / "full.yaml").write_text(FULL)
+    alone = peak(result_of("full.yaml", checker()))
+    (project / "run.sh").write_text(IN_HALF)
+    assert peak(result_of("full.yaml", checker())) == peak(result_of("run.sh", checker())) != alone
+
+
+def test_in_several_precisions_none_is_known(project: Path) -> None:
+    (project / "full.yaml").write_text(FULL)
+    (project / "run.sh").write_text(IN_HALF + IN_HALF.replace("bf16", "no"))
+    result = result_of("full.yaml", checker())
+    assert (result.prediction, result.note) == (None, "several_ways")
+    assert result.note_values == {"settings": "--mixed_precision"}
+
+
+def test_started_in_two_ways_it_is_said_so(project: Path) -> None:
+    (project / "run.sh").write_text(f"{SHARDED} train.py\n")
+    (project / "alone.sh").write_text("python train.py\n")
+    result = result_of("train.py", checker())
+    assert (result.note, result.note_values) == ("several_ways", {"settings": "--config_file"})
+
+
+def test_a_script_is_read_once_for_all_configs_that_it_names(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kb.config.shell import script
+
+    read, reads = script.read_shell, list[str]()
+    monkeypatch.setattr(script, "read_shell", lambda text, path, *rest: reads.append(path) or read(text, path, *rest))
+    names = [f"sft{number}.yaml" for number in range(3)]
+    for name in names:
+        (project / name).write_text(CONFIG)
+    (project / "run.sh").write_text("".join(f"{SHARDED} -m trl.scripts.sft --config {name}\n" for name in names))
+    ready = checker()
+    assert [gpus(result_of(name, ready)) for name in names] == [4, 4, 4]
+    assert len(reads) == 1

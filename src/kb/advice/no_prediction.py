@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
-from kb.core.document import NO_SUCH_RUN, Setting, Unit
+from kb.core.document import NO_SUCH_RUN, SEVERAL_WAYS, Setting, Unit
 from kb.core.model import Architecture
 from kb.core.setup import PostKind, TrainingSetup
 from kb.core.text import UserError
@@ -19,7 +19,7 @@ MOST_NAMED = 4  # settings in one sentence
 NO_MODEL_OF_THE_RUN = (
     "cpu_only", "ddp_refuses", "ddp_refuses_named", "deepspeed_not_read", "engine_not_followed", "gpus_not_counted",
     "gpus_not_said", "method_open", "no_such_run", "not_modelled", "pictures_not_said", "preference_not_predicted",
-    "quantized_alone", "server", "trainer_not_followed", "trainer_not_predicted", "width_open",
+    "quantized_alone", "server", "several_ways", "trainer_not_followed", "trainer_not_predicted", "width_open",
 )  # fmt: skip
 # Releases of TRL whose losses are followed: from the first to before the second, and from the third (trl-wheels).
 TRL_READ = ((0, 15), (1, 9), (1, 15))
@@ -66,6 +66,9 @@ def why_no_prediction(
         return "method_open", {"named": str(speaks.value)}
     if known and "quantization.load_in_4bit" in setup.unresolved and "run.quantized" in unit.settings:
         return "width_open", {"named": str(unit.settings["run.quantized"].value)}
+    differing = {name: unit.settings.get(name) for name in setup.unresolved if _why(unit, name) == SEVERAL_WAYS}
+    if known and differing:
+        return "several_ways", {"settings": _listed(differing)}
     if known and PROCESSES in setup.unresolved and {PROCESSES, "deepspeed.zero_stage"}.issuperset(setup.unresolved):
         word = unit.settings.get(PROCESSES)
         key = "gpus_not_counted" if word is not None and word.path else "gpus_not_said"
@@ -75,10 +78,9 @@ def why_no_prediction(
     if known and setup.unresolved == (PIXELS,):
         return "pictures_not_said", {"model": setup.model_name}
     if setup.unresolved and (known or "model.name" in setup.unresolved):
-        found = [(name, unit.settings.get(name)) for name in setup.unresolved]
-        strange = [each for each in found if each[1] and getattr(each[1].value, "reason", "") == NO_SUCH_RUN]
-        keys = tuple(dict.fromkeys(_written_as(name, each) for name, each in strange or found))
-        several = {"settings": ", ".join(keys[:MOST_NAMED]) + ("" if len(keys) <= MOST_NAMED else " …")}
+        found = {name: unit.settings.get(name) for name in setup.unresolved}
+        strange = {name: each for name, each in found.items() if _why(unit, name) == NO_SUCH_RUN}
+        several = {"settings": _listed(strange or found)}
         if not strange and unit.reader == "script" and unit.hidden and all(map(_hides(unit), setup.unresolved)):
             return "set_by_program", several
         return "no_such_run" if strange else "unresolved_values", several
@@ -100,6 +102,16 @@ def _cpu_note(unit: Unit) -> Note | None:
     """That a run keeps off the GPU, and the key that says so."""
     said = [unit.settings[name] for name in CPU_ONLY if name in unit.settings]
     return next((("cpu_only", {"said": str(each.path[-1])}) for each in said if each.value is True), None)
+
+
+def _why(unit: Unit, name: str) -> str:
+    """Why a value is not known; empty where it is, or nothing is said."""
+    return getattr(unit.settings[name].value, "reason", "") if name in unit.settings else ""
+
+
+def _listed(settings: Mapping[str, Setting | None]) -> str:
+    keys = tuple(dict.fromkeys(_written_as(name, each) for name, each in settings.items()))
+    return ", ".join(keys[:MOST_NAMED]) + ("" if len(keys) <= MOST_NAMED else " …")
 
 
 def _written_as(name: str, setting: Setting | None) -> str:

@@ -50,7 +50,7 @@ class Joiner:
             setting = unit.settings.get(name) or self._named_by_project(name, unit)
             if setting is not None and isinstance(setting.value, str) and setting.value:
                 unit = self._with(unit, name, setting, setting.value, dialect)
-        return _as_launched(unit)
+        return in_its_launchers_precision(unit)
 
     def _with_run_config(self, unit: Unit) -> Unit:
         """A command with the config that its run reads, in the format of that; flags win over what it says.
@@ -120,7 +120,7 @@ class Joiner:
             return None
 
 
-def _as_launched(unit: Unit) -> Unit:
+def in_its_launchers_precision(unit: Unit) -> Unit:
     """The unit of a run that Accelerate starts, in the half precision that it is started in.
 
     It is handed on as ACCELERATE_MIXED_PRECISION, which the Trainer takes where its arguments ask for neither fp16 nor

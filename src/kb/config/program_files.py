@@ -1,4 +1,5 @@
-"""The files of a project that a Python program brings in: modules of its own, and configs that it loads. Never run."""
+"""The files of a project that a Python program brings in, modules of its own and configs that it loads, and those that
+a script's command means. Never run."""
 
 import os
 import tomllib
@@ -6,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kb.config.files import ConfigError, read_if_any
+from kb.config.programs import MAX_ENTRIES, SKIPPED, Top, upward, written_out
 from kb.config.releases.files import within
 from kb.config.text.parsing import parse
 
@@ -113,3 +115,43 @@ def _text(path: str, top: str) -> str | None:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         return None
+
+
+class StartedFiles:
+    """The file that a command in a script means: sub-projects often have files of the same name. Each name is looked up
+    once. ``top`` is as of :class:`kb.config.programs.ProgramReader`."""
+
+    def __init__(self, top: Top) -> None:
+        self._top = top
+        self._found: dict[tuple[str, str], str | None] = {}
+        self._below: dict[str, Callable[[str], list[str]]] = {}
+
+    def meant(self, script: str, named: str) -> str | None:
+        """The file that a command in ``script`` names: beside it or in a folder above. A command may be run in another
+        folder; then it is the one file of the project that has this name. None where there are several, or none."""
+        top, folder = self._top(script), os.path.dirname(os.path.abspath(script))
+        if top is None:
+            return None
+        if (folder, named) not in self._found:
+            self._found[folder, named] = upward(folder, top, named) or self._only_one(top, written_out(named))
+        return self._found[folder, named]
+
+    def _only_one(self, top: str, end: str) -> str | None:
+        if top not in self._below:
+            self._below[top] = _by_name(top)
+        alike = [each for each in self._below[top](os.path.basename(end)) if f"/{each}".endswith(f"/{end}")]
+        return os.path.join(top, alike[0]) if len(alike) == 1 else None
+
+
+def _by_name(top: str) -> Callable[[str], list[str]]:
+    """The paths below a folder by the name of the file; none where there are too many to tell which is the only one."""
+    found, entries = dict[str, list[str]](), 0
+    for folder, folders, files in os.walk(top):
+        entries += len(folders) + len(files)
+        if entries > MAX_ENTRIES:
+            return lambda name: []
+        folders[:] = [each for each in folders if each not in SKIPPED and each[:1] != "."]
+        inner = os.path.relpath(folder, top)
+        for name in files:
+            found.setdefault(name, []).append(os.path.normpath(os.path.join(inner, name)).replace(os.sep, "/"))
+    return lambda name: found.get(name, [])

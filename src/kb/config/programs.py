@@ -14,7 +14,7 @@ MAX_LOOKED = 16 << 20  # of all sources that are looked into for what they name
 MAX_FILES = 400  # sources of a project that are looked into
 MAX_ENTRIES = 20_000  # names that are looked at on the way
 MAX_IMPORTED = 40  # modules of the project that a program brings in
-_SKIPPED = frozenset((
+SKIPPED = frozenset((
     "__pycache__", "bench", "benchmark", "benchmarks", "build", "dist", "docs", "env", "node_modules", "site-packages",
     "tests", "venv", "wandb",
 ))  # fmt: skip
@@ -100,7 +100,7 @@ def _named(folder: str, top: str, named: str) -> Iterator[Program]:
     if "$" in named:
         return
     for end in _ends(named):
-        path = _upward(folder, top, end)
+        path = upward(folder, top, end)
         text = None if path is None else _text(path)
         if path is not None and text is not None:
             yield Program(path, "\n".join((text, *_imported(path, text, top))), len(text))
@@ -122,7 +122,7 @@ def _ends(named: str) -> Iterator[str]:
     yield from ("/".join(parts[at:]) for at in range(1, len(parts) - 1) if ".." not in parts[at:])
 
 
-def _upward(folder: str, top: str, named: str) -> str | None:
+def upward(folder: str, top: str, named: str) -> str | None:
     """Where a relative path lies: from a folder, from its ``src``, or from those above it up to the top."""
     while True:
         for start in (folder, os.path.join(folder, "src")):  # a module of a package lies below src as often as not
@@ -219,7 +219,7 @@ def files_below(top: str, suffixes: tuple[str, ...]) -> Iterator[str]:
             if row.name.endswith(suffixes):
                 yield row.path
             elif (
-                row.name not in _SKIPPED
+                row.name not in SKIPPED
                 and row.name[:1] != "."
                 and row.path != _OWN
                 and row.is_dir(follow_symlinks=False)

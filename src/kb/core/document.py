@@ -11,6 +11,7 @@ from kb.core.finding import Edit, Fix, Span
 from kb.core.record import NamedTuple
 
 NO_SUCH_RUN = "kb has no memory model of such a run"  # why a setting is unknown that the file gives plainly
+SEVERAL_WAYS = "started in several ways"  # why one is unknown that the project's scripts give, each another value
 
 REWRITTEN = "its program gives it another value"
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from kb.config.joining import RUN_CONFIG
+from kb.config.joining import HALF, PRECISION, RUN_CONFIG, in_its_launchers_precision
 from kb.config.programs import written_out
 from kb.core.catalog import Catalog
-from kb.core.document import Setting, Unit
-from kb.core.expression import Unknown
+from kb.core.document import SEVERAL_WAYS, Setting, Unit
+from kb.core.expression import Unknown, is_unknown
 from kb.core.finding import Span
 from kb.core.result import UnitResult
 from kb.session.seen import ProjectPrograms
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Programs that read a training config and train nothing, by their names: axolotl.cli.preprocess, prepare_data.py.
 _PREPARING = "preprocess|prepare|merge|convert|export|download|tokenize"
 _PREPARES = rf"(?:^|[./_])(?!\w*(?:train|tune))(?:{_PREPARING})[a-z_]*(?:\.py)?$"
+MAX_KEPT = 64  # scripts whose runs are kept, for the next file that they name
 
 
 class Commands:
@@ -33,6 +34,7 @@ class Commands:
 
     def __init__(self, catalog: Catalog, programs: ProjectPrograms | None) -> None:
         self._catalog, self._programs = catalog, programs
+        self._read: dict[tuple[str, str, str], tuple[Unit, ...]] = {}
 
     @cached_property
     def _shell(self) -> "tuple[CommandReader, Callable[..., tuple[Unit, ...]]]":
@@ -46,20 +48,41 @@ class Commands:
         return self._shell[0]
 
     def launches_of(self, path: str) -> list[Unit]:
-        """The commands in scripts of the project that start the program or the config at ``path``, by its name and the
-        folders before it."""
+        """The commands in scripts of the project that start the program or the config at ``path``; of files of one
+        name the one beside the script, or above it."""
+        programs = self._programs
+        if programs is None:
+            return []
         whole = os.path.abspath(path).replace(os.sep, "/")
 
-        def names(program: Any) -> bool:
-            return isinstance(program, str) and bool(program) and whole.endswith(f"/{written_out(program)}")
+        def means(script: str, named: Any) -> bool:
+            if not isinstance(named, str) or not named or not whole.endswith(f"/{written_out(named)}"):
+                return False
+            return programs.means(script, named, path)
 
-        found: list[Unit] = []
-        for script, text in self._programs.scripts_naming(path) if self._programs is not None else ():
-            found += (
-                unit
-                for unit in self._shell[1](text, script, self.reader, names)
-                if names(unit.program) or (RUN_CONFIG in unit.settings and names(unit.settings[RUN_CONFIG].value))
-            )
+        name = os.path.basename(path)
+        program = name if name.endswith(".py") else ""  # no command starts a config: one reading is of use for all
+        return [
+            unit
+            for script, text in programs.scripts_naming(path)
+            for unit in self._starting(script, text, program)
+            if means(script, unit.program)
+            or (RUN_CONFIG in unit.settings and means(script, unit.settings[RUN_CONFIG].value))
+        ]
+
+    def _starting(self, script: str, text: str, program: str) -> tuple[Unit, ...]:
+        """The runs of a script, with those of a program of this name though none of their flags is known."""
+        key = script, text, program
+        found = self._read.pop(key, None)
+        if found is None:
+
+            def wanted(named: str) -> bool:
+                return bool(program) and os.path.basename(named) == program
+
+            found = self._shell[1](text, script, self.reader, wanted)
+        self._read[key] = found  # the one asked for last stands last
+        if len(self._read) > MAX_KEPT:
+            del self._read[next(iter(self._read))]
         return found
 
     def with_program(self, unit: Unit) -> Unit:
@@ -138,12 +161,26 @@ def as_launched(
         values = [way[name].value if name in way else None for way in ways]
         alike = all(each == values[0] for each in values)
         known = next(way[name] for way in ways if name in way)
-        value = values[0] if alike else Unknown(frozenset((name,)), "started in several ways")
+        value = values[0] if alike else Unknown(frozenset((name,)), SEVERAL_WAYS)
         told[name] = Setting(value, place, place, known.path, joined=known.joined or "launch")
     launchers = {each.launcher for each in started}
     launcher = launchers.pop() if len(launchers) == 1 else None
-    again = check(unit._replace(settings={**told, **unit.settings}, launcher=launcher))
+    launched = unit._replace(settings={**told, **unit.settings}, launcher=launcher)
+    again = check(launched if PRECISION in unit.settings else _in_precision(launched))
     return again._replace(unit=unit, findings=tuple(found for found in again.findings if found.span != place))
+
+
+def _in_precision(unit: Unit) -> Unit:
+    """In the half precision that a run is started in; where that is not known, it is not known of the run either."""
+    said = unit.settings.get(PRECISION)
+    if said is None or not is_unknown(said.value):
+        return in_its_launchers_precision(unit)
+    of_half = (unit._replace(settings={**unit.settings, PRECISION: said._replace(value=half)}) for half in HALF)
+    if all(in_its_launchers_precision(each) is each for each in of_half):  # the run takes none of it
+        return unit
+    reason = said.value.reason
+    opened = {name: said._replace(value=Unknown(frozenset((name,)), reason)) for name in HALF.values()}
+    return unit._replace(settings={**unit.settings, **opened})
 
 
 def _of_launch(unit: Unit) -> dict[str, Setting]:

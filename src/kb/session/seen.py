@@ -19,7 +19,7 @@ from kb.core.model import Model
 from kb.core.program import Program
 
 if TYPE_CHECKING:
-    from kb.config.program_files import ProgramFiles
+    from kb.config.program_files import ProgramFiles, StartedFiles
 
 
 Row = tuple[str, str, str, str]  # what was looked up, two arguments, and what it said
@@ -187,9 +187,11 @@ class ProjectPrograms:
         self.lookups["loaded"] = lambda path, named: self._file("loaded", path, named)
         self.lookups["scripts"] = lambda path, _: json.dumps(self._scripts_naming(path))
         self.lookups["started"] = lambda path, _: json.dumps(self._started().set_by_commands(path))
+        self.lookups["meant"] = lambda script, named: self._meant_files().meant(script, named)
         self._remember = seen.text("programs", self.lookups["programs"])
         self._set_by_commands = seen.text("started", self.lookups["started"])
         self._naming = seen.text("scripts", self.lookups["scripts"])
+        self._meant = seen.text("meant", self.lookups["meant"])
         self._module, self._loaded = (seen.text(kind, self.lookups[kind]) for kind in ("module", "loaded"))
         self.forget()
 
@@ -198,6 +200,7 @@ class ProjectPrograms:
         self._reader: ProgramReader | None = None
         self._texts: dict[str, list[tuple[str, str]]] = {}  # of scripts, by the project's top
         self._scripts: StartedConfigs | None = None
+        self._by_commands: StartedFiles | None = None
 
     def __call__(self, unit: Unit) -> tuple[Program, ...]:
         path = unit.path if os.path.isabs(unit.path) else os.path.join(os.curdir, unit.path)
@@ -224,6 +227,14 @@ class ProjectPrograms:
             return []
         return found
 
+    def means(self, script: str, named: str, path: str) -> bool:
+        """Whether a command in a script of the project means the file at ``path`` by a name."""
+        try:
+            found = self._meant(script, named)
+        except (OSError, ValueError):  # the working folder is gone, or the name is none
+            return False
+        return found is not None and os.path.realpath(found) == os.path.realpath(path)
+
     def _scripts_naming(self, path: str) -> list[tuple[str, str]]:
         top, name = self._top(path), os.path.basename(path)
         if top is None:
@@ -234,17 +245,18 @@ class ProjectPrograms:
 
     def files(self) -> "ProgramFiles":
         """What the programs of the project import and load."""
-        return self._kind_of_files(self._module, self._loaded)
+        return self._kinds_of_files[0](self._module, self._loaded)
 
     @property
-    def _kind_of_files(self) -> "type[ProgramFiles]":
-        from kb.config.program_files import ProgramFiles  # most runs meet no Python file
+    def _kinds_of_files(self) -> "tuple[type[ProgramFiles], type[StartedFiles]]":
+        from kb.config.program_files import ProgramFiles, StartedFiles  # most runs meet no Python file and no script
 
-        return ProgramFiles
+        return ProgramFiles, StartedFiles
 
     def _file(self, kind: str, path: str, named: str) -> str | None:
         path = path if os.path.isabs(path) else os.path.join(os.curdir, path)
-        look = self._kind_of_files.module_text if kind == "module" else self._kind_of_files.data_text
+        files = self._kinds_of_files[0]
+        look = files.module_text if kind == "module" else files.data_text
         try:
             return look(self._top(path), path, named)
         except (OSError, ValueError):  # the working folder is gone, or the path is none
@@ -254,6 +266,11 @@ class ProjectPrograms:
         if self._scripts is None:
             self._scripts = StartedConfigs(self._top)
         return self._scripts
+
+    def _meant_files(self) -> "StartedFiles":
+        if self._by_commands is None:
+            self._by_commands = self._kinds_of_files[1](self._top)
+        return self._by_commands
 
     def _programs(self) -> ProgramReader:
         if self._reader is None:
