@@ -67,9 +67,9 @@ def test_the_largest_batch_is_said_to_fit(field: BatchField) -> None:
     memory = 8 * GIB
     usable = usable_bytes(memory, sample.CONSTANTS)
     batch = largest_batch(setup, sample.architecture(sample.T5_BASE), field, usable, constants=sample.CONSTANTS)
-    changed = setup._replace(**{field: batch})  # type: ignore[arg-type]
+    found: dict[str, Any] = {field: batch}
     assert batch > 1
-    assert report(sample.T5_BASE, changed, gpu=None, gpu_memory_bytes=memory).verdict.status == "fits"
+    assert report(sample.T5_BASE, setup._replace(**found), gpu=None, gpu_memory_bytes=memory).verdict.status == "fits"
 
 
 @pytest.mark.parametrize(("batch", "five_folds_gb"), [(8, 8.0), (16, 13.1), (32, 23.2), (64, 43.5)])
