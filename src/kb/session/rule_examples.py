@@ -33,7 +33,6 @@ from kb.session.project_releases import ProjectReleases
 
 # Suppression examples name dates; they are judged on this day, so that none expires on its own.
 TODAY = datetime.date(2026, 11, 1)
-HANDING_ON = Program("", "HfArgumentParser((TrainingArguments,))")
 AROUND = ("gpu", "gpus", "host_memory", "cpus", "shm", "gpu_processes", "versions", "facts")
 KINDS: Mapping[str, Kind] = {"command": "command", "shell": "shell", "python": "python"}
 
@@ -96,7 +95,7 @@ class ExampleRunner:
 
     def _run(self, rules: Collection[str], example: Mapping[str, Any], folder: str | None, row: str) -> Failure | None:
         try:
-            checker = self._checker_for(example, folder, self._alone(rules, example, row))
+            checker = self._checker_for(example, folder, self._alone(rules, example, row), row)
             result = self._check(checker, example, folder)
         except UserError as fault:
             return Failure(fault.key, fault.values)
@@ -133,18 +132,22 @@ class ExampleRunner:
         return tuple(rules) if conditions and "kb:" not in example["config"] else None
 
     def _checker_for(
-        self, example: Mapping[str, Any], folder: str | None, rules: tuple[str, ...] | None
+        self, example: Mapping[str, Any], folder: str | None, rules: tuple[str, ...] | None, row: str
     ) -> FileChecker:
         """The checker of an example; of those alike in all but their text, one."""
         if folder is not None or "files" in example:
-            return self.checker(example, folder, rules)
-        key = json.dumps([rules, {name: example.get(name) for name in AROUND}], sort_keys=True)
+            return self.checker(example, folder, rules, row)
+        key = json.dumps([rules, row, {name: example.get(name) for name in AROUND}], sort_keys=True)
         if key not in self._checkers:
-            self._checkers[key] = self.checker(example, folder, rules)
+            self._checkers[key] = self.checker(example, folder, rules, row)
         return self._checkers[key]
 
     def checker(
-        self, example: Mapping[str, Any], folder: str | None = None, rules: Collection[str] | None = None
+        self,
+        example: Mapping[str, Any],
+        folder: str | None = None,
+        rules: Collection[str] | None = None,
+        row: str = "",
     ) -> FileChecker:
         files: Mapping[str, str] = example.get("files", {})
         releases = ProjectReleases({}, root=folder) if folder is not None else None
@@ -158,7 +161,7 @@ class ExampleRunner:
             disk=Disk(
                 model_in_folder=lambda name: _model_beside(files, name),
                 identity_of=lambda name: _identity_beside(files, name),
-                programs=self._programs(folder),
+                programs=self._programs(folder, row.rpartition("/")[2]),
             ),
             given=given_facts(example.get("facts", {}), self.catalog.facts, "facts"),
         )
@@ -175,12 +178,15 @@ class ExampleRunner:
             around=Around(releases=releases, reader=self._reader),
         )
 
-    def _programs(self, folder: str | None) -> Callable[[Unit], Sequence[Program]]:
-        """An example is read by a program that hands its names on; one with a project, by what lies there."""
+    def _programs(self, folder: str | None, made: str) -> Callable[[Unit], Sequence[Program]]:
+        """An example is read by a program that hands its names on, to the class ``made`` that a row may be of; one with
+        a project, by what lies there.
+        """
+        handing_on = (Program("", f"HfArgumentParser((TrainingArguments, {made}))"),)
         if folder is None:
-            return lambda unit: (HANDING_ON,)
+            return lambda unit: handing_on
         reader = ProgramReader(lambda path: folder)
-        return lambda unit: reader.programs(unit.path, unit.program) or (HANDING_ON,)
+        return lambda unit: reader.programs(unit.path, unit.program) or handing_on
 
     def machine(self, example: Mapping[str, Any]) -> Machine:
         """The machine an example names; what it does not name is unknown, never that of this machine."""
