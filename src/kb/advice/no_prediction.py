@@ -49,7 +49,7 @@ def why_no_prediction(
         fault: why the ``config.json`` of the model's folder cannot be used, where there is one.
         given: what the project says of its runs.
     """
-    if unit.settings and all(name.startswith("imports.") for name in unit.settings):  # a program of its own loop
+    if unit.sets_up_nothing:
         return "no_model_named", {}
     named = unit.settings.get("launch.run_config")
     if "launch.run_config" in unit.unread and named is not None:

@@ -23,10 +23,11 @@ EVERY_FORMAT = "every"
 WRITTEN = "written."
 BETWEEN = "/"  # parts the name of a row's rule: the rule that words it, and the row
 UNWRITTEN: Mapping[str, Any] = {"bool": False, "text": "", "list": ()}
-UNKNOWN_VALUE, OTHER_RELEASE, NO_NAME, EMPTY, OTHER_PAIR = (
+UNKNOWN_VALUE, OTHER_RELEASE, NO_NAME, NO_ARGUMENT, EMPTY, OTHER_PAIR = (
     "value-not-known",
     "value-not-in-release",
     "name-not-in-release",
+    "argument-not-in-release",
     "setting-left-empty",
     "template-of-another-family",
 )
@@ -206,17 +207,20 @@ class Tables:
         yield Row(rule, {**values, "other": of, "meant": meant})
 
     def _of_names(self, group: Mapping[str, Any], unit: Unit) -> Iterator[Row]:
+        worded, before = (NO_ARGUMENT, f"{group['class']}.") if group["calls"] else (NO_NAME, "")
         for key, span in group["has"].items() if _is_class_of(group, unit) else ():
-            if key not in unit.keys:
+            if before + key not in unit.keys:
                 continue
-            name = KEY + key
+            name = KEY + before + key
             tree = _outside(group["library"], span)
             instead = [span[way] for way in ("was", "now") if way in span]
-            free = [new for new in instead if new not in unit.keys]
+            free = [new for new in instead if before + new not in unit.keys]
             fixes = tuple(_renamed(name, new) for new in free)
-            rule = self._made(NO_NAME, key, tree, (name,), fixes)
+            message = _with_place(self._catalog.rules[worded].message) if "to" in span else None
+            rule = self._made(worded, before + key, tree, (name,), fixes, message)
             values = {"key": _key(unit, name), "class": group["class"], "library": group["library"]}
-            yield Row(rule, {**values, "bounds": _bounds(span), **({"meant": instead[0]} if instead else {})})
+            values |= {"meant": instead[0]} if instead else {"meant": span["to"]} if "to" in span else {}
+            yield Row(rule, {**values, "bounds": _bounds(span)})
 
     def _said(self, finding: Finding, row: Row, unit: Unit, release: Release) -> Finding:
         """The finding with what its message says: the settings as they are written, and the project's own release."""
@@ -377,6 +381,11 @@ def _written_instead(name: str, setting: Setting, value: str, meant: str | None)
         return ()
     title = Text(f"{meant} 값으로 적습니다.", f"Write {meant}.")
     return (RuleFix(when=None, safety="unsafe", title=title, set={name: meant}),)
+
+
+def _with_place(message: Text) -> Text:
+    """The message of a name that another class has now, with which one."""
+    return Text(f"{message.ko} {{meant}} 쪽에 적습니다.", f"{message.en} Give it to {{meant}}.")
 
 
 def _renamed(name: str, new: str) -> RuleFix:

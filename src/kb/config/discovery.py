@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from kb.config.files import SHELL, ConfigError, is_dockerfile, is_no_file, most_bytes, read_at_most, too_large
 from kb.core.record import NamedTuple
@@ -23,6 +24,10 @@ _GONE = (
     rb"\b(?:AdamW|is_torch_tpu_available|load_metric|prepare_model_for_int8_training|DataCollatorForCompletionOnlyLM"
     rb"|(?:PPO|ORPO|CPO)(?:Config|Trainer)|AutoModelFor(?:Causal|Seq2Seq)LMWithValueHead)\b"
 )
+# Calls of trainers (rules/tables/trl-arguments.yaml), and what is given to most that some release no longer takes.
+_TRAINER = rb"\w*Trainer[ \t]*\("
+_NO_LONGER_GIVEN = rb"\b(?:tokenizer|max_seq_length|dataset_text_field|beta|max_prompt_length)[ \t]*="
+_MOST_OF_CALL, _MOST_CALLS = 2000, 50
 _MOST_OF_LINE, _MOST_IN_BRACKETS = 1000, 4000  # bytes behind an import in which its names are looked for
 # Names at the top of configs that are Python, of XTuner's: 0.x and 1.x.
 _ASSIGNED = r"(?m)^(?:optim_wrapper|train_cfg)[ \t]*=[ \t]*dict\(|^\w+[ \t]*=[ \t]*\w*TrainerConfig\("
@@ -35,7 +40,7 @@ _LAUNCH = rb"(?:accelerate launch|torchrun|deepspeed|python3?)[^\n]{0,400}--\w"
 
 def bears_marks(raw: bytes) -> bool:
     """Whether the bytes name a call that describes a run, or import a name that a library no longer has."""
-    return describes_run(raw) or (b"import" in raw and _imports_gone(raw))
+    return describes_run(raw) or (b"import" in raw and (_imports_gone(raw) or _gives_gone(raw)))
 
 
 def describes_run(raw: bytes) -> bool:
@@ -60,6 +65,15 @@ def _imports_gone(raw: bytes) -> bool:
         if near and all(raw.find(end, start, places[at]) < 0 for end in ends):
             return True
     return False
+
+
+def _gives_gone(raw: bytes) -> bool:
+    """Whether the bytes call a trainer with such an argument near; looked for once behind each of few calls."""
+    if b"trl" not in raw and b"transformers" not in raw:
+        return False
+    calls = [found.end() for found in islice(re.finditer(_TRAINER, raw), _MOST_CALLS)]
+    given = re.compile(_NO_LONGER_GIVEN)
+    return any(given.search(raw, start, start + _MOST_OF_CALL) for start in calls)
 
 
 def is_assigned(text: str) -> bool:

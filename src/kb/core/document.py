@@ -122,6 +122,7 @@ class Unit(NamedTuple):
     launcher: str | None = None  # of a command: what starts the script (python, torchrun, accelerate, deepspeed)
     read_by: str = ""  # of a config that a program of the project reads in its own way: where that lies
     keys: Mapping[str, Setting] = {}  # everything that it says, by its path as the format itself writes it
+    sets_up_nothing: bool = False  # of a program whose imports and calls of trainers alone are known
 
     def setting(self, name: str) -> Setting | None:
         """A setting by its canonical name, or a key of the format itself by ``key.`` and its path."""

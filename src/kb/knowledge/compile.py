@@ -106,6 +106,8 @@ def compile_files(files: Files, ids: Mapping[str, Collection[str]] | None = None
     gpus = {located.data["id"]: gpu_row(located) for located in files["hardware"]}
     models = {located.data["id"]: _model(located, problems) for located in files["models"]}
     dialects = {located.data["id"]: _dialect(located.data, vocabulary) for located in files["dialects"]}
+    for name, judged in tables.calls.items():
+        dialects["python"][1]["classes"][name]["judged"] = judged
     guide = _guide(files, types, values, problems)
     problems += checked(files, types, sources, gpus)
     hot = {

@@ -41,6 +41,7 @@ class TableCompiler:
         self.parts: dict[str, dict[str, Any]] = {}
         self.cold: dict[str, list[Any]] = {}
         self.examples: list[dict[str, Any]] = []
+        self.calls: dict[str, list[str]] = {}  # class → the arguments of its call that not every release takes
 
     @property
     def same(self) -> dict[str, str]:
@@ -56,7 +57,8 @@ class TableCompiler:
         for name, part in self.parts.items():
             keys = {row["at"][0] for row in part["rows"]} | part["values"].keys() | set(part["filled"])
             keys |= part["pairs"].keys()
-            keys |= {OF_KEY + key for each in part["names"] for key in each["has"]}
+            for each in part["names"]:
+                keys |= {OF_KEY + key for key in ([each["class"]] if each["calls"] else each["has"])}
             found[name] = sorted(keys)
         return found
 
@@ -90,7 +92,10 @@ class TableCompiler:
                 "library": data["library"],
                 "trainers": group.get("trainers", []),
                 "has": group["has"],
+                "calls": data.get("calls", False),
             }
+            if made["calls"]:
+                self.calls[name] = sorted(group["has"])
             for part in map(self._part, formats):
                 part["names"].append(made)
         filled = data.get("filled", {}).get("settings", [])
@@ -106,7 +111,8 @@ class TableCompiler:
         groups = [(row["id"], row, [row.get("rule") or data.get("rule", "")]) for row in data.get("rows", ())]
         for name, group in data.get("values", {}).items():
             groups.append((name, group, [group.get("rule", "value-not-known"), "value-not-in-release"]))
-        groups += [(name, group, ["name-not-in-release"]) for name, group in data.get("names", {}).items()]
+        worded = "argument-not-in-release" if data.get("calls") else "name-not-in-release"
+        groups += [(name, group, [worded]) for name, group in data.get("names", {}).items()]
         groups += [(name, group, ["template-of-another-family"]) for name, group in data.get("pairs", {}).items()]
         if "filled" in data:
             groups.append(("filled", data["filled"], ["setting-left-empty"]))

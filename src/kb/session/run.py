@@ -145,7 +145,7 @@ def _worth_showing(unit: UnitResult) -> bool:
     """In a folder, a file of another kind is not ours to speak of, unless its text itself is at fault."""
     if unit.unit.dialect is None:
         return any(finding.rule in ("mojibake", "not-utf8") for finding in unit.findings) and bool(unit.unit.known_keys)
-    return True
+    return bool(unit.findings) or not unit.unit.sets_up_nothing
 
 
 def read_bytes(path: str) -> bytes:

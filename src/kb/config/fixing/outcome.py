@@ -11,6 +11,7 @@ from kb.config.text.nodes import MAPPING, Node
 from kb.config.text.parsing import parse
 from kb.core.document import Unit
 from kb.core.finding import Span
+from kb.core.record import NamedTuple
 
 Region = tuple[int, int]
 
@@ -87,6 +88,12 @@ class CommandData:
         }
 
 
+class AsItStands(NamedTuple):
+    """A value that a fix leaves as it is under another name, where it is no plain value: its form."""
+
+    form: str
+
+
 def same_but_for(
     before: Outcome, found: Outcome, after: Mapping[Path, Any], touched: Sequence[Span], regions: Sequence[Region]
 ) -> bool:
@@ -120,7 +127,7 @@ def _flatten(flat: dict[Path, str], path: Path, value: Any) -> None:
         for key, inner in value.items():
             _flatten(flat, (*path, key), inner)
     else:
-        flat[path] = form(value)
+        flat[path] = value.form if isinstance(value, AsItStands) else form(value)
 
 
 def form(value: Any) -> str:

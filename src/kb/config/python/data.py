@@ -31,7 +31,7 @@ class PythonData:
         places: set[tuple[int, int]] = set()
         for given in _all(self.analysis):
             if given.value.kind != MAPPING:
-                self.data[(*given.path,)] = _value_form(given, self.module)
+                self.data[(*given.path,)] = value_form(given, self.module)
             elif not given.value.value:
                 self.data[(*given.path,)] = form({})
             places.add((given.value.start.index, given.value.end.index if given.value.end else -1))
@@ -62,7 +62,7 @@ def _all(analysis: Analysis) -> list[Given]:
     return [given for call in analysis.calls for given in analysis.given[call.number].known]
 
 
-def _value_form(given: Given, module: Module) -> str:
+def value_form(given: Given, module: Module) -> str:
     """The value; of one that cannot be told, the text of the expression."""
     value = given.value.plain()
     if is_unknown(value) and given.value.end is not None:

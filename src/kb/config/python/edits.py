@@ -2,69 +2,23 @@
 
 import ast
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from kb.config.fixing.entries import CannotEditError
-from kb.config.fixing.tree_edits import GONE, Change, Path, refuse_unresolved
+from kb.config.fixing.outcome import AsItStands
+from kb.config.fixing.tree_edits import GONE, Change, refuse_unresolved
 from kb.config.python.calls import Call, Run
-from kb.config.python.data import PythonData
+from kb.config.python.data import PythonData, value_form
 from kb.config.python.given import Given
+from kb.config.python.literals import as_python
 from kb.config.python.reader import DIALECT, OWN, PythonReader
 from kb.config.text.nodes import MAPPING
 from kb.config.text.splices import Splice
 from kb.core.document import KEY, Unit
+from kb.core.expression import is_unknown
 from kb.core.finding import Edit, Span
 from kb.core.record import NamedTuple
-
-
-def as_python(value: Any, old: str = "", constants: Mapping[str, str] = {}) -> str:
-    """``value`` as a Python literal; ``torch.bfloat16`` where ``torch.float16`` stood.
-
-    Raises:
-        CannotEditError: the value has no literal.
-    """
-    if value is None or isinstance(value, bool):
-        return repr(value)
-    if isinstance(value, int | float):
-        if value != value or value in (float("inf"), float("-inf")):
-            raise CannotEditError("config.fix.value")
-        return repr(value)
-    if isinstance(value, str):
-        return _named(value, old, constants) or _quoted(value, _quote_in(old))
-    if isinstance(value, list | tuple):
-        items = [as_python(item, _quote_in(old)) for item in value]
-        if old.startswith("("):
-            return "(" + ", ".join(items) + ("," if len(items) == 1 else "") + ")"
-        return "[" + ", ".join(items) + "]"
-    if isinstance(value, dict):
-        inner = (f"{_quoted(str(key), _quote_in(old))}: {as_python(item, old)}" for key, item in value.items())
-        return "{" + ", ".join(inner) + "}"
-    raise CannotEditError("config.fix.value")
-
-
-def _named(value: str, old: str, constants: Mapping[str, str]) -> str | None:
-    """The constant beside the old one that means the value."""
-    holder, dot, _ = old.rpartition(".")
-    if not dot or not holder.replace(".", "_").isidentifier():
-        return None
-    short = holder.rpartition(".")[2]
-    for name, meant in constants.items():
-        owner, _, last = name.rpartition(".")
-        if owner == short and (meant == value or last == "*"):
-            return f"{holder}.{value if last == '*' else last}"
-    return None
-
-
-def _quoted(value: str, quote: str) -> str:
-    if not value.isprintable() or quote in value or "\\" in value:
-        return repr(value)
-    return f"{quote}{value}{quote}"
-
-
-def _quote_in(old: str) -> str:
-    """The first quote that the old text has; double ones where it has none."""
-    return next((character for character in old if character in "'\""), '"')
-
 
 _GROUPS = {"lora.": "lora", "quantization.": "quantization", "model.": "model"}
 
@@ -84,7 +38,7 @@ class PythonEdits:
         self._module, self._analysis = data.module, data.analysis
         self._text = data.module.text
         self._unit, self._reader, self._constants = unit, reader, constants
-        self._run: Run = data.run_of(unit)
+        self._data = data
         self._holders: dict[int, tuple[_List, int]] | None = None
 
     def plan(self, edits: tuple[Edit, ...], at: int) -> Change:
@@ -112,6 +66,11 @@ class PythonEdits:
                 self._rename(own, edit, change)
         return change
 
+    @cached_property
+    def _run(self) -> Run:
+        """The run that the unit is of: what another edit needs than those that change what stands there."""
+        return self._data.run_of(self._unit)
+
     def _given(self, path: tuple[str | int, ...]) -> Given | None:
         calls = self._analysis.given.get(int(path[0])) if path else None
         return next((each for each in calls.known if each.path == path), None) if calls else None
@@ -126,7 +85,7 @@ class PythonEdits:
         if "#" in old and "\n" in old:
             raise CannotEditError("config.fix.comment-inside")
         change.splices.append(Splice(start, end, as_python(edit.value, old, self._constants)))
-        change.after[self._path(own.path)] = edit.value
+        change.after[own.path] = edit.value
 
     def _rename(self, own: Given, edit: Edit, change: Change) -> None:
         name = str(edit.value).rpartition(".")[2]
@@ -138,14 +97,16 @@ class PythonEdits:
             raise CannotEditError("config.fix.no-place")
         quote = written[:1] if written[:1] in ("'", '"') else ""
         change.splices.append(Splice(start, end, f"{quote}{name}{quote}"))
-        path = self._path(own.path)
-        change.after[(*path[:-1], name)] = change.after.get(path, own.value.plain())
+        path = own.path
+        value = own.value.plain()
+        kept = AsItStands(value_form(own, self._module)) if is_unknown(value) else value
+        change.after[(*path[:-1], name)] = change.after.get(path, kept)
         change.after[path] = GONE
 
     def _remove(self, own: Given, change: Change) -> None:
         holder, number = self._holder(own)
         change.splices.append(self._without(holder, number))
-        change.after[self._path(own.path)] = GONE
+        change.after[own.path] = GONE
 
     def _insert(self, edit: Edit, at: int, change: Change) -> None:
         call, steps = self._place_for(edit.name)
@@ -166,7 +127,7 @@ class PythonEdits:
                 value = {step: value}
             entry = f"{steps[0]}={as_python(value)}"
         change.splices += self._entry(holder, entry, at)
-        change.after[self._path(path)] = edit.value
+        change.after[path] = edit.value
 
     def _place_for(self, name: str) -> tuple[Call, list[str]]:
         """The call that takes a setting, and the names that lead to it there.
@@ -263,9 +224,6 @@ class PythonEdits:
         spans = sorted([*(extent(each) for each in node.args), *(extent(each) for each in node.keywords)])
         opening = self._text.find("(", extent(node.func)[1]) + 1
         return _List(spans, opening, False)
-
-    def _path(self, path: tuple[str, ...]) -> Path:
-        return (*path,)
 
     def _newline(self) -> str:
         return "\r\n" if "\r\n" in self._text else "\n"

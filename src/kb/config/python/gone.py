@@ -94,6 +94,21 @@ def _names_in(test: ast.expr) -> Iterator[str]:
 EVERYTHING = ("training.", "trl.", "data.", "lora.", "quantization.", "model.", "generation.", "inference.", "run.")
 
 
+def of_few_words(path: str, dialect: str, settings: Mapping[str, Setting], keys: Mapping[str, Setting]) -> Unit:
+    """A unit of which nothing else is known, at the place of the first."""
+    span = next(iter((settings or keys).values())).span
+    return Unit(
+        path=path,
+        section=None,
+        dialect=dialect,
+        settings=settings,
+        span=span,
+        hidden=EVERYTHING,
+        keys=keys,
+        sets_up_nothing=True,
+    )
+
+
 def with_gone(
     units: Sequence[Unit], gone: Mapping[str, Setting], path: str, module: Module, dialect: str
 ) -> list[Unit]:
@@ -103,8 +118,7 @@ def with_gone(
     if not gone:
         return list(units)
     if not units:
-        first = next(iter(gone.values())).span
-        return [Unit(path=path, section=None, dialect=dialect, settings=gone, span=first, hidden=EVERYTHING)]
+        return [of_few_words(path, dialect, gone, {})]
     first_unit = units[0]._replace(settings={**units[0].settings, **gone})
     every = [first_unit, *units[1:]]
     if describes_run(module.text.encode("utf-8", "surrogatepass")):

@@ -86,29 +86,29 @@ def never_had(
         classes: classes of arguments, each with its library and every name that any release of it takes.
     """
     known = [call for call in calls if call.home is None and call.name in classes]
-    if not known or any(_takes_more(text) for text in _texts(module, names, path, sources)):
+    if not known or takes_more(module, names, path, sources):
         return {}
     found: dict[int, list[tuple[ast.keyword, Mapping[str, Any]]]] = {}
     for call in known:
         row = classes[call.name]
         takes = {*row["names"], *classes.get(row.get("base", ""), {"names": ()})["names"]}
         odd = [each for each in call.node.keywords if each.arg is not None and each.arg not in takes]
-        if odd and _is_librarys_own(call, names, row["package"], path, sources) and not _is_tried(call, module.tree):
+        written = dotted_name(call.node.func) or ""
+        if odd and is_librarys_own(written, names, row["package"], path, sources) and not _is_tried(call, module.tree):
             said = {"class": call.name, "library": row["package"], "newest": row["newest"]}
             found[call.number] = [(each, {"key": str(each.arg), **said}) for each in odd]
     return found
 
 
-def _is_librarys_own(call: Call, names: Names, package: str, path: str, sources: Sources) -> bool:
-    """Whether the called name can be nothing but the library's class."""
-    written = dotted_name(call.node.func) or ""
-    first = written.partition(".")[0]
+def is_librarys_own(written: str, names: Names, package: str, path: str, sources: Sources) -> bool:
+    """Whether a name as it is called can be nothing but the library's class."""
+    first, last = written.partition(".")[0], written.rpartition(".")[2]
     brought = [found for _, found in names.imports_of(first)]
     if not brought or names.is_class(first) or names.is_changed_in_place(first) or names.stored & {"__init__"}:
         return False
     if any(each.level or each.module.partition(".")[0] != package for each in brought):
         return False
-    whole = all(each.name in (None, call.name) for each in brought)  # `import TrainingArguments`, not of another name
+    whole = all(each.name in (None, last) for each in brought)  # `import TrainingArguments`, not of another name
     return whole and sources.module(path, Imported(package, 0, None)) is None
 
 
@@ -122,8 +122,9 @@ def _is_tried(call: Call, tree: ast.Module) -> bool:
     return False
 
 
-def _takes_more(text: str) -> bool:
-    return _TAKES_MORE in text
+def takes_more(module: Module, names: Names, path: str, sources: Sources) -> bool:
+    """Whether classes that take any name may stand in the place of the library's."""
+    return any(_TAKES_MORE in text for text in _texts(module, names, path, sources))
 
 
 def _texts(module: Module, names: Names, path: str, sources: Sources) -> Iterator[str]:

@@ -18,6 +18,7 @@ from kb.config.python.placing import goes_its_own_way
 from kb.config.python.rows import evaluated_rows
 from kb.config.python.source_says import said_by_source
 from kb.config.python.syntax import Module
+from kb.config.python.trainer_calls import TrainerArguments, trainer_arguments, with_arguments
 from kb.config.python.values import SOURCE, Values, alike, lengths_by_constants
 from kb.config.text import guard
 from kb.config.text.nodes import MAPPING
@@ -99,10 +100,15 @@ class PythonReader:
             call.number: given_to(call, module, values, names, self.compiled(call.kind.dialect or DIALECT).targets)
             for call in calls
         }
+        found = Analysis(module, calls, given, values, names, by_default, module.source)
+        if started is not None:  # what is wrong with the program is told of it alone
+            return found
         classes = self._dialects[DIALECT].classes
-        odd = never_had(calls, module, names, path, around, classes) if started is None else {}
-        gone = gone_imports(module, path, around, self._facts) if started is None else {}
-        return Analysis(module, calls, given, values, names, by_default, module.source, odd, gone)
+        return found._replace(
+            odd=never_had(calls, module, names, path, around, classes),
+            gone=gone_imports(module, path, around, self._facts),
+            to_trainers=trainer_arguments(calls, given, module, names, path, around, classes),
+        )
 
     def compiled(self, name: str) -> CompiledDialect:
         if name not in self._compiled:
@@ -117,7 +123,8 @@ class PythonReader:
         titles = _titles([run.own for run in runs if run.own is not None])
         told: set[Span] = set()
         units = [self._unit(run, analysis, path, titles.get(run.own.number) if run.own else None, told) for run in runs]
-        return with_gone(units, analysis.gone, path, analysis.module, TRAINING)
+        units = with_gone(units, analysis.gone, path, analysis.module, TRAINING)
+        return with_arguments(units, analysis.to_trainers, path, TRAINING)
 
     def _unit(self, run: Run, analysis: "Analysis", path: str, title: str | None, told: set[Span]) -> Unit:
         dialect = (run.own.kind.dialect if run.own is not None else None) or TRAINING
@@ -164,13 +171,12 @@ class PythonReader:
             hidden += OWN
         if run.own is not None and "model.name" not in settings:  # where the model comes from is not seen
             hidden += OF_MODELS
-        place = run.own or (*run.certain, *run.doubtful)[0]
         return Unit(
             path=path,
             section=title,
             dialect=dialect,
             settings=settings,
-            span=analysis.span(place),
+            span=analysis.span(run.own or (*run.certain, *run.doubtful)[0]),
             events=tuple(sorted(events, key=lambda event: (event.span.line, event.span.column))),
             nulls={name: span for name, span in nulls.items() if name not in settings},
             left_open=tuple(left_open),
@@ -230,6 +236,7 @@ class Analysis(NamedTuple):
     source: Source  # the text whose places the values have: the module's, or that of a config that it is given
     odd: Mapping[int, list[tuple[ast.keyword, Mapping[str, Any]]]] = {}  # keywords that no release of a class has
     gone: Mapping[str, Setting] = {}  # imports of names that some release lacks
+    to_trainers: TrainerArguments = TrainerArguments()
 
     def never_had(self, call: Call, told: list[Span]) -> list[Event]:
         """What is said of a call's keywords that its class never had; not of a slip, of which that is told."""

@@ -1,0 +1,109 @@
+"""What calls of trainers are given: judged where the class is the library's own, and the program not prepared."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from catalog_sample import load_catalog
+from kb.config.discovery import bears_marks
+from kb.config.python.reader import PythonReader
+from kb.core.document import Unit
+from warm_runs import run_text
+
+READER = PythonReader(load_catalog().dialects, load_catalog().facts)
+FROM = "from trl import DPOConfig, DPOTrainer\n"
+CALL = "trainer = DPOTrainer(model, args=args, beta=own.beta, tokenizer=tokenizer)\n"
+ARGS = "args = DPOConfig(output_dir='out', per_device_train_batch_size=2)\n"
+
+
+def read(text: str) -> list[Unit]:
+    return READER.read(text, "train.py")
+
+
+def given(text: str) -> set[str]:
+    return {key for unit in read(text) for key in unit.keys if key.startswith("DPOTrainer.")}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        FROM + CALL,
+        FROM + ARGS + CALL,
+        "import trl\n" + CALL.replace("DPOTrainer", "trl.DPOTrainer"),
+        "from trl.trainer.dpo_trainer import DPOTrainer\ndef main():\n    " + CALL,
+        FROM + "class OwnTrainer(DPOTrainer):\n    def log(self): ...\n" + CALL.replace("DPOTrainer", "OwnTrainer"),
+    ],
+)
+def test_what_the_librarys_trainer_is_given_is_a_key(text: str) -> None:
+    assert given(text) == {"DPOTrainer.args", "DPOTrainer.beta", "DPOTrainer.tokenizer"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from project.trainers import DPOTrainer\n" + CALL,
+        "from .trainers import DPOTrainer\n" + CALL,
+        FROM + "import unsloth\n" + CALL,
+        FROM + "class DPOTrainer(DPOTrainer):\n    def __init__(self, *args, **more): ...\n" + CALL,
+        FROM + f"try:\n    {CALL}except TypeError:\n    pass\n",
+        FROM + f"if version.parse(trl.__version__) < version.parse('0.16'):\n    {CALL}",
+        FROM + f"if 'tokenizer' in inspect.signature(DPOTrainer).parameters:\n    {CALL}",
+        FROM + "trainer = DPOTrainer(model, **given)\n",
+        FROM + "trainer = DPOTrainer(model, None, args)\n",
+    ],
+)
+def test_another_class_or_a_program_that_is_prepared_is_left_alone(text: str) -> None:
+    assert given(text) == set()
+
+
+def test_a_program_that_sets_up_no_run_is_read_for_its_call_alone() -> None:
+    (unit,) = read(FROM + CALL)
+    assert unit.sets_up_nothing and not unit.settings
+    assert not read(FROM + ARGS + CALL)[0].sets_up_nothing
+
+
+@pytest.mark.parametrize(
+    ("text", "marked"),
+    [
+        (FROM + CALL, True),
+        (FROM + CALL.replace("(", "(\n    ").replace(", ", ",\n    "), True),
+        (FROM + "trainer = DPOTrainer(model, args=args, processing_class=tokenizer)\n", False),
+        ("from own import Trainer\ntrainer = Trainer(tokenizer=tokenizer)\n", False),
+    ],
+)
+def test_a_folders_program_is_read_where_its_call_gives_what_some_release_lacks(text: str, marked: bool) -> None:
+    assert bears_marks(text.encode()) is marked
+
+
+def write(folder: Path, release: str, text: str) -> None:
+    (folder / "requirements.txt").write_text(f"trl=={release}\n")
+    (folder / "train.py").write_text(text)
+
+
+@pytest.fixture
+def check(tmp_path: Path) -> Callable[..., tuple[int, str]]:
+    def run(*more: str) -> tuple[int, str]:
+        found = run_text("kb.check", ".", "--gpu", "none", *more, "--lang", "en", cwd=tmp_path)
+        return found.returncode, found.stdout + found.stderr
+
+    return run
+
+
+def test_a_folder_tells_of_it_and_says_nothing_of_a_release_that_takes_it(
+    tmp_path: Path, check: Callable[..., tuple[int, str]]
+) -> None:
+    write(tmp_path, "0.20.0", FROM + CALL)
+    code, said = check()
+    assert code == 1 and "takes tokenizer only in trl < 0.16.0" in " ".join(said.split())
+    assert "Give it to DPOConfig" in said
+    write(tmp_path, "0.12.2", FROM + CALL)
+    assert "train.py" not in check()[1]
+
+
+def test_the_new_name_is_written_in_place_of_the_old_though_its_value_is_code(
+    tmp_path: Path, check: Callable[..., tuple[int, str]]
+) -> None:
+    write(tmp_path, "0.20.0", FROM + ARGS + CALL)
+    check("--fix", "--unsafe-fixes")
+    assert (tmp_path / "train.py").read_text() == FROM + ARGS + CALL.replace("tokenizer=", "processing_class=")
