@@ -96,7 +96,7 @@ def test_a_folder_tells_of_it_and_says_nothing_of_a_release_that_takes_it(
     write(tmp_path, "0.20.0", FROM + CALL)
     code, said = check()
     assert code == 1 and "takes tokenizer only in trl < 0.16.0" in " ".join(said.split())
-    assert "Give it to DPOConfig" in said
+    assert "Use DPOConfig for that" in said
     write(tmp_path, "0.12.2", FROM + CALL)
     assert "train.py" not in check()[1]
 

@@ -208,19 +208,23 @@ class Tables:
 
     def _of_names(self, group: Mapping[str, Any], unit: Unit) -> Iterator[Row]:
         worded, before = (NO_ARGUMENT, f"{group['class']}.") if group["calls"] else (NO_NAME, "")
+        alike: dict[
+            Any, list[str]
+        ] = {}  # by what is said of them: of one call the arguments of the same releases together
         for key, span in group["has"].items() if _is_class_of(group, unit) else ():
-            if before + key not in unit.keys:
-                continue
-            name = KEY + before + key
-            tree = _outside(group["library"], span)
+            if before + key in unit.keys:
+                alike.setdefault(tuple(span.items()) if before else key, []).append(key)
+        for keys in alike.values():
+            span = group["has"][keys[0]]
+            names = tuple(KEY + before + key for key in keys)
             instead = [span[way] for way in ("was", "now") if way in span]
             free = [new for new in instead if before + new not in unit.keys]
-            fixes = tuple(_renamed(name, new) for new in free)
+            fixes = tuple(_renamed(names[0], new) for new in free)
             message = _with_place(self._catalog.rules[worded].message) if "to" in span else None
-            rule = self._made(worded, before + key, tree, (name,), fixes, message)
-            values = {"key": _key(unit, name), "class": group["class"], "library": group["library"]}
-            values |= {"meant": instead[0]} if instead else {"meant": span["to"]} if "to" in span else {}
-            yield Row(rule, {**values, "bounds": _bounds(span)})
+            rule = self._made(worded, before + keys[0], _outside(group["library"], span), names, fixes, message)
+            written = ", ".join(_key(unit, name) for name in names)
+            values = {"key": written, "class": group["class"], "library": group["library"], "bounds": _bounds(span)}
+            yield Row(rule, {**values, **({"meant": (*instead, span.get("to"))[0]} if instead or "to" in span else {})})
 
     def _said(self, finding: Finding, row: Row, unit: Unit, release: Release) -> Finding:
         """The finding with what its message says: the settings as they are written, and the project's own release."""
@@ -385,7 +389,7 @@ def _written_instead(name: str, setting: Setting, value: str, meant: str | None)
 
 def _with_place(message: Text) -> Text:
     """The message of a name that another class has now, with which one."""
-    return Text(f"{message.ko} {{meant}} 쪽에 적습니다.", f"{message.en} Give it to {{meant}}.")
+    return Text(f"{message.ko} {{meant}} 쪽에 적습니다.", f"{message.en} Use {{meant}} for that.")
 
 
 def _renamed(name: str, new: str) -> RuleFix:
