@@ -188,7 +188,8 @@ _NUMBERS = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers", 
 def _catalogued(name: str) -> dict[str, Any]:
     """A model of rules/models with :data:`LAYERS` layers."""
     path = grid.ROOT / "rules" / "models" / f"{name}.yaml"
-    config: dict[str, Any] = yaml.safe_load(path.read_text("utf-8"))["architecture"]
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    config: dict[str, Any] = yaml.load(path.read_text("utf-8"), loader)["architecture"]
     config |= {number: LAYERS for number in _NUMBERS if number in config}
     for part in ("text_config", "vision_config"):
         if "num_hidden_layers" in config.get(part, {}):

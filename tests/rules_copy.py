@@ -23,22 +23,23 @@ def copy_of_rules(folder: Path) -> Path:
     return folder / "rules"
 
 
-def few_rules(folder: Path, **more: Collection[str]) -> Path:
+def few_rules(folder: Path, source: Path = ROOT, **more: Collection[str]) -> Path:
     """As :func:`copy_of_rules`, for tests that ask nothing of most rules; nothing is compiled of these yet.
 
     Args:
+        source: where ``rules/`` and ``i18n/`` lie.
         more: what a folder holds beside those (``models={"kobart"}``).
     """
     kept = {name: {*few, *more.get(name, ())} for name, few in FEW.items()}
 
-    def left_out(source: str, names: list[str]) -> set[str]:
-        where = Path(source).relative_to(ROOT / "rules").parts
+    def left_out(place: str, names: list[str]) -> set[str]:
+        where = Path(place).relative_to(source / "rules").parts
         if where == (".bundle",):
             return {name for name in names if name != FILE}
         if not where or where[0] not in kept:
             return {name for name in names if name.endswith(".tmp")}
         return {name for name in names if name.endswith(".yaml") and name.removesuffix(".yaml") not in kept[where[0]]}
 
-    shutil.copytree(ROOT / "rules", folder / "rules", ignore=left_out, copy_function=shutil.copyfile)
-    shutil.copytree(ROOT / "i18n", folder / "i18n")
+    shutil.copytree(source / "rules", folder / "rules", ignore=left_out, copy_function=shutil.copyfile)
+    shutil.copytree(source / "i18n", folder / "i18n")
     return folder / "rules"

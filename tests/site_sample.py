@@ -13,7 +13,7 @@ from kb.guide.rule_page import rules_that_open
 from site_needs import ROOT
 from yaml_file import read_yaml
 
-EVERY = 10
+EVERY = 30
 _KINDS = {"rules": "rules", "gpus": "hardware", "models": "models", "trouble": "remedies", "errata": "errata"}
 _NAMED = re.compile(rf"\b(?:{'|'.join(_KINDS)})/[\w.-]+")
 

@@ -104,7 +104,7 @@ def test_without_an_effective_batch_the_notes_one_is_held() -> None:
 
 
 def test_without_notes_the_librarys_default_is_held() -> None:
-    found = recommend("bart-large", "l40s", world=2)
+    found = recommend("distilgpt2", "l40s", world=2)
     assert found.training.effective_source == "library"
     assert found.setup.effective_batch_size == 16
 
@@ -370,7 +370,7 @@ def test_bad_input_is_said_with_exit_code_2(arguments: tuple[str, ...], said: st
 
 
 def test_an_effective_batch_met_only_nearly_is_said_and_exits_with_1() -> None:
-    run = kb("--model", "kobart", "--gpu", "t4", "--gpus", "4", "--effective-batch", "10", "--lang", "en")
+    run = kb("--model", "distilgpt2", "--gpu", "t4", "--gpus", "4", "--effective-batch", "10", "--lang", "en")
     assert run.returncode == 1
     assert "no accumulation gives 10 on 4 GPUs" in run.stdout
     assert "= 8 " in run.stdout

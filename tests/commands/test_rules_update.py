@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 import pytest
 
-from effort import few
+from effort import EXHAUSTIVE, few
 from kb import __version__
 from kb.commands.rules.command import main
 from kb.core.text import UserError
 from kb.knowledge.rules_release import ARCHIVE, FOLDER, FORMAT, PACKAGE, SPARED_SECONDS, read_release
 from packages import ROOT, build, call, made_once
-from rules_copy import FEW
+from rules_copy import FEW, few_rules
 from rules_wheels import Texts, index_of, remade
 
 NEW_GPU = "rtx-9990"
@@ -69,9 +69,20 @@ def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The real one, of this checkout."""
-    source = ROOT / "packages" / PACKAGE
-    (built,) = made_once(tmp_path_factory, "rules", lambda folder: build(source, folder, "wheel")).glob("*.whl")
+    """As it is built from a checkout; of one whose rules are few, which are compiled soon, where not everything is
+    looked at."""
+
+    def make(folder: Path) -> None:
+        root = ROOT
+        if not EXHAUSTIVE:
+            root = folder / "checkout"
+            few_rules(root)
+            shutil.copytree(ROOT / "packages", root / "packages")
+            shutil.copy(ROOT / "hatch_build.py", root)
+            (root / "src").symlink_to(ROOT / "src")
+        build(root / "packages" / PACKAGE, folder / "built", "wheel")
+
+    (built,) = (made_once(tmp_path_factory, "rules", make) / "built").glob("*.whl")
     return built
 
 

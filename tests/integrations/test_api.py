@@ -112,7 +112,7 @@ def test_a_setup_a_config_and_a_path_are_predicted_alike(tmp_path: Path) -> None
 
 
 def test_what_is_recommended_fits_and_holds_the_effective_batch() -> None:
-    answer = kb.recommend("t5-small", BOX, effective_batch=32, source_length=512, target_length=128)
+    answer = kb.recommend("distilgpt2", BOX, effective_batch=32, source_length=512)
     assert answer.setup is not None and answer.setup.effective_batch_size == 32
     assert kb.predict(answer.setup, BOX).verdict.status == "fits"
 

@@ -1,6 +1,7 @@
 """What the engine found is kept from one process to the next, by the code that found it."""
 
 import os
+import re
 import subprocess
 import sys
 from datetime import date
@@ -14,7 +15,7 @@ from kb.knowledge import load_catalog
 from kb.memory import answers, is_followed, largest_batch, predict, surely_out_of_memory
 from kb.memory.engine import follow, report, rough
 from kb.session import cache
-from kb.session.cache import PREDICTIONS, Predictions, ResultCache
+from kb.session.cache import CORE_OF_THE_ENGINE, PREDICTIONS, Predictions, ResultCache
 from packages import ROOT
 
 MODELS = load_catalog().models
@@ -153,3 +154,15 @@ def test_what_json_would_change_is_not_kept(kept: None, value: object):
     for _ in range(2):
         report = predict(*asked, constants=load_catalog().constants, rough=True)
         assert report.assumed[0].value == value and type(report.assumed[0].value) is type(value)
+
+
+def test_the_engines_code_is_all_of_core_that_it_reads() -> None:
+    """What is kept counts until that changes, and no longer."""
+    source, read, left = ROOT / "src" / "kb", set[str](), sorted((ROOT / "src" / "kb" / "memory").rglob("*.py"))
+    while left:
+        text = left.pop().read_text("utf-8")
+        assert not re.search(r"^\s*(?:import kb\b|from kb(?:\.core)? import)", text, re.MULTILINE)
+        new = {*re.findall(r"^\s*from kb\.core\.(\w+) import", text, re.MULTILINE)} - read
+        read |= new
+        left += [source / "core" / f"{name}.py" for name in new]
+    assert read == CORE_OF_THE_ENGINE

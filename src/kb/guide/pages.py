@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Set
+from functools import partial
 
 from kb.core.catalog import Rule
 from kb.core.record import NamedTuple
@@ -20,11 +21,11 @@ FRONT = (
 
 
 class Page(NamedTuple):
-    """``also`` are other names by which the search finds it; ``area`` is that of a rule."""
+    """``also`` are other names by which the search finds it; ``area`` is that of a rule; ``markdown`` makes it."""
 
     title: str
     made_from: str
-    markdown: str
+    markdown: Callable[[], str]
     also: list[str]
     area: str | None = None
 
@@ -38,20 +39,21 @@ def generated_pages(library: Library, fits: Fits, opening: Set[str]) -> Iterator
 
     for gpu in catalog.gpus.values():
         made_from, also = f"rules/hardware/{gpu.id}.yaml", names("hardware", gpu.id, "gpus")
-        yield f"gpus/{gpu.id}.md", Page(gpu.name, made_from, gpu_page(library, gpu, fits), also)
+        yield f"gpus/{gpu.id}.md", Page(gpu.name, made_from, partial(gpu_page, library, gpu, fits), also)
     for model in catalog.models.values():
         made_from, also = f"rules/models/{model.id}.yaml", names("models", model.id, "models")
-        yield f"models/{model.id}.md", Page(model.name, made_from, model_page(library, model, fits), also)
+        yield f"models/{model.id}.md", Page(model.name, made_from, partial(model_page, library, model, fits), also)
     for name, entry in library.rows("remedies").items():
-        made_from, also = f"rules/remedies/{name}.yaml", other_names("trouble", entry, language)
-        yield f"trouble/{name}.md", Page(entry["title"][language], made_from, remedy_page(library, entry), also)
+        made_from, title = f"rules/remedies/{name}.yaml", entry["title"][language]
+        also = other_names("trouble", entry, language)
+        yield f"trouble/{name}.md", Page(title, made_from, partial(remedy_page, library, entry), also)
     for name, entry in library.rows("errata").items():
         title = erratum_title(entry, language).replace("`", "")
-        yield f"errata/{name}.md", Page(title, "rules/errata.yaml", erratum_page(library, entry), [name])
+        yield f"errata/{name}.md", Page(title, "rules/errata.yaml", partial(erratum_page, library, entry), [name])
     for rule in library.catalog.rules.values():
         made_from, title = f"rules/checks/{rule.area}/{rule.id}.yaml", library.words.described(rule.title)
         also = other_names("rules", {"id": rule.id, "title": rule.title, "aliases": _settings(rule)}, language)
-        yield f"rules/{rule.id}.md", Page(title, made_from, rule_page(library, rule, opening), also, rule.area)
+        yield f"rules/{rule.id}.md", Page(title, made_from, partial(rule_page, library, rule, opening), also, rule.area)
 
 
 def _settings(rule: Rule) -> list[str]:
@@ -63,6 +65,7 @@ def write_pages(
     docs: str, language: str, say: Callable[[str], None] = lambda line: None, *, preview: bool = False
 ) -> int:
     """Write every generated page of a language below ``docs``/``language``; pages of entries that are gone are removed.
+    Of one that the build leaves out (``KB_SITE_LEFT_OUT``) the head alone: links may lead to it.
 
     Returns:
         How many files changed.
@@ -70,6 +73,7 @@ def write_pages(
     folder, library = os.path.join(os.path.dirname(docs), "build"), load_library(language)
     opening = rules_that_open(folder, library.catalog, preview)
     pages = dict(generated_pages(library, all_fits(folder, preview), opening))
+    left_out = frozenset(os.environ.get("KB_SITE_LEFT_OUT", "").splitlines())
     changed = 0
     for path, page in pages.items():
         front = FRONT.format(
@@ -78,7 +82,9 @@ def write_pages(
             boost=importance(path.removesuffix(".md"), page.area),
             also=json.dumps(page.also, ensure_ascii=False),
         )
-        changed += write_if_changed(os.path.join(docs, language, path), front + page.markdown)
+        changed += write_if_changed(
+            os.path.join(docs, language, path), front if f"/{path}" in left_out else front + page.markdown()
+        )
     changed += _remove_stale(os.path.join(docs, language), pages)
     say(f"{language}: {changed} generated pages changed")
     return changed

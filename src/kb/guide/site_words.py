@@ -18,7 +18,7 @@ class UnknownTextError(ValueError):
 def site_texts() -> Mapping[str, Text]:
     """All texts by key."""
     with open(os.path.join(shipped().i18n, "site.yaml"), encoding="utf-8") as stream:
-        data = yaml.safe_load(stream)
+        data = yaml.load(stream, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return {key: text_of(row) for key, row in data["texts"].items()}
 
 

@@ -14,6 +14,11 @@ MAX_BYTES = 256 << 20  # of one kind
 MAX_FILES = 256  # of a kind in one of its folders
 RESULTS = "results"  # of checks, by file
 PREDICTIONS = "predictions"
+# The modules of core that the memory engine reads: what is said of a config changes more often than they do.
+CORE_OF_THE_ENGINE = {
+    "expression", "facts", "hardware", "memory_report", "model", "patterns", "record", "release", "setup", "text",
+    "units",
+}  # fmt: skip
 _SHARD = 2  # digits of a key that name the folder of its file
 _SUM = 4  # bytes of the check sum before a value
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -119,8 +124,9 @@ class Predictions:
     def _code(self) -> bytes:
         """A digest of the engine."""
         if self._of is None:
-            package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-            self._of = context_of({"python": sys.version}, [os.path.join(package, room) for room in ("core", "memory")])
+            rows = _stamps(os.path.join(_PACKAGE, "core"))
+            core = [row for row in rows if row[1:].partition(".py\0")[0] in CORE_OF_THE_ENGINE]
+            self._of = context_of({"python": sys.version, "core": core}, [os.path.join(_PACKAGE, "memory")])
         return self._of
 
 

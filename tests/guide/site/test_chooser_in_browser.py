@@ -100,7 +100,7 @@ def test_the_first_page_is_used_by_keyboard_alone(browser: Browser) -> None:
 def test_chooser_says_what_the_command_line_recommends(browser: Browser) -> None:
     browser.visit("")
     browser.wait("document.querySelector('.kb-answer-line')")
-    for asked in (("kobart", "t4"), ("mt5-base", "rtx-3090"))[: None if EXHAUSTIVE else 1]:
+    for asked in (("distilgpt2", "t4"), ("kobart", "t4"), ("mt5-base", "rtx-3090"))[: None if EXHAUSTIVE else 1]:
         chosen, config = choose(browser, model=asked[0], gpu=asked[1]), recommended(*asked)
         assert chosen["batch"] == config["training.per_device_train_batch_size"]
         assert chosen["accumulation"] == config["training.gradient_accumulation_steps"]
