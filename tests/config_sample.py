@@ -29,6 +29,7 @@ def dialect_of(data: dict) -> Dialect:
         exempt=tuple(data.get("exempt", ())),
         fallbacks=data.get("fallbacks", {}),
         closed=tuple(data.get("closed", ())),
+        extended=data.get("extended", {}),
         interpolates=data.get("interpolates", False),
         converts=data.get("converts", False),
         wrapped=data.get("wrapped", {}),

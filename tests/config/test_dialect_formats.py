@@ -141,6 +141,13 @@ def test_axolotl_runs_that_kb_has_no_form_for_are_not_predicted():
     assert result.prediction is None and result.note == "no_such_run"
 
 
+@pytest.mark.parametrize("name", ["overrides_of_model_config", "model_config"])
+def test_axolotl_of_other_dimensions_than_its_base_model_is_not_that_model(name: str):
+    assert result_of(f"{AXOLOTL}{name}: {{rope_theta: 10000.0}}\n").setup.model_name is not None
+    result = result_of(f"{AXOLOTL}{name}: {{hidden_size: 1024, num_hidden_layers: 4}}\n")
+    assert (result.setup.model_name, result.prediction) == (None, None)
+
+
 def test_axolotl_runs_that_learn_from_preferences_are_predicted_with_two_answers_a_sample():
     plain, preferred = (result_of(text) for text in (AXOLOTL, AXOLOTL + "rl: dpo\n"))
     assert preferred.setup.post == PostTraining("dpo", head="rows", reference="adapter_off")

@@ -143,6 +143,25 @@ def test_an_argument_that_newer_releases_lack_is_told_with_the_last_that_has_it(
     assert (event.kind, event.values) == ("dated-argument", {"key": "taste", "format": "demo", "last": "1.4"})
 
 
+@pytest.mark.parametrize(
+    ("plugins", "told"),
+    [
+        ("", True),
+        ("plugins:\n", True),
+        ("plugins: [library.liger.Plugin]\n", True),
+        ("plugins: [library.liger.Plugin, library.Plugin]\n", True),
+        ("plugins: [library.liger.Plugin, mine.Plugin]\n", False),
+        ("plugins: [library.of_a_fork.Plugin]\n", False),
+        ("plugins: mine.Plugin\n", False),
+    ],
+)
+def test_a_plugin_of_ones_own_has_arguments_of_its_own(plugins: str, told: bool):
+    row = {**DIALECT, "ignore": ["demo", "plugins"], "extended": {"plugins": ["library.liger.*", "library.Plugin"]}}
+    reader = ConfigReader({"demo": dialect_of(row)}, FACTS)
+    (unit,) = reader.read(f"demo: 1\nmy_own: 1\n{plugins}", "c.yaml")
+    assert ("unknown-argument" in {event.kind for event in unit.events}) is told
+
+
 @pytest.mark.parametrize("name", ["wavelength", "taste"])
 def test_a_name_without_a_value_is_passed_over(name: str):
     assert read(f"{name}:\n").events == ()

@@ -108,6 +108,30 @@ def test_a_class_of_the_projects_own_is_not_the_librarys(tmp_path: Path, bases: 
     assert ("learning-rate-zero" in told) == taken
 
 
+@pytest.mark.parametrize(
+    ("package", "own", "taken"),
+    [
+        ("from .own import SFTConfig\n", "", False),
+        ("from .own import *\n", "", False),
+        ("from .own import OwnConfig as SFTConfig\n", "", False),
+        ("from .own import SFTConfig\n", "(TrainingArguments)", True),
+        ("from trl import SFTConfig\n", "", True),
+        ("from .gone import SFTConfig\n", "", True),
+    ],
+    ids=["by name", "all", "renamed", "a library's", "TRL's", "not found"],
+)
+def test_a_class_that_the_projects_package_hands_on_is_where_it_is_defined(
+    tmp_path: Path, package: str, own: str, taken: bool
+):
+    defined = FROM + OWN.format(bases=own)
+    files = {
+        "src/__init__.py": package,
+        "src/own.py": defined + defined.replace("SFTConfig", "OwnConfig"),
+        "train.py": f"from src import SFTConfig\nfrom transformers import Trainer\n{CALLED}Trainer(args=config)\n",
+    }
+    assert ("learning-rate-zero" in told_of(tmp_path / "project", files, "train.py")) == taken
+
+
 def told_of(folder: Path, files: dict[str, str], name: str) -> set[str]:
     """The rules whose findings a project's file has."""
     (folder / ".git").mkdir(parents=True)

@@ -303,6 +303,30 @@ def test_variables_of_compose_have_their_defaults_or_what_env_says(tmp_path: Pat
     assert file["setup"]["model_name"] == LLAMA
 
 
+@pytest.mark.parametrize(
+    ("share", "env", "severity"),
+    [
+        ("1.5", "", "error"),
+        ("${SHARE:-1.5}", "", "warning"),
+        ("${SHARE-1.5}", "", "warning"),
+        ("${SHARE:-1.5}", "SHARE=1.5\n", "error"),
+        ("${SHARE:-1.5}", "OTHER=1.5\n", "warning"),
+    ],
+)
+@pytest.mark.parametrize("listed", [False, True])
+def test_what_rests_on_a_default_that_the_environment_may_change_is_likely(
+    tmp_path: Path, share: str, env: str, severity: str, listed: bool
+) -> None:
+    words = f"--model gpt2 --gpu-memory-utilization {share} --port ${{PORT:-8000}}"
+    command = f"[{', '.join(json.dumps(word) for word in words.split())}]" if listed else words
+    text = f"services:\n  llm:\n    image: vllm/vllm-openai:v0.8.5\n    command: {command}\n"
+    written(tmp_path, ".env", env)
+    (file,) = check(written(tmp_path, "compose.yaml", text))["files"]
+    (found,) = [each for each in file["findings"] if each["rule"] == "serving-share-out-of-range"]
+    assert found["severity"] == severity
+    assert ("gpu_memory_utilization" in json.dumps(found.get("assumes", []))) == (severity == "warning")
+
+
 def test_an_env_file_further_up_is_another_projects(tmp_path: Path) -> None:
     written(tmp_path, ".env", "RANKS=1\n")
     (tmp_path / "below").mkdir()

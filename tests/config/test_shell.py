@@ -276,3 +276,22 @@ def test_what_a_variable_of_several_words_holds_is_known_but_for_its_unknown_par
 def test_one_unknown_word_stays_unknown() -> None:
     (unit,) = read("RATE=$BASE$MORE\npython train.py --learning_rate $RATE --seed 3\n")
     assert is_unknown(unit.settings["training.learning_rate"].value)
+
+
+@pytest.mark.parametrize(
+    ("script", "open_to_change"),
+    [
+        ("python x.py --batch_size ${BATCH:-16}", True),
+        ("python x.py --batch_size=${BATCH:-16}", True),
+        ("python x.py --batch_size ${BATCH-16}", True),
+        ("BATCH=${BATCH:-16}\npython x.py --batch_size $BATCH", True),
+        ('FLAGS="--batch_size ${BATCH:-16}"\npython x.py $FLAGS', True),
+        ("FLAGS=(--batch_size ${BATCH:-16})\npython x.py ${FLAGS[@]}", True),
+        ("BATCH=16\npython x.py --batch_size ${BATCH:-8}", False),
+        ("python x.py --batch_size 16 --name ${NAME:-a}", False),
+    ],
+)
+def test_a_default_that_the_environment_may_change_is_marked(script: str, open_to_change: bool) -> None:
+    (unit,) = read(script + "\n")
+    found = unit.settings["inference.batch_size"]
+    assert (found.value, found.by_default) == (16, open_to_change)

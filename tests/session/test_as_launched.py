@@ -142,7 +142,18 @@ def twice(project: Path) -> Path:
         ("two/run.sh", "{}", {"two"}),
         ("two/scripts/run.sh", "cd ..\n{}", {"two"}),
         ("one/run.sh", "{above}", {"two"}),
-        ("run.sh", "cd two\n{}", set()),  # which one is not told
+        ("run.sh", "cd two\n{}", {"two"}),
+        ("run.sh", "cd two && {}", {"two"}),
+        ("run.sh", "(cd one && ls)\ncd two; {}", {"two"}),
+        ("run.sh", "cd one/..\npushd two\n{}", {"two"}),
+        ("run.sh", "cd $HERE/two\n{}", {"two"}),
+        ("run.sh", 'cd "$(dirname "$0")/two"\n{}', {"two"}),
+        ("run.sh", 'HERE="$(cd "$(dirname "$0")" && pwd)"\ncd two\n{}', {"two"}),
+        ("jobs/run.sh", "cd two\n{}", {"two"}),
+        ("run.sh", "(cd two && ls)\n{}", set()),  # which one is not told
+        ("run.sh", "# cd two\n{}", set()),
+        ("run.sh", "cd two\ncd -\n{}", set()),
+        ("run.sh", "cd $THERE\n{}", set()),
         ("run.sh", "cd $HOME/project\n{below}", {"two"}),
     ],
 )
@@ -162,7 +173,7 @@ def test_a_script_starts_what_lies_beside_it_not_what_has_the_same_name(
 
 def test_the_answer_is_not_kept_where_a_file_of_the_same_name_came(twice: Path) -> None:
     (twice / "two" / "train.py").unlink()
-    (twice / "run.sh").write_text(f"cd one\n{SHARDED} train.py\n")
+    (twice / "run.sh").write_text(f"{SHARDED} train.py\n")
     ready = checker()
     assert gpus(result_of("one/train.py", ready)) == 4
     rows = ready.seen.take()

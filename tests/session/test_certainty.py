@@ -413,3 +413,20 @@ def test_how_long_prompts_are_decides_nothing_where_a_run_is_too_large_anyway(tm
     finding = found(tmp_path, PREFERENCES, "training-peak-exceeds-gpu", gpu="rtx-3090")
     assert finding is not None
     assert (finding.severity, finding.certainty) == ("error", "certain")
+
+
+def test_what_rests_on_a_variables_default_is_likely_and_says_which(tmp_path: Path) -> None:
+    def told(command: str, rule: str) -> tuple[str, str]:
+        (tmp_path / "run.sh").write_text(f"python train.py --model_name_or_path {command}\n", "utf-8")
+        results = checker(tmp_path, gpu="rtx-3090").check((tmp_path / "run.sh").read_bytes(), str(tmp_path / "run.sh"))
+        (finding,) = [each for result in results.results for each in result.findings if each.rule == rule]
+        return finding.certainty, ", ".join(
+            str(each.value) for each in finding.if_so if each.name == "run.own_defaults"
+        )
+
+    size, rate = "--per_device_train_batch_size", "--learning_rate"
+    assert told(f"gpt2 {rate} 0 {size} ${{SIZE:-4}}", "learning-rate-zero") == ("certain", "")
+    assert told(f"gpt2 {rate} ${{RATE:-0}} {size} 4", "learning-rate-zero") == ("likely", "learning_rate")
+    large = "meta-llama/Llama-3.1-8B --bf16 --do_train --output_dir ${OUT:-out}"
+    assert told(f"{large} {size} 8", "training-peak-exceeds-gpu")[1] == ""
+    assert told(f"{large} {size} ${{SIZE:-8}}", "training-peak-exceeds-gpu")[1] == "per_device_train_batch_size"

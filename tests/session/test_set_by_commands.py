@@ -6,7 +6,7 @@ import pytest
 
 from catalog_sample import load_catalog
 from kb.advice.question import Question
-from kb.config.programs import StartedConfigs
+from kb.config.program_files import StartedConfigs
 from kb.session.around import Checking
 from kb.session.file import FileChecker
 from kb.session.file_result import FileResult
@@ -35,8 +35,8 @@ def checker() -> FileChecker:
     return file_checker(load_catalog(), Project(), question, Checking(notes=False))
 
 
-def rules_told(ready: FileChecker) -> set[str]:
-    result = check_input(Input("recipes/dpo.yaml"), ready)
+def rules_told(ready: FileChecker, path: str = "recipes/dpo.yaml") -> set[str]:
+    result = check_input(Input(path), ready)
     assert isinstance(result, FileResult)
     return {finding.rule for unit in result.results for finding in unit.findings}
 
@@ -72,6 +72,35 @@ def test_a_value_is_no_fault_where_every_command_sets_another(project: Path, scr
 def test_a_script_names_a_config_from_its_own_folder_too(project: Path) -> None:
     (project / "recipes" / "run.sh").write_text("python ../train.py dpo.yaml --learning_rate=1e-5\n")
     assert "learning-rate-zero" not in rules_told(checker())
+
+
+@pytest.mark.parametrize(
+    ("script", "command", "set_there"),
+    [
+        ("one/run.sh", "{}", {"one"}),
+        ("one/jobs/run.sh", "cd ..\n{}", {"one"}),
+        ("run.sh", "cd one && {}", {"one"}),
+        ("run.sh", "(cd two && ls); cd one\n{}", {"one"}),
+        ("run.sh", 'cd "$(dirname "${{BASH_SOURCE[0]}}")"/one\n{}', {"one"}),
+        ("run.sh", "cd $ROOT/one\n{}", {"one"}),
+        ("run.sh", "cd $ROOT\n{}", {"one", "two"}),  # either may be meant
+        ("run.sh", "{}", {"one", "two"}),
+    ],
+)
+def test_of_configs_of_one_name_a_command_sets_the_one_that_it_names(
+    project: Path, script: str, command: str, set_there: set[str]
+) -> None:
+    for folder in ("one", "two"):
+        (project / folder / "recipes").mkdir(parents=True)
+        (project / folder / "recipes" / "sft.yaml").write_text(CONFIG)
+    (project / script).parent.mkdir(exist_ok=True)
+    (project / script).write_text(command.format("python train.py recipes/sft.yaml --learning_rate 1e-5") + "\n")
+    told = {
+        folder
+        for folder in ("one", "two")
+        if "learning-rate-zero" in rules_told(checker(), f"{folder}/recipes/sft.yaml")
+    }
+    assert told == {"one", "two"} - set_there
 
 
 def test_a_script_that_changes_is_seen(project: Path) -> None:

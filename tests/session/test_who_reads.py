@@ -155,6 +155,17 @@ def test_nothing_above_the_project_is_read_and_nothing_endless(tmp_path: Path) -
     assert said(inner, "a.yaml", RENAMED) is None
 
 
+def test_steps_that_a_program_evaluates_at_by_itself_are_no_interval_of_the_library(tmp_path: Path) -> None:
+    text = "num_generations: 4\nmax_prompt_length: 64\nlearning_rate: 0.001\neval_steps: 50\nnum_train_epochs: 1\n"
+    program = "import importlib, yaml\ntrl = importlib.import_module('trl')\nc = yaml.safe_load(f)\n"
+    program += "a = trl.GRPOConfig(eval_strategy='no', learning_rate=c['learning_rate'])\n"
+    rule = "eval-steps-without-eval-strategy"
+    put(tmp_path, {"configs/a.yaml": text, "train.py": program})
+    assert said(tmp_path, "configs/a.yaml", rule) is None
+    put(tmp_path, {"train.py": program.replace("eval_strategy='no', ", "eval_steps=c['eval_steps'], ")})
+    assert said(tmp_path, "configs/a.yaml", rule) is not None
+
+
 def test_a_stored_result_does_not_outlive_a_change_of_the_program(tmp_path: Path) -> None:
     put(tmp_path, {"a.yaml": TEAM, "train.py": "import yaml\na = TrainingArguments(**yaml.safe_load(f)['training'])\n"})
     checker = checker_of(tmp_path)

@@ -67,16 +67,31 @@ SETTLED = STANDING_IN | frozenset(
 )
 
 
+# What a variable of a command says and takes no memory.
+_WITHOUT_MEMORY = frozenset(f"training.{name}" for name in (
+    "output_dir", "logging_dir", "run_name", "report_to", "learning_rate", "lr_scheduler_type", "warmup_ratio",
+    "warmup_steps", "weight_decay", "max_grad_norm", "num_train_epochs", "max_steps", "seed", "data_seed",
+    "logging_steps", "save_steps", "save_strategy", "save_total_limit", "eval_steps", "resume_from_checkpoint",
+))  # fmt: skip
+
+
+def defaults_of_memory(unit: Unit) -> tuple[Assumption, ...]:
+    """As :func:`own_defaults`, of all that a prediction may rest on."""
+    return own_defaults(unit, unit.settings if unit.script is None else unit.settings.keys() - _WITHOUT_MEMORY)
+
+
 def own_defaults(unit: Unit, names: Iterable[str]) -> tuple[Assumption, ...]:
-    """That a program runs with its own defaults, where one of these settings is such a default."""
+    """That a program runs with its own defaults, or a command with those of its variables, where one of these settings
+    is such a default."""
     asked = frozenset(names)
     # all are gone through, and none is looked up: what is looked up keeps the configs of a grid apart
     named = asked - {"script.trainer"}  # which a script's name says is an assumption of its own
     found = (each for name, each in unit.settings.items() if each.by_default and name in named)
     # what a call says by being there (an adapter, a trainer) has its number or its class in place of a name
-    keys = sorted({key for each in found if each.path and (key := str(each.path[-1]))[:1].islower()})
+    keys = sorted({key for each in found if each.path and (key := str(each.path[-1]).lstrip("-"))[:1].islower()})
     more = "" if len(keys) <= MOST_NAMED else " …"
-    return (Assumption("run.own_defaults", ", ".join(keys[:MOST_NAMED]) + more, "program_default"),) if keys else ()
+    reason = "program_default" if unit.script is None else "variable_default"
+    return (Assumption("run.own_defaults", ", ".join(keys[:MOST_NAMED]) + more, reason),) if keys else ()
 
 
 def matter(assumed: tuple[Assumption, ...]) -> tuple[Assumption, ...]:

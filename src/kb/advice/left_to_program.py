@@ -73,7 +73,7 @@ def left_to_program(
     if unit.program and any(program.loads_adapters for program in programs):
         unit = _without_defaults(unit, OF_ADAPTERS)
     hidden = {ADAPTER} if _adds_adapter(unit, programs) else set()
-    if any(program.has_own_strategy for program in programs):
+    if any(each.has_own_strategy or (each.sets("eval_strategy") and not each.parses) for each in programs):
         hidden.add("training.eval_strategy")
     if any(program.loads_by_unsloth for program in programs):
         hidden.update(OF_UNSLOTH)

@@ -268,7 +268,7 @@ class RunFacts:
     def _says(self, name: str) -> bool:
         """Whether somebody chose the setting for this run: what the program alone says, nobody did."""
         setting = self._unit.settings.get(name)
-        if setting is None or setting.by_default or setting.span.end == 0:
+        if setting is None or setting.span.end == 0 or (setting.by_default and self._unit.script is None):
             return False
         return not setting.joined or not (setting.joined == self._unit.program or setting.joined.endswith(".py"))
 

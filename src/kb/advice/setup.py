@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kb.advice.grounds import own_defaults
+from kb.advice.grounds import defaults_of_memory
 from kb.advice.post_training import embedding_of, fused_loss_of, liger_kernels_of, post_training_of, with_fused_head
 from kb.advice.preparation import dropout_of, rank_of, with_preparation
 from kb.advice.project_lengths import FULL, LENGTHS, answer_length, lengths_of_sound, with_lengths, with_pictures
@@ -150,7 +150,7 @@ def setup_of(
     )
     setup = with_preparation(setup, read, unit, str(trainer or ""), versions)
     setup = with_pictures(with_fused_head(setup, read, unit, model, versions), read, unit, model)
-    read.assumed += own_defaults(unit, unit.settings)
+    read.assumed += defaults_of_memory(unit)
     assume_whole_experts(read, model, transformers)
     beyond = unmodelled(read, trains=trained)
     _leave_to_host(read)

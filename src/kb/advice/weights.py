@@ -1,6 +1,6 @@
 """How much a finding weighs: its certainty, the assumptions that would turn it, and the severity that these allow."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from kb.advice.facts import UnitFacts
 from kb.advice.grounds import OUT_OF_MEMORY, PREDICTED, as_severe, concerning, own_defaults
@@ -57,9 +57,26 @@ def _resting(finding: Finding, model: Model | None) -> Finding:
     return finding._replace(confidence="low") if rests else finding
 
 
+OF_RANKS = ("serving.tensor_parallel_size", "serving.pipeline_parallel_size")
+
+
+def _rested_on(unit: Unit, names: Iterable[str]) -> Iterator[str]:
+    """The facts, and the settings that those which a command's model or server has are found from."""
+    for name in names:
+        yield name
+        if unit.script is None or name in unit.settings or name == "serving.engine":
+            continue
+        if name == "serving.ranks":
+            yield from OF_RANKS
+        elif name.startswith(("model.", "serving.")):
+            yield "model.name"
+            yield from (each for each in unit.settings if name[:8] == each[:8] == "serving.")
+
+
 def _as_started(finding: Finding, unit: Unit) -> Finding:
-    """The finding, at most likely where it rests on a program's own default, which a command line can change."""
-    resting = own_defaults(unit, (each.name for each in finding.because))
+    """The finding, at most likely where it rests on a program's own default, which a command line can change, or on
+    that of a variable of a command."""
+    resting = own_defaults(unit, _rested_on(unit, (each.name for each in finding.because)))
     if not resting or any(each.name == resting[0].name for each in finding.if_so):
         return finding
     return lowered(finding, weakest((finding.certainty, "likely")))._replace(if_so=(*finding.if_so, *resting))

@@ -52,6 +52,12 @@ class Variables(NamedTuple):
         return _IN_POD.sub(lambda found: f"${{{found[1]}}}" if found[1] in self.known else found[0], text)
 
 
+def left_to_defaults(text: str, variables: Variables) -> bool:
+    """Whether the text has a default in the place of a variable, which the environment may have set."""
+    names = () if variables.of_pod else [found[2] for found in _VARIABLE.finditer(text) if found[3] in ("-", ":-")]
+    return any(name not in variables.known for name in names)
+
+
 def filled(text: str, variables: Variables) -> str | None:
     """The text with its variables filled in; None where one has no value and no default."""
     if "$" not in text:

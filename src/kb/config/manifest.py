@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kb.config.compose import ENV_FILE, Variables, filled, is_compose, variables_in
+from kb.config.compose import ENV_FILE, Variables, filled, is_compose, left_to_defaults, variables_in
 from kb.config.dockerfile import server_in_image as server_in_image
 from kb.config.joining import ReadNamed
 from kb.config.manifest_charts import Served, arguments_of, served_in
@@ -196,7 +196,8 @@ def _argument(node: Node, variables: Variables = _NONE) -> Argument:
     text = filled(value, variables)
     name, equals, _ = value.partition("=")
     begins = name + equals if text is None and equals and "$" not in name else ""
-    return Argument(text, node.start.index, node.end.index, from_variable=from_variable, begins=begins)
+    by_default = left_to_defaults(value, variables)
+    return Argument(text, node.start.index, node.end.index, False, from_variable, begins=begins, by_default=by_default)
 
 
 def _words(node: Node, text: str, variables: Variables) -> list[Argument]:

@@ -233,57 +233,6 @@ def _text(path: str) -> str | None:
 
 
 SCRIPTS = (*SHELL, "Makefile")
-_CONFIGS = (".yaml", ".yml", ".json", ".toml")
-_APART = r"[\s\"'=:,;()<>`]+"  # of a line's words: with them taken apart no pattern runs over a long one
-_FLAG = r"(?<![\w-])--([A-Za-z][\w-]*)(?:=|[ \t]+(?!-))?([^\s\"']*)"
-# What starts a run; of a module or a script what stands before it is the launcher's.
-_PROGRAM = r"^.*?(?:\S\.py(?![\w.])|\s-m\s+[\w.]+)|^.*?(?<![\w/.-])(?:trl|axolotl|llamafactory-cli|swift|tune)\s"
-_ENDS = r"&&|\|\||[;|]|(?<=\s)#.*"
-
-
-class StartedConfigs:
-    """What the commands of a project set themselves as they start a run with a config: its own value does not count
-    then. ``train.py recipes/dpo.yaml --learning_rate=${lr}``: parsers of a config and flags take what the flags say.
-    Each project's scripts are looked up once. ``top`` is as of :class:`ProgramReader`.
-    """
-
-    def __init__(self, top: Top) -> None:
-        self._top = top
-        self._found: dict[str, dict[str, list[tuple[str, dict[str, str] | None]]]] = {}
-
-    def set_by_commands(self, path: str) -> dict[str, str]:
-        """The flags that each command gives which may name the config at ``path``, with their values, empty where they
-        differ; none where a line names it that starts nothing known."""
-        if (top := self._top(path)) is None:
-            return {}
-        if top not in self._found:
-            self._found[top] = _commands(top)
-        whole = os.path.abspath(path).replace(os.sep, "/")
-        rows = self._found[top].get(os.path.basename(path), ())
-        found = [flags for place, flags in rows if whole.endswith(f"/{place}")]
-        given = [flags for flags in found if flags is not None]
-        if not given or len(given) < len(found):
-            return {}
-        values = {name: {each.get(name) for each in given} for name in given[0]}
-        return {name: said.pop() or "" if len(said) == 1 else "" for name, said in values.items() if None not in said}
-
-
-def _commands(top: str) -> dict[str, list[tuple[str, dict[str, str] | None]]]:
-    """By the name of a config: each path in the scripts below a folder, as far as it is written out, with the flags of
-    its command; None of what starts no run."""
-    looked, found = 0, dict[str, list[tuple[str, dict[str, str] | None]]]()
-    for path in islice(files_below(top, SCRIPTS), MAX_FILES):
-        raw = read_if_any(path, MAX_BYTES)
-        if raw is None or looked > MAX_LOOKED:
-            continue
-        looked += len(raw)
-        for line in re.sub(r"\\\r?\n", " ", raw.decode("utf-8", "replace")).splitlines():
-            for command in () if line.lstrip().startswith("#") else re.split(_ENDS, line):
-                for word in re.split(_APART, command):
-                    if word.endswith(_CONFIGS):
-                        place = written_out(word)
-                        found.setdefault(place.rpartition("/")[2], []).append((place, _flags(command)))
-    return found
 
 
 def written_out(path: str) -> str:
@@ -291,10 +240,3 @@ def written_out(path: str) -> str:
     folders = path.split("/")
     unknown = [at for at, folder in enumerate(folders[:-1]) if folder in ("", ".", "..") or set("$}~") & set(folder)]
     return "/".join(folders[unknown[-1] + 1 if unknown else 0 :])
-
-
-def _flags(command: str) -> dict[str, str] | None:
-    """The flags of a command that starts a run, with ``_`` for ``-``; None of any other."""
-    begun = re.search(_PROGRAM, command)
-    given = re.findall(_FLAG, command[begun.end() :]) if begun else ()
-    return {name.replace("-", "_"): value for name, value in given} if begun else None

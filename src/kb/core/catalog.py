@@ -1,6 +1,6 @@
 """Everything that ``rules/`` holds, as one frozen object, and its rules. ``knowledge/`` reads it from disk."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kb.core.document import Reader
@@ -122,6 +122,7 @@ class Dialect(NamedTuple):
     named_by: tuple[str, ...] = ()  # settings of other formats that name a file of this one
     fallbacks: Mapping[str, str] = {}  # settings that are another's where the config does not give them
     closed: tuple[str, ...] = ()  # groups of which every name is known, `*` for the top
+    extended: Mapping[str, Sequence[str]] = {}  # keys that name extensions, and those of its own, which are known
     exempt: tuple[str, ...] = ()  # rules, by id or area, that do not hold of this format
     converts: bool = False  # its parser turns a text at the top into the argument's type
     assigned: bool = False  # configs are Python files, whose names at the top are the keys

@@ -223,6 +223,7 @@ def _dialect(
         named_by=tuple(row.get("named_by", ())),
         fallbacks=row.get("fallbacks", {}),
         closed=tuple(row.get("closed", ())),
+        extended=row.get("extended", {}),
         exempt=tuple(row.get("exempt", ())),
         converts=row.get("converts", False),
         assigned=row.get("assigned", False),

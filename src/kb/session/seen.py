@@ -12,14 +12,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from kb.config.files import MAX_BYTES, SHELL, ConfigError, read_if_any
-from kb.config.programs import MAX_FILES, MAX_LOOKED, SCRIPTS, ProgramReader, StartedConfigs, files_below
+from kb.config.programs import MAX_FILES, MAX_LOOKED, SCRIPTS, ProgramReader, files_below
 from kb.config.text.encoding import decode
 from kb.core.document import Unit
 from kb.core.model import Model
 from kb.core.program import Program
 
 if TYPE_CHECKING:
-    from kb.config.program_files import ProgramFiles, StartedFiles
+    from kb.config.program_files import ProgramFiles, StartedConfigs, StartedFiles
 
 
 Row = tuple[str, str, str, str]  # what was looked up, two arguments, and what it said
@@ -186,7 +186,7 @@ class ProjectPrograms:
         self.lookups["module"] = lambda path, named: self._file("module", path, named)
         self.lookups["loaded"] = lambda path, named: self._file("loaded", path, named)
         self.lookups["scripts"] = lambda path, _: json.dumps(self._scripts_naming(path))
-        self.lookups["started"] = lambda path, _: json.dumps(self._started().set_by_commands(path))
+        self.lookups["started"] = lambda path, _: json.dumps(self._set_there(path))
         self.lookups["meant"] = lambda script, named: self._meant_files().meant(script, named)
         self._remember = seen.text("programs", self.lookups["programs"])
         self._set_by_commands = seen.text("started", self.lookups["started"])
@@ -212,7 +212,7 @@ class ProjectPrograms:
 
     def set_by_commands(self, path: str) -> Mapping[str, str]:
         """What every command of the project sets itself which starts a run with the config at ``path``, as of
-        :meth:`kb.config.programs.StartedConfigs.set_by_commands`."""
+        :meth:`kb.config.program_files.StartedConfigs.set_by_commands`."""
         try:
             found: dict[str, str] = json.loads(self._set_by_commands(path, ""))
         except (OSError, ValueError):  # the working folder is gone, or the path is none
@@ -227,10 +227,11 @@ class ProjectPrograms:
             return []
         return found
 
-    def means(self, script: str, named: str, path: str) -> bool:
-        """Whether a command in a script of the project means the file at ``path`` by a name."""
+    def means(self, script: str, named: str, path: str, before: str = "") -> bool:
+        """Whether a command in a script of the project, behind this text of it, means the file at a path by a name."""
+        folder = self._meant_files().gone_to(before)
         try:
-            found = self._meant(script, named)
+            found = self._meant(script, os.path.join(folder, named)) or self._meant(script, named)
         except (OSError, ValueError):  # the working folder is gone, or the name is none
             return False
         return found is not None and os.path.realpath(found) == os.path.realpath(path)
@@ -248,10 +249,10 @@ class ProjectPrograms:
         return self._kinds_of_files[0](self._module, self._loaded)
 
     @property
-    def _kinds_of_files(self) -> "tuple[type[ProgramFiles], type[StartedFiles]]":
-        from kb.config.program_files import ProgramFiles, StartedFiles  # most runs meet no Python file and no script
+    def _kinds_of_files(self) -> "tuple[type[ProgramFiles], type[StartedFiles], type[StartedConfigs]]":
+        from kb.config import program_files as kinds  # most runs meet no Python file and no script
 
-        return ProgramFiles, StartedFiles
+        return kinds.ProgramFiles, kinds.StartedFiles, kinds.StartedConfigs
 
     def _file(self, kind: str, path: str, named: str) -> str | None:
         path = path if os.path.isabs(path) else os.path.join(os.curdir, path)
@@ -262,10 +263,12 @@ class ProjectPrograms:
         except (OSError, ValueError):  # the working folder is gone, or the path is none
             return None
 
-    def _started(self) -> StartedConfigs:
-        if self._scripts is None:
-            self._scripts = StartedConfigs(self._top)
-        return self._scripts
+    def _set_there(self, path: str) -> dict[str, str]:
+        top = self._top(path)
+        if top is None or next(files_below(top, SCRIPTS), None) is None:  # most projects have no script
+            return {}
+        self._scripts = self._scripts or self._kinds_of_files[2](self._top)
+        return self._scripts.set_by_commands(path)
 
     def _meant_files(self) -> "StartedFiles":
         if self._by_commands is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from kb.config.dialect.targets import ANY, Targets
 from kb.config.dialect.typos import Neighbours
-from kb.config.text.nodes import MAPPING, Node
+from kb.config.text.nodes import MAPPING, SEQUENCE, Node
 from kb.core.catalog import Dialect
 from kb.core.facts import FactType
 from kb.core.record import NamedTuple
@@ -109,6 +109,7 @@ class CompiledDialect:
         for releases, names in dialect.known.items():
             self._known |= dict.fromkeys(names, releases)
         self._closed = {"" if group == ANY else group.removesuffix(".*") for group in dialect.closed}
+        self._extended = dialect.extended
         self._ignored = {pattern for pattern in dialect.ignore if not pattern.endswith(".*")}
         prefixes = [pattern[:-1] for pattern in dialect.ignore if pattern.endswith(".*")]
         self._ignored_prefixes = tuple(prefixes)
@@ -157,9 +158,19 @@ class CompiledDialect:
         """The last release looked at that has an argument which later ones lack; empty where the newest has it."""
         return self._known.get(path, "").partition("..")[2]
 
-    def is_closed(self, parent: str) -> bool:
-        """Whether every name that the format takes in this group is known here."""
-        return parent in self._closed
+    def is_closed(self, parent: str, entries: Entries) -> bool:
+        """Whether every name that the format takes in this group is known here: extensions have names of their own."""
+        return parent in self._closed and not any(
+            key in entries and _names_others(entries[key][2], own) for key, own in self._extended.items()
+        )
+
+
+def _names_others(node: Node, own: Sequence[str]) -> bool:
+    """Whether a list has a name that is none of these, ``name.*`` for all below one."""
+    listed = node.value if node.kind == SEQUENCE else (node,)
+    names = [str(each.value) for each in listed if each.value not in (None, "")]
+    below = tuple(each[:-1] for each in own if each.endswith(".*"))
+    return any(not each.startswith(below) and each not in own for each in names)
 
 
 def _parents_of(paths: Iterable[str]) -> dict[str, set[str]]:

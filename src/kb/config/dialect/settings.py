@@ -192,7 +192,7 @@ class Extractor:
         span = source.between(key.start, key.end or key.start)
         meant = self._dialect.neighbours(parent).meant_by(key.value)
         if meant is None:
-            if self._dialect.is_closed(parent) and not _says_nothing(entry):
+            if self._dialect.is_closed(parent, entries) and not _says_nothing(entry):
                 part.events.append(Event("unknown-argument", span, {"key": key.value, "format": self._dialect.id}))
             return
         meant_path = f"{parent}.{meant}" if parent else meant

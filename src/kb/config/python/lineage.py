@@ -61,9 +61,9 @@ def _read(text: str) -> _Read | None:
 
 
 def may_define(name: str, text: str) -> bool:
-    """Whether a text defines a class at its top; one that is no Python may."""
+    """Whether a text defines a class at its top, or imports it for others to take; one that is no Python may."""
     read = _read(text)
-    return read is None or name in read.classes
+    return read is None or name in read.classes or name in read.imports or _ALL in read.imports
 
 
 class Lineage:

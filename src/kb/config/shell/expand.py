@@ -25,7 +25,8 @@ class Argument(NamedTuple):
 
     ``start`` to ``end`` is what stands for it in the text; ``shared`` says that it stands in an assignment, which other
     commands may use too; ``options`` that an unknown one seems to stand for flags rather than for a value. ``begins``
-    is how an unknown one begins, to its first = (``--nproc_per_node=$N``).
+    is how an unknown one begins, to its first = (``--nproc_per_node=$N``). ``by_default`` says that the environment may
+    have another text: ``${NAME:-default}``.
     """
 
     text: str | None
@@ -35,14 +36,17 @@ class Argument(NamedTuple):
     from_variable: bool = False
     options: bool = False
     begins: str = ""
+    by_default: bool = False
 
 
 class _Literal(NamedTuple):
-    """A known value: its characters, each with its offset in the script; or the arguments of an array."""
+    """A known value: its characters, each with its offset in the script; or the arguments of an array. ``by_default``
+    is as of :class:`Argument`."""
 
     text: str
     offsets: tuple[int, ...]
     items: tuple[Argument, ...] | None = None
+    by_default: bool = False
 
 
 @dataclass(slots=True)
@@ -136,7 +140,7 @@ class Environment:
             return _Literal("", (), tuple(_share(argument) for argument in items))
         first = word.pieces[0]
         pieces = (Piece("literal", first.text[skip:], first.start + skip, first.quoted), *word.pieces[1:])
-        text, offsets = "", list[int]()
+        text, offsets, by_default = "", list[int](), False
         for piece in pieces:
             part = self._lookup(piece)
             if part is not None and part.items is not None:
@@ -145,8 +149,10 @@ class Environment:
                 part = _Literal(UNTOLD_OPTIONS if _seems_options(piece) else UNTOLD, (piece.start,))
             text += part.text
             offsets += part.offsets
+            by_default |= part.by_default
         several = any(character.isspace() for character in text)
-        return _Literal(text, tuple(offsets)) if several or _UNTOLD.search(text) is None else None
+        known = several or _UNTOLD.search(text) is None
+        return _Literal(text, tuple(offsets), by_default=by_default) if known else None
 
     def _lookup(self, piece: Piece) -> _Literal | None:
         """The value of one piece. ``${NAME:-default}`` of a name that the script never sets is its default."""
@@ -161,7 +167,7 @@ class Environment:
             return value if value is None or (value.items is None) == (piece.kind == "variable") else None
         if piece.default is None:
             return None
-        return _Literal(piece.default, (piece.start,) * len(piece.default))
+        return _Literal(piece.default, (piece.start,) * len(piece.default), by_default=True)
 
     def _reckoned(self, piece: Piece) -> _Literal | None:
         """The value of ``$((…))``, where the script's own variables give it; one that it never sets may be anything."""
@@ -195,14 +201,15 @@ class Environment:
             one = piece.quoted or (piece.default is not None and piece.text not in self.variables)  # "a b" of a default
             if not one and any(character.isspace() for character in value.text):
                 return _split(value)
-        text = ""
+        text, by_default = "", False
         for piece in word.pieces:
             part = self._lookup(piece)
             if part is None or _plain(part) is None:
                 named = _NAMED.match(text)
                 return (Argument(None, word.start, word.end, begins=named[0] if named else ""),)
             text += part.text
-        return (Argument(text, word.start, word.end, from_variable=True),)
+            by_default |= part.by_default
+        return (Argument(text, word.start, word.end, from_variable=True, by_default=by_default),)
 
 
 def _plain(value: _Literal | None) -> str | None:
@@ -225,11 +232,12 @@ def _join(before: _Literal | None, added: _Literal) -> _Literal | None:
         return None
     if before.items is not None and added.items is not None:
         return _Literal("", (), before.items + added.items)
-    return _Literal(before.text + added.text, before.offsets + added.offsets)
+    by_default = before.by_default or added.by_default
+    return _Literal(before.text + added.text, before.offsets + added.offsets, by_default=by_default)
 
 
 def _share(argument: Argument) -> Argument:
-    return Argument(argument.text, argument.start, argument.end, True, argument.from_variable, argument.options)
+    return argument._replace(shared=True, begins="")
 
 
 def _split(value: _Literal) -> tuple[Argument, ...]:
@@ -241,6 +249,7 @@ def _split(value: _Literal) -> tuple[Argument, ...]:
             value.offsets[match.end() - 1] + 1,
             shared=True,
             options=UNTOLD_OPTIONS in match[0],
+            by_default=value.by_default,
         )
         for match in re.finditer(r"\S+", value.text)
     )

@@ -105,6 +105,7 @@ def setting_at(value: Any, flag: Flag, places: Places, *, bare: bool = False, wh
         key_span=places.span(flag.key.start, flag.key.end),
         path=(flag.dashes + flag.name,),
         inherited=first.shared or first.from_variable,
+        by_default=any(each.by_default for each in flag.values),
     )
 
 

@@ -33,7 +33,7 @@ def short_flags(arguments: Sequence[Argument], text: str) -> tuple[Flag, ...]:
         written = argument.text if argument.text is not None else argument.begins
         if written.startswith("--") or not is_flag(argument):
             continue
-        key = Argument(written[:2], argument.start, argument.end, argument.shared, argument.from_variable)
+        key = argument._replace(text=written[:2], begins="")
         values = [argument._replace(text=written[2:] if argument.text is not None else None)] if written[2:] else []
         for each in arguments[index + 1 :] if not values else ():
             if is_flag(each) or each.options:
@@ -73,10 +73,7 @@ def _inline(argument: Argument, name: str, value: str, text: str) -> tuple[Argum
     middle = text.find("=", argument.start, argument.end)
     middle = argument.end if middle < 0 else middle
     start = min(middle + 1, argument.end)
-    return (
-        Argument(name, argument.start, middle, argument.shared, argument.from_variable),
-        Argument(value, start, argument.end, argument.shared, argument.from_variable),
-    )
+    return argument._replace(text=name, end=middle), argument._replace(text=value, start=start)
 
 
 def _bare(name: str) -> str:

@@ -66,8 +66,8 @@ def overrides_of(arguments: Sequence[Argument], text: str) -> list[tuple[str, Ar
             continue
         name, _, value = argument.text.partition("=")
         name = name.lstrip("+")
-        key = Argument(name, argument.start, middle, argument.shared, argument.from_variable)
-        found.append((name, key, Argument(value, middle + 1, argument.end, argument.shared, argument.from_variable)))
+        key = argument._replace(text=name, end=middle)
+        found.append((name, key, argument._replace(text=value, start=middle + 1)))
     return found
 
 
