@@ -33,11 +33,22 @@ _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
-    ast.Is: operator.is_,
-    ast.IsNot: operator.is_not,
+    ast.Is: lambda one, other: _same(one, other),
+    ast.IsNot: lambda one, other: not _same(one, other),
     ast.In: lambda one, many: one in many,
     ast.NotIn: lambda one, many: one not in many,
 }
+
+
+def _same(one: object, other: object) -> bool:
+    """Whether two values are one object; of equal ones that are not None, True or False only the interpreter knows.
+
+    Raises:
+        UnknownValueError: they are equal, and may be one or two.
+    """
+    if one is not None and type(one) is type(other) and not isinstance(one, bool) and one == other:
+        raise UnknownValueError
+    return one is other
 
 
 def compared(own: "Expressions", node: ast.Compare, at: Where, depth: int) -> Read:
