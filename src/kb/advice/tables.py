@@ -16,7 +16,7 @@ from kb.core.facts import Facts, Ground, coerce
 from kb.core.finding import Finding
 from kb.core.lint import Linter, LintResult, Release
 from kb.core.record import NamedTuple
-from kb.core.release import LATEST, ProjectRelease, parse_version
+from kb.core.release import LATEST, ProjectRelease, bounds_of, parse_version
 from kb.core.text import Text, nearest
 
 EVERY_FORMAT = "every"
@@ -189,7 +189,7 @@ class Tables:
             elif span:
                 tree = ["and", ["fact", f"{WRITTEN}{name}"], _outside(group["library"], span)]
                 rule = self._made(OTHER_RELEASE, f"{name}={value}", tree, (name,))
-                yield Row(rule, {**values, "bounds": _bounds(span)})
+                yield Row(rule, {**values, "bounds": bounds_of(span)})
 
     def _of_pairs(self, name: str, group: Mapping[str, Any], unit: Unit) -> Iterator[Row]:
         """A row where a setting has the value that goes with another value of the other setting."""
@@ -223,7 +223,7 @@ class Tables:
             message = _with_place(self._catalog.rules[worded].message) if "to" in span else None
             rule = self._made(worded, before + keys[0], _outside(group["library"], span), names, fixes, message)
             written = ", ".join(_key(unit, name) for name in names)
-            values = {"key": written, "class": group["class"], "library": group["library"], "bounds": _bounds(span)}
+            values = {"key": written, "class": group["class"], "library": group["library"], "bounds": bounds_of(span)}
             yield Row(rule, {**values, **({"meant": (*instead, span.get("to"))[0]} if instead or "to" in span else {})})
 
     def _said(self, finding: Finding, row: Row, unit: Unit, release: Release) -> Finding:
@@ -374,10 +374,6 @@ def _outside(library: str, span: Mapping[str, str]) -> Tree:
     signs = (("since", "<"), ("before", ">="))
     trees = [["compare", [sign], fact, ["lit", list(parse_version(span[end]))]] for end, sign in signs if end in span]
     return trees[0] if len(trees) == 1 else ["or", *trees]
-
-
-def _bounds(span: Mapping[str, str]) -> str:
-    return ", ".join(f"{sign} {span[end]}" for end, sign in (("since", ">="), ("before", "<")) if end in span)
 
 
 def _written_instead(name: str, setting: Setting, value: str, meant: str | None) -> tuple[RuleFix, ...]:

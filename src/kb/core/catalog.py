@@ -84,6 +84,7 @@ class Rule(NamedTuple):
     names: bool = False  # it is about names that a library takes
     # read only where the whole catalogue is wanted: empty on the way of a check
     source: str = ""  # `when` as written
+    heard: Text = Text("", "")  # what the event `on` is
     sources: tuple[str, ...] = ()
     examples: tuple[Mapping[str, Any], ...] = ()
     deprecated: str | None = None

@@ -1,7 +1,7 @@
 """Versions and releases of libraries: read, ordered, ranges, and what a project allows."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 from kb.core.facts import Origin
@@ -206,3 +206,8 @@ def _near(specifiers: str) -> list[str]:
             around.append([*numbers[:-1], numbers[-1] - 1, 999])
         found += [".".join(map(str, each)) for each in around]
     return found
+
+
+def bounds_of(span: Mapping[str, str]) -> str:
+    """``>= 0.8.0, < 0.13.0`` of what a library has ``since`` a release and ``before`` another."""
+    return ", ".join(f"{sign} {span[end]}" for end, sign in (("since", ">="), ("before", "<")) if end in span)

@@ -30,12 +30,12 @@ def rule_page(library: Library, rule: Rule, opening: Set[str]) -> str:
         _about(library, rule),
         prose(library.words.described(rule.message)),
         _section(language, "rule.when", _condition(library, rule)),
-        _section(language, "rule.rows", _rows(library, rule)),
         _section(language, "rule.why", prose(library.words.described(rule.why))),
         _section(language, "rule.bad", _example(library, rule, "fires", opens=rule.id in opening)),
         _section(language, "rule.fix", _fixes(library, rule)),
         _section(language, "rule.fixed", _fixed(rule)),
         _section(language, "rule.good", _example(library, rule, "silent")),
+        _section(language, "rule.rows", _rows(library, rule)),
         _section(language, "rule.sources", "\n".join(f"- {cited_source(library, name)}" for name in rule.sources)),
     ]
     comment = code(f"# kb: ignore[{rule.id}] …")
@@ -66,7 +66,7 @@ def _about(library: Library, rule: Rule) -> str:
 def _condition(library: Library, rule: Rule) -> str:
     language, words = library.language, library.words
     if rule.when is None:
-        return say(language, "rule.on", event=escape(words.named("event", rule.on or "")))
+        return say(language, "rule.on", event=prose(words.described(rule.heard)))
     source = " ".join((rule.source or unparse(rule.when)).split())
     names = [name for name in fact_order(rule.when) if not name.startswith("written.")]
     rows = [(code(name), prose(words.meaning(name))) for name in names]

@@ -140,6 +140,7 @@ def rule_of(name: str, row: Sequence[Any], wording: Callable[[], Wording], cold:
         return rule
     return rule._replace(
         source=cold["source"],
+        heard=Text(*cold["heard"]) if cold["heard"] else NO_TEXT,
         why=Text(*cold["why"]),
         examples=tuple(cold["examples"]),
         sources=tuple(cold["sources"]),

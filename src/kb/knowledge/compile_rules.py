@@ -68,7 +68,9 @@ class RuleCompiler:
             "message": [data["message"]["ko"], data["message"]["en"]],
             "fix": fixes,
         }
+        heard = self.events.get(data.get("on"), {})
         cold = {
+            "heard": [heard["ko"], heard["en"]] if "ko" in heard else [],
             "source": data.get("when", ""),
             "why": [data["why"]["ko"], data["why"]["en"]],
             "examples": data["examples"],

@@ -6,7 +6,7 @@ from typing import Any
 
 from kb.core.expression import Tree
 from kb.core.grammar import ExpressionError, parse
-from kb.core.release import parse_version
+from kb.core.release import bounds_of, parse_version
 from kb.core.text import nearest
 from kb.knowledge.problems import Problem
 from kb.knowledge.source import KEY, Located, Path
@@ -98,6 +98,9 @@ class TableCompiler:
                 self.calls[name] = sorted(group["has"])
             for part in map(self._part, formats):
                 part["names"].append(made)
+            self.cold.setdefault(_wording(data), []).extend(
+                [data["library"], key, f"{name}.{key} {bounds_of(span)}", ""] for key, span in group["has"].items()
+            )
         filled = data.get("filled", {}).get("settings", [])
         for index, name in enumerate(filled):
             self._check_setting(located, ("filled", "settings", index), name, types)
@@ -111,8 +114,7 @@ class TableCompiler:
         groups = [(row["id"], row, [row.get("rule") or data.get("rule", "")]) for row in data.get("rows", ())]
         for name, group in data.get("values", {}).items():
             groups.append((name, group, [group.get("rule", "value-not-known"), "value-not-in-release"]))
-        worded = "argument-not-in-release" if data.get("calls") else "name-not-in-release"
-        groups += [(name, group, [worded]) for name, group in data.get("names", {}).items()]
+        groups += [(name, group, [_wording(data)]) for name, group in data.get("names", {}).items()]
         groups += [(name, group, ["template-of-another-family"]) for name, group in data.get("pairs", {}).items()]
         if "filled" in data:
             groups.append(("filled", data["filled"], ["setting-left-empty"]))
@@ -272,3 +274,8 @@ def _shown(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     return f"[{', '.join(map(_shown, value))}]" if isinstance(value, list) else str(value)
+
+
+def _wording(data: Mapping[str, Any]) -> str:
+    """The rule that words the names of a table."""
+    return "argument-not-in-release" if data.get("calls") else "name-not-in-release"

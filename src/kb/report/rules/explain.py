@@ -43,11 +43,11 @@ def explain(
         _title(rule, words, style),
         wrap(_message(rule, words, lookup), style.width, INDENT),
         _condition(rule, words, style, lookup, where),
-        _rows(rows, words, style),
         _section("explain.why", wrap(words.text(rule.why, _values(rule, lookup)), style.width, INDENT), words, style),
         _fixes(rule, words, style, lookup),
         _example(rule, "fires", "explain.bad", words, style),
         _example(rule, "silent", "explain.good", words, style),
+        _rows(rows, words, style),
         _sources(rule, sources, words, style),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
@@ -95,7 +95,7 @@ def _message(rule: Rule, words: Words, lookup: Lookup | None) -> str:
 
 def _condition(rule: Rule, words: Words, style: Style, lookup: Lookup | None, where: str | None) -> list[str]:
     if rule.when is None:
-        event = words("explain.on", event=words.named("event", rule.on or ""))
+        event = words("explain.on", event=words.described(rule.heard))
         return _section("explain.when", wrap(event, style.width, INDENT), words, style)
     source = rule.source or unparse(rule.when)
     lines = wrap(" ".join(source.split()), style.width, INDENT, INDENT * 2)
