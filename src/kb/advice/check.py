@@ -15,7 +15,7 @@ from kb.advice.release_by_names import NamesInReleases, depending
 from kb.advice.setup import setup_of
 from kb.advice.tables import BETWEEN, Tables
 from kb.advice.weights import Weights, worded
-from kb.core.catalog import Catalog, Rule
+from kb.core.catalog import Catalog, Entries, Rule
 from kb.core.document import EVERY_GPU, Event, Unit, locate, said_effective_batch
 from kb.core.expression import Unknown
 from kb.core.facts import Facts, FactType, settled
@@ -273,12 +273,11 @@ class Checker:
         if dialect is None or not self.catalog.dialects[dialect].defaults:
             return self.catalog.facts
         if dialect not in self._types_by_dialect:
-            defaults, moved = self.catalog.dialects[dialect].defaults, self.catalog.dialects[dialect].moved
-            facts = self.catalog.facts
-            own = {
-                name: facts[name]._replace(default=value, moved=moved.get(name, ())) for name, value in defaults.items()
-            }
-            self._types_by_dialect[dialect] = {**self.catalog.facts, **own}
+            of, facts = self.catalog.dialects[dialect], self.catalog.facts
+            moved = {name: of.moved.get(name, ()) for name in of.defaults}
+            own = {name: facts[name]._replace(default=of.defaults[name], moved=moved[name]) for name in moved}
+            merged = Entries({name: name for name in facts}, lambda name: own.get(name) or facts[name])
+            self._types_by_dialect[dialect] = merged
         return self._types_by_dialect[dialect]
 
     def _model_named(self, name: str | None) -> tuple[Model | None, ModelIdentity | None, UserError | None]:

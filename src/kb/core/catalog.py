@@ -186,5 +186,5 @@ class Catalog(NamedTuple):
     called: Mapping[str, str] = {}
     serving: Callable[[], Mapping[str, Any]] = dict  # inference engines by id, read when first needed
 
-    def fact_types(self) -> dict[str, str]:
-        return {name: fact.type for name, fact in self.facts.items()}
+    def fact_types(self) -> Mapping[str, str]:
+        return Entries({name: name for name in self.facts}, lambda name: self.facts[name].type)

@@ -14,6 +14,8 @@ from kb.knowledge.bundle import load_part, read_data
 from kb.knowledge.locations import Rules, located, shipped
 from kb.knowledge.problems import KnowledgeError
 
+WRITTEN = "written."  # before a setting's name: whether a config says it
+SETTING = 3  # where a fact's row says that a config can
 TABLE = "table-"  # what the name of a part begins with that holds the rows of one format
 
 NO_TEXT = Text("", "")
@@ -105,40 +107,42 @@ def names_of(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     return {name.casefold(): model for name, model in named}
 
 
-def _facts(rows: Mapping[str, list[Any]], meanings: Mapping[str, list[str]]) -> dict[str, FactType]:
-    facts: dict[str, FactType] = {}
-    for name, (kind, default, unit, setting, renamed, at, given, moved, model_types) in rows.items():
-        meaning = Text(*meanings[name]) if name in meanings else NO_TEXT
-        facts[name] = FactType(
-            name,
-            kind,
-            meaning,
-            unit,
-            default,
-            setting,
-            renamed,
-            tuple(at),
-            given,
-            _moved(moved) if moved else (),
-            tuple(model_types),
+def _facts(rows: Mapping[str, list[Any]], meanings: Mapping[str, list[str]]) -> Mapping[str, FactType]:
+    """The vocabulary; of each setting also whether it is written."""
+
+    def made(name: str) -> FactType:
+        of = name if name in rows else name.removeprefix(WRITTEN)
+        meaning = Text(*meanings[of]) if of in meanings else NO_TEXT
+        if of != name:
+            return FactType(name, "bool", meaning, at=(of,))
+        kind, default, unit, setting, renamed, at, given, moved, model_types = rows[name]
+        before = _moved(moved) if moved else ()
+        return FactType(
+            name, kind, meaning, unit, default, setting, renamed, tuple(at), given, before, tuple(model_types)
         )
-        if setting:
-            written = f"written.{name}"
-            facts[written] = FactType(written, "bool", meaning, at=(name,))
-    return facts
+
+    names: dict[str, str] = {}
+    for name, row in rows.items():
+        names[name] = name
+        if row[SETTING]:
+            names[WRITTEN + name] = WRITTEN + name
+    return Entries(names, made)
 
 
 def _moved(rows: Iterable[Mapping[str, Any]]) -> tuple[MovedDefault, ...]:
     return tuple(MovedDefault(row["library"], parse_version(row["below"]), row["value"]) for row in rows)
 
 
+_NOT_READ = tuple(Rule._field_defaults[name] for name in Rule._fields[Rule._fields.index("names") + 1 :])
+
+
 def rule_of(name: str, row: Sequence[Any], wording: Callable[[], Wording], cold: Mapping[str, Any] = {}) -> Rule:
     """A compiled rule: ``row`` is what linting needs of it, ``cold`` what a check does not, and may be empty."""
     version, since, severity, confidence, area, when, on, at, names = row
-    rule = Rule(name, version, since, severity, confidence, area, when, on, tuple(at), wording, NO_TEXT, names)
+    known = (name, version, since, severity, confidence, area, when, on, tuple(at), wording, NO_TEXT, names)
     if not cold:
-        return rule
-    return rule._replace(
+        return Rule._make(known + _NOT_READ)  # hundreds are: each field by its place
+    return Rule(*known)._replace(
         source=cold["source"],
         heard=Text(*cold["heard"]) if cold["heard"] else NO_TEXT,
         why=Text(*cold["why"]),

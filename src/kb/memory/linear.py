@@ -192,14 +192,16 @@ def match_targets(
     if "all-linear" in targets:  # no module of PEFT's; ms-swift puts the linear layers in its place
         raise UnknownTargetsError("all-linear among other target modules")
     missing = dict.fromkeys(targets)
+    endings = tuple("." + entry for entry in targets)  # of a path with a dot before it
     matched = []
     for module in modules(architecture):
         count = 0
         for path in module.paths():
-            hits = [entry for entry in targets if path == entry or path.endswith("." + entry)]
-            count += bool(hits)
-            for entry in hits:
-                missing.pop(entry, None)
+            if not f".{path}".endswith(endings):
+                continue
+            count += 1
+            for entry in [entry for entry in missing if f".{path}".endswith("." + entry)]:
+                del missing[entry]
         if count:
             matched.append(module._replace(number=count))
     return tuple(matched), tuple(missing)

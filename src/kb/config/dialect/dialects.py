@@ -114,17 +114,9 @@ class CompiledDialect:
         prefixes = [pattern[:-1] for pattern in dialect.ignore if pattern.endswith(".*")]
         self._ignored_prefixes = tuple(prefixes)
         self._ignored.update(prefix[:-1] for prefix in prefixes)
-        self._parents: dict[str, set[str]] | None = None
         whole = [(path, meant) for path, meant, _ in self.targets.groups if isinstance(meant, str)]
         self._groups = [(path.rstrip("*."), meant.removesuffix(".*")) for path, meant in whole]
         self._neighbours: dict[str, Neighbours] = {}
-
-    @property
-    def parents(self) -> Mapping[str, set[str]]:
-        """Every group that holds a known key → the names known in it."""
-        if self._parents is None:  # a file whose keys are all known never asks
-            self._parents = _parents_of(self.targets)
-        return self._parents
 
     def fact(self, name: str) -> FactType:
         """The vocabulary's entry for a setting."""
@@ -143,7 +135,7 @@ class CompiledDialect:
         """The names known in a group, to be asked about names that are not."""
         if parent not in self._neighbours:
             listed = {path.rpartition(".")[2] for path in self._known if path.rpartition(".")[0] == parent}
-            self._neighbours[parent] = Neighbours(self.parents[parent] | listed)
+            self._neighbours[parent] = Neighbours(self.targets.names_in(parent) | listed)
         return self._neighbours[parent]
 
     def ignores(self, path: str) -> bool:
@@ -171,20 +163,6 @@ def _names_others(node: Node, own: Sequence[str]) -> bool:
     names = [str(each.value) for each in listed if each.value not in (None, "")]
     below = tuple(each[:-1] for each in own if each.endswith(".*"))
     return any(not each.startswith(below) and each not in own for each in names)
-
-
-def _parents_of(paths: Iterable[str]) -> dict[str, set[str]]:
-    """Every group that holds a known key → the names known in it, groups among them. The top is the empty path."""
-    parents: dict[str, set[str]] = {}
-    for path in paths:
-        while path:
-            parent, _, name = path.rpartition(".")
-            siblings = parents.setdefault(parent, set())
-            if name in siblings:
-                break
-            siblings.add(name)
-            path = parent
-    return parents
 
 
 def flatten(node: Node, into: dict[str, Entry], prefix: str = "", path: tuple[str, ...] = ()) -> None:

@@ -75,7 +75,7 @@ class Extractor:
             if known is not None:
                 for target in known:
                     meant.setdefault(target.fact.name, []).append((target, entry))
-            elif path not in self._dialect.parents:
+            elif not targets.names_in(path):
                 beside.append((path, entry))
                 self._look_beside(path, entry, entries, part, source)
         self._entries = entries
@@ -180,9 +180,8 @@ class Extractor:
             part.events.append(
                 Event("dated-argument", source.between(entry[1].start, entry[1].end or entry[1].start), values)
             )
-        siblings = self._dialect.parents.get(parent)
         own = self._dialect.own_names_at_top and not parent
-        if siblings is None or own or self._unknown_left <= 0 or self._dialect.ignores(path):
+        if own or self._unknown_left <= 0 or self._dialect.ignores(path) or not self._dialect.targets.names_in(parent):
             return
         self._unknown_left -= 1
         key = entry[1]
@@ -208,7 +207,7 @@ class Extractor:
 
     def _holds_its_keys(self, node: Node, path: str) -> bool:
         """Whether most keys of a group are keys of the known one, where those are known."""
-        known, own = self._dialect.parents.get(path), node.entries()
+        known, own = self._dialect.targets.names_in(path), node.entries()
         return not known or 2 * sum(key in known for key in own) > len(own)
 
 

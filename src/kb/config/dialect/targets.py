@@ -4,7 +4,9 @@ A file has few of the keys that a format knows: each is worked out where it is a
 needs every one (a slip of a key, a setting to be written).
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice, takewhile
 from typing import Any
 
 from kb.core.catalog import Dialect
@@ -67,6 +69,8 @@ class Targets(Mapping[str, list[Target]]):
         self.groups = [(path, self._keys[path], rank) for path, rank in self._ranks.items() if _is_group(path)]
         self._aimed: dict[str, list[Target]] = {}
         self._paths: dict[str, None] = {}
+        self._names: dict[str, frozenset[str]] = {}
+        self._sorted: list[str] = []
 
     def __getitem__(self, path: str) -> list[Target]:
         found = self._aimed.get(path)
@@ -85,6 +89,41 @@ class Targets(Mapping[str, list[Target]]):
 
     def __len__(self) -> int:
         return len(self._spelt_out())
+
+    def names_in(self, parent: str) -> frozenset[str]:
+        """The names known in a group, groups among them; empty where it holds none. The top is the empty path.
+
+        Worked out for the groups that a file has: to spell out all paths of a format takes longer than reading a file.
+        """
+        if parent not in self._names:
+            below = f"{parent}." if parent else ""
+            names: set[str] = set()
+            for pattern, meant in self._keys.items():
+                if pattern.startswith(below) and not _is_group(pattern):
+                    name = pattern[len(below) :].partition(".")[0]
+                    if name not in names and any(self._is_setting(each) for each, _ in _each(meant)):
+                        names.add(name)
+            for pattern, meant, _ in self.groups:
+                start = pattern[:-1]
+                if start.startswith(below) or below.startswith(start):
+                    names.update(path[len(below) :].partition(".")[0] for path in self._of_group(start, meant, below))
+            self._names[parent] = frozenset(names)
+        return self._names[parent]
+
+    def _of_group(self, start: str, meant: Any, below: str) -> Iterator[str]:
+        """The paths of a group of the vocabulary that begin so; one where the whole group does."""
+        for name, _ in _each(meant):
+            settings = self._beginning_with(name[:-1] + below[len(start) :])
+            paths = (start + setting[len(name) - 1 :] for setting in settings)
+            found = (path for path in paths if path not in self._keys and not self._ignores(path))
+            yield from found if len(start) <= len(below) else islice(found, 1)
+
+    def _beginning_with(self, start: str) -> Iterator[str]:
+        """The settings whose names begin so."""
+        if not self._sorted:
+            self._sorted = sorted(self._facts)
+        names = islice(self._sorted, bisect_left(self._sorted, start), None)
+        return filter(self._is_setting, takewhile(lambda name: name.startswith(start), names))
 
     def _meant(self, path: str) -> Iterator[tuple[FactType, int, Mapping[str, Any]]]:
         """The settings of one path, each with its rank and how it is meant."""
