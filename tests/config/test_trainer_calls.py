@@ -107,3 +107,12 @@ def test_the_new_name_is_written_in_place_of_the_old_though_its_value_is_code(
     write(tmp_path, "0.20.0", FROM + ARGS + CALL)
     check("--fix", "--unsafe-fixes")
     assert (tmp_path / "train.py").read_text() == FROM + ARGS + CALL.replace("tokenizer=", "processing_class=")
+
+
+def test_a_rename_of_the_class_of_arguments_is_none_of_the_trainers(
+    tmp_path: Path, check: Callable[..., tuple[int, str]]
+) -> None:
+    write(tmp_path, "0.20.0", "from trl import SFTConfig, SFTTrainer\nargs = SFTConfig(output_dir='out')\n"
+          "trainer = SFTTrainer(model='gpt2', args=args, max_seq_length=512)\n")  # fmt: skip
+    said = check()[1]
+    assert "argument-not-in-release" in said and "trl-max-seq-length-renamed" not in said

@@ -58,7 +58,11 @@ def _defining(name: str, module: Module, names: Names, path: str, sources: Sourc
 
 
 def as_declared(part: Part, call: Call) -> Part:
-    """What a call says, where its class declares fields of its own: their names are no matter of the library's."""
+    """What a call says, where its class declares fields of its own: their names are no matter of the library's. Nor is
+    what a trainer is given a name of the class of arguments, of which the rules on names are.
+    """
+    if call.kind.group == TRAINER:
+        part.settings |= {name: each._replace(declared=True) for name, each in part.settings.items()}
     if call.declared:
         part.settings |= {
             name: each._replace(declared=True)
