@@ -71,7 +71,7 @@ class Setting(NamedTuple):
     alias: bool = False  # the value is a YAML alias, ``*name``: what it says is written elsewhere
     joined: str = ""  # the file that says it, where that is another one, which this config names
     own_name: bool = False  # the key is one that programs of their own have, no name of the format's
-    declared: bool = False  # the key is none of the class of arguments: a class of the project declares it, or a trainer
+    declared: bool = False  # the key is none of the class of arguments: a class of the project, or a trainer, has it
     by_default: bool = False  # a program's own default: a command line, a caller or the environment may say otherwise
 
     @property
