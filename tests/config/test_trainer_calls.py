@@ -36,7 +36,7 @@ def given(text: str) -> set[str]:
     ],
 )
 def test_what_the_librarys_trainer_is_given_is_a_key(text: str) -> None:
-    assert given(text) == {"DPOTrainer.args", "DPOTrainer.beta", "DPOTrainer.tokenizer"}
+    assert given(text) == {"DPOTrainer.beta", "DPOTrainer.tokenizer"}
 
 
 @pytest.mark.parametrize(
@@ -49,12 +49,43 @@ def test_what_the_librarys_trainer_is_given_is_a_key(text: str) -> None:
         FROM + f"try:\n    {CALL}except TypeError:\n    pass\n",
         FROM + f"if version.parse(trl.__version__) < version.parse('0.16'):\n    {CALL}",
         FROM + f"if 'tokenizer' in inspect.signature(DPOTrainer).parameters:\n    {CALL}",
+        FROM + f"NEW = version.parse(trl.__version__) >= version.parse('0.16')\nif NEW:\n    {CALL}",
+        FROM + f"if version.parse(trl.__version__) < version.parse('0.16'):\n    raise SystemExit\n{CALL}",
+        FROM + f"names = inspect.signature(DPOTrainer).parameters\nif 'beta' in names:\n    {CALL}",
+        FROM + f"with contextlib.suppress(TypeError):\n    {CALL}",
+        FROM + f"with pytest.raises(TypeError):\n    {CALL}",
+        FROM + f"match release:\n    case 1:\n        {CALL}",
+        FROM + f"if legacy:\n    {CALL}else:\n    trainer = DPOTrainer(model, args=args)\n",
+        FROM + "DPOTrainer = Compat\n" + CALL,
+        FROM + "DPOTrainer = taking_tokenizer(DPOTrainer)\n" + CALL,
+        FROM + "@wrapped\nclass DPOTrainer(DPOTrainer):\n    def __init__(self, **more): ...\n" + CALL,
+        FROM + "def DPOTrainer(**more): ...\n" + CALL,
+        FROM + f"def run(DPOTrainer):\n    {CALL}",
+        FROM + f"for DPOTrainer in classes:\n    {CALL}",
+        "import trl\ntrl.DPOTrainer = Own\n" + CALL.replace("DPOTrainer", "trl.DPOTrainer"),
+        FROM + f"with patch('trl.DPOTrainer', Own):\n    {CALL}",
         FROM + "trainer = DPOTrainer(model, **given)\n",
         FROM + "trainer = DPOTrainer(model, None, args)\n",
     ],
 )
 def test_another_class_or_a_program_that_is_prepared_is_left_alone(text: str) -> None:
     assert given(text) == set()
+
+
+def test_a_name_that_the_program_has_the_newer_one_of_too_is_its_own_matter() -> None:
+    newer = CALL.replace("tokenizer=", "processing_class=")
+    assert given(FROM + CALL + newer) == {"DPOTrainer.beta", "DPOTrainer.beta@2"}
+
+
+def test_a_module_of_the_project_may_change_the_class(tmp_path: Path, check: Callable[..., tuple[int, str]]) -> None:
+    write(tmp_path, "0.20.0", "import patches\n" + FROM + CALL)
+    (tmp_path / "patches.py").write_text("import trl\ntrl.DPOTrainer.__init__ = taking_any\n")
+    assert "argument-not-in-release" not in check()[1]
+
+
+def test_a_file_of_many_conditions_or_of_one_long_word_is_read_at_once() -> None:
+    assert given(FROM + "x = 1" + " + 1" * 1200 + "\n" + CALL)
+    assert not bears_marks(b"import transformers\nblob = '" + b"a" * 1_000_000 + b"'\n")
 
 
 def test_a_program_that_sets_up_no_run_is_read_for_its_call_alone() -> None:
@@ -99,6 +130,14 @@ def test_a_folder_tells_of_it_and_says_nothing_of_a_release_that_takes_it(
     assert "Use DPOConfig for that" in said
     write(tmp_path, "0.12.2", FROM + CALL)
     assert "train.py" not in check()[1]
+
+
+def test_the_new_name_is_written_in_every_call(tmp_path: Path, check: Callable[..., tuple[int, str]]) -> None:
+    write(tmp_path, "0.20.0", FROM + ARGS + CALL.replace("beta=own.beta, ", "") * 2)
+    assert check()[1].count("argument-not-in-release") == 2  # the finding, and where more is said of the rule
+    check("--fix", "--unsafe-fixes")
+    text = (tmp_path / "train.py").read_text()
+    assert text.count("processing_class=tokenizer") == 2 and "tokenizer=tokenizer" not in text
 
 
 def test_the_new_name_is_written_in_place_of_the_old_though_its_value_is_code(

@@ -6,11 +6,12 @@ as any other: by the facts, on the releases that the project allows.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 from kb.config.dialect.typos import Neighbours
 from kb.core.catalog import Catalog, Rule, RuleFix, Wording
-from kb.core.document import KEY, Setting, Unit
+from kb.core.document import KEY, Setting, Unit, nth_call
 from kb.core.expression import Lookup, Tree, Unknown, is_unknown
 from kb.core.facts import Facts, Ground, coerce
 from kb.core.finding import Finding
@@ -216,13 +217,13 @@ class Tables:
                 alike.setdefault(tuple(span.items()) if before else key, []).append(key)
         for keys in alike.values():
             span = group["has"][keys[0]]
-            names = tuple(KEY + before + key for key in keys)
+            names = tuple(name for key in keys for name in _of_all_calls(before + key, unit))
             instead = [span[way] for way in ("was", "now") if way in span]
             free = [new for new in instead if before + new not in unit.keys]
-            fixes = tuple(_renamed(names[0], new) for new in free)
+            fixes = tuple(_renamed(names, new) for new in free)
             message = _with_place(self._catalog.rules[worded].message) if "to" in span else None
             rule = self._made(worded, before + keys[0], _outside(group["library"], span), names, fixes, message)
-            written = ", ".join(_key(unit, name) for name in names)
+            written = ", ".join(dict.fromkeys(_key(unit, name) for name in names))
             values = {"key": written, "class": group["class"], "library": group["library"], "bounds": bounds_of(span)}
             yield Row(rule, {**values, **({"meant": (*instead, span.get("to"))[0]} if instead or "to" in span else {})})
 
@@ -388,9 +389,17 @@ def _with_place(message: Text) -> Text:
     return Text(f"{message.ko} {{meant}} 쪽에 적습니다.", f"{message.en} Use {{meant}} for that.")
 
 
-def _renamed(name: str, new: str) -> RuleFix:
+def _of_all_calls(key: str, unit: Unit) -> Iterator[str]:
+    """The keys of an argument in each call of a program that gives it; of a config the key alone."""
+    for number in count(1):
+        if nth_call(key, number) not in unit.keys:
+            return
+        yield KEY + nth_call(key, number)
+
+
+def _renamed(names: Iterable[str], new: str) -> RuleFix:
     title = Text(f"이름을 {new} 이름으로 바꿉니다.", f"Use the name {new}.")
-    return RuleFix(when=None, safety="unsafe", title=title, set={}, rename={name: new})
+    return RuleFix(when=None, safety="unsafe", title=title, set={}, rename=dict.fromkeys(names, new))
 
 
 def _fix(safety: Any, title: Text, fix: Mapping[str, Any]) -> RuleFix:

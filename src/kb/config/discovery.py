@@ -25,7 +25,7 @@ _GONE = (
     rb"|(?:PPO|ORPO|CPO)(?:Config|Trainer)|AutoModelFor(?:Causal|Seq2Seq)LMWithValueHead)\b"
 )
 # Calls of trainers (rules/tables/trl-arguments.yaml), and what is given to most that some release no longer takes.
-_TRAINER = rb"\w*Trainer[ \t]*\("
+_TRAINER = rb"Trainer[ \t]*\("
 _NO_LONGER_GIVEN = rb"\b(?:tokenizer|max_seq_length|dataset_text_field|beta|max_prompt_length)[ \t]*="
 _MOST_OF_CALL, _MOST_CALLS = 2000, 50
 _MOST_OF_LINE, _MOST_IN_BRACKETS = 1000, 4000  # bytes behind an import in which its names are looked for

@@ -94,6 +94,11 @@ KEY = "key."
 """What the name of a key begins with that is as the format itself writes it: ``key.sample_packing``."""
 
 
+def nth_call(key: str, number: int) -> str:
+    """The key of an argument, ``DPOTrainer.beta``, of a program's first or a later call."""
+    return key if number == 1 else f"{key}@{number}"
+
+
 class Unit(NamedTuple):
     """One thing to check: a file, a section of it, or one document of several.
 

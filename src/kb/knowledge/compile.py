@@ -93,21 +93,23 @@ def compile_files(files: Files, ids: Mapping[str, Collection[str]] | None = None
     )
     rules = {located.data["id"]: compiler.compile(located) for located in files["checks"]}
     problems += compiler.problems
+    classes = {name: row for located in files["dialects"] for name, row in located.data.get("classes", {}).items()}
     tables = TableCompiler(
         types=types,
         settings=[name for name, fact in vocabulary["facts"].items() if fact.get("setting")],
         values=values,
         rules={located.data["id"]: located.data.get("on") for located in files["checks"]},
         formats=[located.data["id"] for located in files["dialects"]],
+        classes=classes,
     )
     for located in files["tables"]:
         tables.compile(located)
     problems += tables.problems
     gpus = {located.data["id"]: gpu_row(located) for located in files["hardware"]}
     models = {located.data["id"]: _model(located, problems) for located in files["models"]}
-    dialects = {located.data["id"]: _dialect(located.data, vocabulary) for located in files["dialects"]}
     for name, judged in tables.calls.items():
-        dialects["python"][1]["classes"][name]["judged"] = judged
+        classes[name]["judged"] = judged
+    dialects = {located.data["id"]: _dialect(located.data, vocabulary) for located in files["dialects"]}
     guide = _guide(files, types, values, problems)
     problems += checked(files, types, sources, gpus)
     hot = {

@@ -24,6 +24,7 @@ class TableCompiler:
         values: the closed sets of the vocabulary.
         rules: the ids of all rules → the event that each hears.
         formats: the ids of all dialects.
+        classes: those that Python calls and whose names are known.
     """
 
     def __init__(
@@ -34,14 +35,16 @@ class TableCompiler:
         values: Mapping[str, Collection[str]],
         rules: Mapping[str, str | None],
         formats: Collection[str],
+        classes: Collection[str] = (),
     ) -> None:
         self._types, self._settings, self._values = types, settings, values
-        self._rules, self._formats = rules, formats
+        self._rules, self._formats, self._classes = rules, formats, classes
         self.problems: list[Problem] = []
         self.parts: dict[str, dict[str, Any]] = {}
         self.cold: dict[str, list[Any]] = {}
         self.examples: list[dict[str, Any]] = []
-        self.calls: dict[str, list[str]] = {}  # class → the arguments of its call that not every release takes
+        # class → the arguments of its call that not every release takes, each with its newer name
+        self.calls: dict[str, dict[str, str | None]] = {}
 
     @property
     def same(self) -> dict[str, str]:
@@ -95,7 +98,10 @@ class TableCompiler:
                 "calls": data.get("calls", False),
             }
             if made["calls"]:
-                self.calls[name] = sorted(group["has"])
+                if name in self._classes:
+                    self.calls[name] = {key: span.get("now") for key, span in group["has"].items()}
+                else:
+                    self._fail(located, ("names", name, KEY), f"{name!r} is no class of rules/dialects/python.yaml")
             for part in map(self._part, formats):
                 part["names"].append(made)
             self.cold.setdefault(_wording(data), []).extend(

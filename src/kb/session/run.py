@@ -101,7 +101,10 @@ def check_input(given: Input, checker: "FileChecker") -> FileResult | Unusable |
     raw = given.raw
     try:
         raw = read_bytes(given.path) if raw is None else raw
-        return checker.check(raw, given.path, given.kind)
+        result = checker.check(raw, given.path, given.kind)
+        if result.results and all(not unit.findings and unit.unit.sets_up_nothing for unit in result.results):
+            raise ConfigError("config.no-python-call" if given.path.endswith(".py") else "config.no-cell-call")
+        return result
     except UserError as error:
         fault = _fault_of(error, given.path)
         if given.named or fault.path != given.path or _is_config(given, raw, fault.key, checker):

@@ -160,6 +160,12 @@ class Names:
         """Every ``import`` that brings in something under a name."""
         return ((key, found) for key, found in self._found.imported.items() if key[1] == name)
 
+    def is_imported_alone(self, name: str) -> bool:
+        """Whether imports alone give a name its meaning, in every scope."""
+        bound = sum(len(found) for (_, each), found in self._found.bound.items() if each == name)
+        taken = any(each == name for _, each in self._found.arguments)
+        return bound == self._found.times_imported.get(name, 0) and not taken
+
     def every_import(self) -> Iterable[Imported]:
         """What the module imports, anywhere in it."""
         return self._found.imported.values()

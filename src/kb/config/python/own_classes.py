@@ -1,6 +1,7 @@
 """Classes of arguments by whose they are: a project's own, or the library's, and what that class never had."""
 
 import ast
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -15,6 +16,11 @@ from kb.config.python.syntax import Module, dotted_name
 
 TRAINER = "trainer"  # the group of what is given the arguments
 _TAKES_MORE = "unsloth"  # puts classes of its own in the place of TRL's, which take any name
+# A class put in the place of a library's, or its arguments changed: `transformers.Trainer = A`, `Trainer.__init__ = a`
+_PUTS = (
+    r"\.(?:[A-Z]\w{0,60})?(?:Trainer|Arguments|Config)[ \t]*=(?!=)|\.__init__[ \t]*=(?!=)"
+    r"|patch\([\"'](?:trl|transformers)\."
+)
 
 
 def as_based(call: Call, module: Module, names: Names, path: str, sources: Sources, table: CallTable) -> Call | None:
@@ -108,7 +114,9 @@ def is_librarys_own(written: str, names: Names, package: str, path: str, sources
     """Whether a name as it is called can be nothing but the library's class."""
     first, last = written.partition(".")[0], written.rpartition(".")[2]
     brought = [found for _, found in names.imports_of(first)]
-    if not brought or names.is_class(first) or names.is_changed_in_place(first) or names.stored & {"__init__"}:
+    if not brought or not names.is_imported_alone(first) or names.is_changed_in_place(first):
+        return False
+    if names.stored & {"__init__", last}:
         return False
     if any(each.level or each.module.partition(".")[0] != package for each in brought):
         return False
@@ -128,7 +136,7 @@ def _is_tried(call: Call, tree: ast.Module) -> bool:
 
 def takes_more(module: Module, names: Names, path: str, sources: Sources) -> bool:
     """Whether classes that take any name may stand in the place of the library's."""
-    return any(_TAKES_MORE in text for text in _texts(module, names, path, sources))
+    return any(_TAKES_MORE in text or re.search(_PUTS, text) for text in _texts(module, names, path, sources))
 
 
 def _texts(module: Module, names: Names, path: str, sources: Sources) -> Iterator[str]:

@@ -97,6 +97,7 @@ class Walked:
         self.functions: dict[str, tuple[ast.FunctionDef | ast.AsyncFunctionDef, Where]] = {}  # those outside classes
         self.arguments: dict[tuple[Scope, str], Argument] = {}
         self.imported: dict[tuple[Scope, str], Imported] = {}
+        self.times_imported: dict[str, int] = {}
         self.opened: dict[tuple[Scope, str], Binding] = {}  # `with open(…) as file`
         self.unpacked: dict[tuple[Scope, str], Binding] = {}  # `model_args, data_args = parser.parse_…()`
         self.tests: dict[int, tuple[ast.expr, Where]] = {}  # of each if, by the id of its node

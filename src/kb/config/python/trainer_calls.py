@@ -12,10 +12,12 @@ from kb.config.python.held import Sources
 from kb.config.python.names import Names
 from kb.config.python.own_classes import TRAINER, is_librarys_own, takes_more
 from kb.config.python.syntax import Module, dotted_name
-from kb.core.document import Setting, Unit
+from kb.core.document import Setting, Unit, nth_call
 from kb.core.record import NamedTuple
 
-_ASKS_RELEASE = ("version", "signature", "hasattr", "available")  # in what a program looks at before it gives a name
+_OF_RELEASES = ("version", "signature")  # in names by which a program looks which release it has
+_ASKS = (*_OF_RELEASES, "hasattr", "available")
+_JUDGED_IN = ("hf", "trl")  # formats whose tables have such arguments
 
 
 class TrainerArguments(NamedTuple):
@@ -36,27 +38,39 @@ def trainer_arguments(
 ) -> TrainerArguments:
     """What is given by name to the library's own trainers, each once; a class that is called is a key too.
 
-    Not of a call in a ``try``, or where the program asks which release it has: that one is prepared.
+    Not where the program may be prepared for several releases: a call in a ``try``, one of several calls that differ.
 
     Args:
         classes: called classes, each with its library and, of a trainer, the arguments that some release does not take.
     """
     called = [(call, name) for call in calls if (name := _trainer(call, names, path, sources, classes))]
-    if not called or takes_more(module, names, path, sources):
+    if not called or takes_more(module, names, path, sources) or _looks_at_release(module.tree):
         return TrainerArguments()
-    prepared = {id(node) for node in _prepared(module.tree, False)}
+    guarded = _guarded(module.tree)
     keys: dict[str, Setting] = {}
-    for call, name in called:
-        if id(call.node) in prepared:
-            continue
-        by_name = {keyword.arg for keyword in call.node.keywords}
-        for each in given[call.number].known:
-            if len(each.path) == 2 and each.path[1] in by_name:
-                entry = (each.path, each.key, each.value)
-                made = placed(each.value.plain(), entry, module.source, borrowed=False)
-                keys.setdefault(name, made)
-                keys.setdefault(f"{name}.{each.path[1]}", made)
-    return TrainerArguments(keys, any(f"{name}.{key}" in keys for _, name in called for key in classes[name]["judged"]))
+    for name in dict.fromkeys(name for _, name in called):
+        own = [call for call, each in called if each == name]
+        by_all = _given_by_all(classes[name], own, module.tree)
+        for number, call in enumerate(own, 1):
+            for each in given[call.number].known if id(call.node) not in guarded else ():
+                if len(each.path) == 2 and each.path[1] in by_all:
+                    entry = (each.path, each.key, each.value)
+                    made = placed(each.value.plain(), entry, module.source, borrowed=False)
+                    keys.setdefault(name, made)
+                    keys[nth_call(f"{name}.{each.path[1]}", number)] = made
+    return TrainerArguments(keys, len(keys) > len({name for _, name in called} & keys.keys()))
+
+
+def _given_by_all(row: Mapping[str, Any], calls: Sequence[Call], tree: ast.Module) -> set[str]:
+    """The arguments that some release does not take and that all calls of a class are given by name. Of one that the
+    program gives in one call and not in another, or whose newer name it has somewhere, it may choose itself.
+    """
+    given = set.intersection(*({keyword.arg or "" for keyword in call.node.keywords} for call in calls))
+    judged: Mapping[str, str | None] = row["judged"]
+    nodes = list(ast.walk(tree))
+    said = {node.arg for node in nodes if isinstance(node, ast.keyword)}
+    said |= {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return {key for key, newer in judged.items() if key in given and newer not in said}
 
 
 def _trainer(call: Call, names: Names, path: str, sources: Sources, classes: Mapping[str, Any]) -> str | None:
@@ -74,27 +88,58 @@ def _trainer(call: Call, names: Names, path: str, sources: Sources, classes: Map
     return name if "judged" in row and is_librarys_own(written, names, row["package"], path, sources) else None
 
 
-def _prepared(node: ast.AST, inside: bool) -> Iterator[ast.AST]:
-    """The calls that a program makes only where it has looked whether they can be made."""
-    if isinstance(node, ast.Call) and inside:
-        yield node
-    inside = inside or isinstance(node, ast.Try) or (isinstance(node, ast.If | ast.IfExp) and _asks(node.test))
-    for each in ast.iter_child_nodes(node):
-        yield from _prepared(each, inside)
+def _guarded(tree: ast.Module) -> set[int]:
+    """The calls that a program makes only where it has looked whether they can be made, or waits for them to fail."""
+    found: set[int] = set()
+    left: list[tuple[ast.AST, bool]] = [(tree, False)]
+    while left:
+        node, inside = left.pop()
+        if inside and isinstance(node, ast.Call):
+            found.add(id(node))
+        inside = inside or isinstance(node, ast.Try | ast.TryStar | ast.Match)
+        inside = inside or (isinstance(node, ast.With | ast.AsyncWith) and _waits_to_fail(node))
+        inside = inside or (isinstance(node, ast.If | ast.IfExp) and _has(node.test, _ASKS))
+        left += [(each, inside) for each in ast.iter_child_nodes(node)]
+    return found
 
 
-def _asks(test: ast.expr) -> bool:
-    """Whether a condition is about a release."""
-    found = (each for each in ast.walk(test) if isinstance(each, ast.Name | ast.Attribute))
-    words = [each.id if isinstance(each, ast.Name) else each.attr for each in found]
-    return any(asked in word.lower() for word in words for asked in _ASKS_RELEASE)
+def _waits_to_fail(node: ast.With | ast.AsyncWith) -> bool:
+    return any(_has(item.context_expr, ("suppress", "raises")) for item in node.items)
+
+
+def _looks_at_release(tree: ast.Module) -> bool:
+    """Whether a program chooses by a release, or by what a signature has: what it then gives is its own matter."""
+    nodes = list(ast.walk(tree))
+    told = {
+        target.id
+        for node in nodes
+        if isinstance(node, ast.Assign | ast.NamedExpr) and _has(node.value, _OF_RELEASES)
+        for target in (node.targets if isinstance(node, ast.Assign) else (node.target,))
+        if isinstance(target, ast.Name)
+    }
+    tests = [node.test for node in nodes if isinstance(node, ast.If | ast.IfExp | ast.While | ast.Assert)]
+    return any(_has(test, _OF_RELEASES) or not told.isdisjoint(_names_in(test)) for test in tests)
+
+
+def _has(expression: ast.expr, words: Sequence[str]) -> bool:
+    """Whether a name in an expression has one of the words in it."""
+    return any(word in name.lower() for name in _names_in(expression) for word in words)
+
+
+def _names_in(expression: ast.expr) -> Iterator[str]:
+    for each in ast.walk(expression):
+        if isinstance(each, ast.Name | ast.Attribute):
+            yield each.id if isinstance(each, ast.Name) else each.attr
 
 
 def with_arguments(units: Sequence[Unit], found: TrainerArguments, path: str, dialect: str) -> list[Unit]:
-    """The units of a module with what its calls give to trainers as keys of the first; of one that sets up no training,
-    a unit of these alone where a release does not take one.
+    """The units of a module with what its calls give to trainers as keys of the first training; of one that sets up
+    none, a unit of these alone.
     """
-    if not units:
-        return [of_few_words(path, dialect, {}, found.keys)] if found.judged else []
-    first, *others = units
-    return [first._replace(keys={**found.keys, **first.keys}), *others] if found.keys else list(units)
+    if not found.keys:
+        return list(units)
+    at = next((number for number, unit in enumerate(units) if unit.dialect in _JUDGED_IN), None)
+    if at is None:
+        return [*units, of_few_words(path, dialect, {}, found.keys)] if found.judged else list(units)
+    own = units[at]._replace(keys={**found.keys, **units[at].keys})
+    return [*units[:at], own, *units[at + 1 :]]

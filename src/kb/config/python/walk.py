@@ -120,6 +120,7 @@ class _Walk:
             names.takes_all |= alias.name == "*"
             bound = (alias.asname or alias.name).partition(".")[0]
             names.bind(scope, bound, Binding(None, at))
+            names.times_imported[bound] = names.times_imported.get(bound, 0) + 1
             if isinstance(node, ast.ImportFrom):
                 names.imported[scope, bound] = Imported(node.module or "", node.level, alias.name)
             elif alias.asname or "." not in alias.name:
