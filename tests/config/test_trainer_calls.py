@@ -30,6 +30,7 @@ def given(text: str) -> set[str]:
     [
         FROM + CALL,
         FROM + ARGS + CALL,
+        FROM + "load(**options)\n" + CALL,
         "import trl\n" + CALL.replace("DPOTrainer", "trl.DPOTrainer"),
         "from trl.trainer.dpo_trainer import DPOTrainer\ndef main():\n    " + CALL,
         FROM + "class OwnTrainer(DPOTrainer):\n    def log(self): ...\n" + CALL.replace("DPOTrainer", "OwnTrainer"),

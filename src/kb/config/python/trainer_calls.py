@@ -68,7 +68,7 @@ def _given_by_all(row: Mapping[str, Any], calls: Sequence[Call], tree: ast.Modul
     given = set.intersection(*({keyword.arg or "" for keyword in call.node.keywords} for call in calls))
     judged: Mapping[str, str | None] = row["judged"]
     nodes = list(ast.walk(tree))
-    said = {node.arg for node in nodes if isinstance(node, ast.keyword)}
+    said = {node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg}
     said |= {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     return {key for key, newer in judged.items() if key in given and newer not in said}
 
