@@ -288,6 +288,9 @@ def test_one_unknown_word_stays_unknown() -> None:
         ('FLAGS="--batch_size ${BATCH:-16}"\npython x.py $FLAGS', True),
         ("FLAGS=(--batch_size ${BATCH:-16})\npython x.py ${FLAGS[@]}", True),
         ("BATCH=16\npython x.py --batch_size ${BATCH:-8}", False),
+        ('NAME=${NAME:-a}\nFLAGS="--name $NAME --batch_size 16"\npython x.py $FLAGS', False),
+        ('BATCH=${BATCH:-16}\nFLAGS="--seed 3"\nFLAGS="$FLAGS --batch_size $BATCH"\npython x.py $FLAGS', True),
+        ('NAME=${NAME:-a}\nFLAGS="--name $NAME"\nFLAGS+=" --batch_size 16"\npython x.py $FLAGS', False),
         ("python x.py --batch_size 16 --name ${NAME:-a}", False),
     ],
 )

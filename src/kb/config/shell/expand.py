@@ -40,13 +40,13 @@ class Argument(NamedTuple):
 
 
 class _Literal(NamedTuple):
-    """A known value: its characters, each with its offset in the script; or the arguments of an array. ``by_default``
-    is as of :class:`Argument`."""
+    """A known value: its characters, each with its offset in the script; or the arguments of an array. ``defaults`` are
+    those of the offsets at which the environment may have another text."""
 
     text: str
     offsets: tuple[int, ...]
     items: tuple[Argument, ...] | None = None
-    by_default: bool = False
+    defaults: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -140,7 +140,7 @@ class Environment:
             return _Literal("", (), tuple(_share(argument) for argument in items))
         first = word.pieces[0]
         pieces = (Piece("literal", first.text[skip:], first.start + skip, first.quoted), *word.pieces[1:])
-        text, offsets, by_default = "", list[int](), False
+        text, offsets, defaults = "", list[int](), set[int]()
         for piece in pieces:
             part = self._lookup(piece)
             if part is not None and part.items is not None:
@@ -149,10 +149,10 @@ class Environment:
                 part = _Literal(UNTOLD_OPTIONS if _seems_options(piece) else UNTOLD, (piece.start,))
             text += part.text
             offsets += part.offsets
-            by_default |= part.by_default
+            defaults |= part.defaults
         several = any(character.isspace() for character in text)
         known = several or _UNTOLD.search(text) is None
-        return _Literal(text, tuple(offsets), by_default=by_default) if known else None
+        return _Literal(text, tuple(offsets), defaults=frozenset(defaults)) if known else None
 
     def _lookup(self, piece: Piece) -> _Literal | None:
         """The value of one piece. ``${NAME:-default}`` of a name that the script never sets is its default."""
@@ -167,7 +167,7 @@ class Environment:
             return value if value is None or (value.items is None) == (piece.kind == "variable") else None
         if piece.default is None:
             return None
-        return _Literal(piece.default, (piece.start,) * len(piece.default), by_default=True)
+        return _Literal(piece.default, (piece.start,) * len(piece.default), defaults=frozenset((piece.start,)))
 
     def _reckoned(self, piece: Piece) -> _Literal | None:
         """The value of ``$((…))``, where the script's own variables give it; one that it never sets may be anything."""
@@ -208,7 +208,7 @@ class Environment:
                 named = _NAMED.match(text)
                 return (Argument(None, word.start, word.end, begins=named[0] if named else ""),)
             text += part.text
-            by_default |= part.by_default
+            by_default |= bool(part.defaults)
         return (Argument(text, word.start, word.end, from_variable=True, by_default=by_default),)
 
 
@@ -232,8 +232,8 @@ def _join(before: _Literal | None, added: _Literal) -> _Literal | None:
         return None
     if before.items is not None and added.items is not None:
         return _Literal("", (), before.items + added.items)
-    by_default = before.by_default or added.by_default
-    return _Literal(before.text + added.text, before.offsets + added.offsets, by_default=by_default)
+    defaults = before.defaults | added.defaults
+    return _Literal(before.text + added.text, before.offsets + added.offsets, defaults=defaults)
 
 
 def _share(argument: Argument) -> Argument:
@@ -249,7 +249,7 @@ def _split(value: _Literal) -> tuple[Argument, ...]:
             value.offsets[match.end() - 1] + 1,
             shared=True,
             options=UNTOLD_OPTIONS in match[0],
-            by_default=value.by_default,
+            by_default=not value.defaults.isdisjoint(value.offsets[match.start() : match.end()]),
         )
         for match in re.finditer(r"\S+", value.text)
     )
