@@ -430,3 +430,10 @@ def test_what_rests_on_a_variables_default_is_likely_and_says_which(tmp_path: Pa
     large = "meta-llama/Llama-3.1-8B --bf16 --do_train --output_dir ${OUT:-out}"
     assert told(f"{large} {size} 8", "training-peak-exceeds-gpu")[1] == ""
     assert told(f"{large} {size} ${{SIZE:-8}}", "training-peak-exceeds-gpu")[1] == "per_device_train_batch_size"
+    evaluated = f"{large} {size} 8 --per_device_eval_batch_size ${{ROWS:-2}}"
+    assert told(evaluated, "training-peak-exceeds-gpu")[1] == ""
+    assert told(f"{evaluated} --do_eval", "training-peak-exceeds-gpu")[1] == ""
+    assert told(f"{evaluated} --do_eval ${{EVAL:-True}} {size} ${{SIZE:-8}}", "training-peak-exceeds-gpu")[1] == (
+        "per_device_train_batch_size"
+    )
+    assert told(f"{evaluated} --do_eval", "evaluation-peak-exceeds-gpu")[1] == "per_device_eval_batch_size"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from kb.advice.facts import SERVERS, Known, UnitFacts
-from kb.advice.grounds import PROCESSES, of_gpu
+from kb.advice.grounds import PROCESSES, concerning
 from kb.advice.left_to_program import left_to_program
 from kb.advice.memory_facts import PredictedFacts
 from kb.advice.models import ModelIndex, with_head
@@ -169,15 +169,16 @@ class Checker:
     def _verdict_rests_on(self, prepared: UnitFacts) -> tuple[Assumption, ...]:
         """The assumptions that would each turn the verdict, where it is a bad one."""
         report = prepared.predicted.report
-        status = report.verdict.status if report is not None else ""
-        if report is None or status not in (*OVER, "tight"):
+        if report is None or (status := report.verdict.status) not in (*OVER, "tight"):
             return ()
         alike = OVER if status == "likely_oom" else (status,)  # what is only likely otherwise is not sure
 
         def holds(setup: TrainingSetup) -> bool:
             return prepared.supposing(setup).predicted.status in alike
 
-        return turned_by(prepared.setup, of_gpu(report.assumed), holds, over=status in OVER)
+        phase = report.verdict.phase if status in OVER else status  # what is tight, an evaluation may put over
+        rested = concerning((f"memory.{phase}.",), report.assumed, prepared.unit)
+        return turned_by(prepared.setup, rested, holds, over=status in OVER)
 
     def hear(self, events: Iterable[Event]) -> list[Finding]:
         """The findings of events that no unit holds: a file that cannot be read, a suppression comment."""

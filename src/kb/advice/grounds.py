@@ -75,9 +75,34 @@ _WITHOUT_MEMORY = frozenset(f"training.{name}" for name in (
 ))  # fmt: skip
 
 
-def defaults_of_memory(unit: Unit) -> tuple[Assumption, ...]:
+# What no prediction of training reads: how large an evaluation is, and whether there is one.
+_SIZES_OF_EVALUATION = frozenset((
+    "training.per_device_eval_batch_size", "training.per_gpu_eval_batch_size", "training.eval_accumulation_steps",
+    "training.generation_num_beams", "training.prediction_loss_only", "data.eval_samples",
+))  # fmt: skip
+_ASKS_FOR_EVALUATION = frozenset((
+    "training.do_eval", "training.do_predict", "training.eval_strategy", "training.evaluation_strategy",
+    "training.eval_on_start", "training.eval_delay", "inference.batch_size", "inference.num_beams",
+))  # fmt: skip
+OWN_DEFAULTS, OF_TRAINING = "run.own_defaults", "memory.train."
+
+
+def defaults_of_memory(unit: Unit, *, evaluates: bool) -> tuple[Assumption, ...]:
     """As :func:`own_defaults`, of all that a prediction may rest on."""
-    return own_defaults(unit, unit.settings if unit.script is None else unit.settings.keys() - _WITHOUT_MEMORY)
+    return _defaults_but(unit, frozenset() if evaluates else _SIZES_OF_EVALUATION)
+
+
+def _defaults_but(unit: Unit, without: frozenset[str]) -> tuple[Assumption, ...]:
+    names = unit.settings.keys() - without
+    return own_defaults(unit, names if unit.script is None else names - _WITHOUT_MEMORY)
+
+
+def _of_training(unit: Unit, assumed: tuple[Assumption, ...]) -> tuple[Assumption, ...]:
+    """The assumptions with those of a program's own defaults that training rests on."""
+    if not any(each.name == OWN_DEFAULTS for each in assumed):
+        return assumed
+    rest = (each for each in assumed if each.name != OWN_DEFAULTS)
+    return (*rest, *_defaults_but(unit, _SIZES_OF_EVALUATION | _ASKS_FOR_EVALUATION))
 
 
 def own_defaults(unit: Unit, names: Iterable[str]) -> tuple[Assumption, ...]:
@@ -91,7 +116,7 @@ def own_defaults(unit: Unit, names: Iterable[str]) -> tuple[Assumption, ...]:
     keys = sorted({key for each in found if each.path and (key := str(each.path[-1]).lstrip("-"))[:1].islower()})
     more = "" if len(keys) <= MOST_NAMED else " …"
     reason = "program_default" if unit.script is None else "variable_default"
-    return (Assumption("run.own_defaults", ", ".join(keys[:MOST_NAMED]) + more, reason),) if keys else ()
+    return (Assumption(OWN_DEFAULTS, ", ".join(keys[:MOST_NAMED]) + more, reason),) if keys else ()
 
 
 def matter(assumed: tuple[Assumption, ...]) -> tuple[Assumption, ...]:
@@ -207,14 +232,12 @@ def as_severe(severity: Severity, certainty: Certainty, because: tuple[Because, 
 OF_HOST = ("memory.host.", "fit.workers")  # predicted facts in which the data loader has a part
 
 
-def concerning(names: tuple[str, ...], assumed: tuple[Assumption, ...]) -> tuple[Assumption, ...]:
+def concerning(names: tuple[str, ...], assumed: tuple[Assumption, ...], unit: Unit) -> tuple[Assumption, ...]:
     """The assumptions that predicted facts of these names can rest on."""
     inside = all(name.startswith(OF_SERVER_INSIDE) for name in names)
     if inside:
         return tuple(each for each in assumed if each.name in STARTS_INSIDE)
-    return assumed if any(name.startswith(OF_HOST) for name in names) else of_gpu(assumed)
-
-
-def of_gpu(assumed: tuple[Assumption, ...]) -> tuple[Assumption, ...]:
-    """The assumptions without those that concern host memory alone."""
-    return tuple(each for each in assumed if each.reason != "host_alone")
+    if any(name.startswith(OF_HOST) for name in names):
+        return assumed
+    of_gpu = tuple(each for each in assumed if each.reason != "host_alone")
+    return _of_training(unit, of_gpu) if all(name.startswith(OF_TRAINING) for name in names) else of_gpu

@@ -150,7 +150,7 @@ def setup_of(
     )
     setup = with_preparation(setup, read, unit, str(trainer or ""), versions)
     setup = with_pictures(with_fused_head(setup, read, unit, model, versions), read, unit, model)
-    read.assumed += defaults_of_memory(unit)
+    read.assumed += defaults_of_memory(unit, evaluates=setup.do_eval or setup.do_predict)
     assume_whole_experts(read, model, transformers)
     beyond = unmodelled(read, trains=trained)
     _leave_to_host(read)

@@ -193,7 +193,8 @@ class Weights:
                 return self._holds(finding, rule, prepared, setup)
 
             over = any(_is_out_of_memory(each) for each in finding.because)
-            turning = turned_by(prepared.setup, concerning(predicted, prepared.assumed), holds, over=over)
+            rested = concerning(predicted, prepared.assumed, prepared.unit)
+            turning = turned_by(prepared.setup, rested, holds, over=over)
         others = [each for each in finding.because if not each.name.startswith(PREDICTED)]
         named = {each.name for each in others if each.origin == "assumed"}
         if {"batch.effective", "gpu.count", "run.steps"} & named:
