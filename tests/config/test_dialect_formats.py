@@ -144,8 +144,16 @@ def test_axolotl_runs_that_kb_has_no_form_for_are_not_predicted():
 @pytest.mark.parametrize("name", ["overrides_of_model_config", "model_config"])
 def test_axolotl_of_other_dimensions_than_its_base_model_is_not_that_model(name: str):
     assert result_of(f"{AXOLOTL}{name}: {{rope_theta: 10000.0}}\n").setup.model_name is not None
-    result = result_of(f"{AXOLOTL}{name}: {{hidden_size: 1024, num_hidden_layers: 4}}\n")
-    assert (result.setup.model_name, result.prediction) == (None, None)
+    for keys in ("hidden_size: 1024, num_hidden_layers: 4", "rope_theta: 10000.0, n_layer: 4", "text_config: {n: 64}"):
+        result = result_of(f"{AXOLOTL}{name}: {{{keys}}}\n")
+        assert (result.setup.model_name, result.prediction) == (None, None)
+
+
+def test_axolotl_with_the_config_of_another_model_is_not_its_base_model():
+    (line,) = (line for line in AXOLOTL.splitlines() if line.startswith("base_model:"))
+    base = line.partition(": ")[2]
+    assert result_of(f"{AXOLOTL}base_model_config: {base}\n").setup.model_name == base
+    assert result_of(f"{AXOLOTL}base_model_config: other/model\n").setup.model_name is None
 
 
 def test_axolotl_runs_that_learn_from_preferences_are_predicted_with_two_answers_a_sample():

@@ -121,7 +121,7 @@ class Extractor:
         for target, entry in candidates:
             node = self._resolved(entry[2])
             read = translated(target, node)
-            if read is SAYS_NOTHING:
+            if read is SAYS_NOTHING or (target.same and self._is_that_of(target.same, node)):
                 continue
             silent = False
             if read is None:
@@ -152,6 +152,11 @@ class Extractor:
             return False
         alike = (each for _, _, each in self._entries.values() if each.kind == SCALAR and each.value == node.value)
         return sum(1 for _ in alike) >= PLACEHOLDERS
+
+    def _is_that_of(self, path: str, node: Node) -> bool:
+        """Whether a key has this value too."""
+        other = self._entries.get(path)
+        return other is not None and SCALAR == other[2].kind == node.kind and other[2].value == node.value
 
     def _resolved(self, node: Node) -> Node:
         """The value itself of one that is written ``${path}``, where the format has such and the document the path."""

@@ -25,14 +25,14 @@ _SPELT = {"true": "True", "false": "False"}  # YAML writes its booleans either w
 class Target:
     """A setting that a key means; of the keys of one setting the one with the lowest ``rank`` counts.
 
-    ``values`` translates what is written; what is in ``skip`` says nothing of the setting, and where ``skip`` is None
-    nothing does but what is translated; for what is in ``unknown`` (None: all that is not translated) no value of the
-    setting is right. ``patterns`` translate a text that is not listed. ``split`` parts a text into a list, ``items``
-    translates the parts, and what ``adds`` is put together with the setting's other keys that add. A ``plain`` one
-    takes the setting's own values: a fix may write it.
+    ``values`` translates what is written; what is in ``skip``, or is the value of the key ``same`` too, says nothing of
+    the setting, and where ``skip`` is None nothing does but what is translated; for what is in ``unknown`` (None: all
+    that is not translated) no value of the setting is right. ``patterns`` translate a text that is not listed.
+    ``split`` parts a text into a list, ``items`` translates the parts, and what ``adds`` is put together with the
+    setting's other keys that add. A ``plain`` one takes the setting's own values: a fix may write it.
     """
 
-    __slots__ = ("adds", "fact", "items", "patterns", "plain", "rank", "skip", "split", "unknown", "values")
+    __slots__ = ("adds", "fact", "items", "patterns", "plain", "rank", "same", "skip", "split", "unknown", "values")
 
     def __init__(self, fact: FactType, rank: int, values: Values, how: Mapping[str, Any] = {}) -> None:
         self.fact, self.rank, self.values = fact, rank, values
@@ -40,13 +40,13 @@ class Target:
         self.plain = how.keys() <= _PLAIN
         if self.plain:  # most are: the whole vocabulary may be spelt out
             self.skip, self.unknown = _NOTHING, _NOTHING
-            self.split, self.items, self.adds = "", _NO_VALUES, False
+            self.same, self.split, self.items, self.adds = "", "", _NO_VALUES, False
             return
         skip = how.get("skip", ())
         self.skip = None if skip == "others" else frozenset(_both_spellings(skip))
         unknown = how.get("unknown", ())
         self.unknown = None if unknown == "others" else frozenset(_both_spellings(unknown))
-        self.split = how.get("split", "")
+        self.same, self.split = how.get("same", ""), how.get("split", "")
         self.items = how.get("items", _NO_VALUES)
         self.adds = how.get("adds", False)
 

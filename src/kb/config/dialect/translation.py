@@ -5,7 +5,7 @@ from typing import Any
 
 from kb.config.dialect.dialects import Entries
 from kb.config.dialect.targets import ANY, Target
-from kb.config.text.nodes import SCALAR, SEQUENCE, Node
+from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
 from kb.core.document import NO_SUCH_RUN
 from kb.core.expression import Unknown
 
@@ -28,7 +28,7 @@ def translated(target: Target, node: Node) -> Any:
     matched = _matched(target, node) if target.patterns else None
     if matched is not None:
         return matched
-    if target.skip is not None and written in target.skip:
+    if target.skip is not None and (written in target.skip or _holds_only(node, target.skip)):
         return SAYS_NOTHING
     empty = node.kind == SCALAR and node.scalar() is None
     if not empty and (target.unknown is None or written in target.unknown):
@@ -42,6 +42,11 @@ def translated(target: Target, node: Node) -> Any:
     if target.items and node.kind == SEQUENCE:
         return _parts(target, [str(item.value) for item in node.value if item.kind == SCALAR])
     return AS_WRITTEN
+
+
+def _holds_only(node: Node, names: frozenset[str]) -> bool:
+    """Whether a group has no other keys than these."""
+    return bool(names) and node.kind == MAPPING and names.issuperset(node.entries())
 
 
 def _matched(target: Target, node: Node) -> Any:
