@@ -281,6 +281,48 @@ def test_a_base_is_what_it_is_imported_from(tmp_path: Path, args: str, brought: 
     assert told_of(tmp_path / "project", files, "x.py") & WRONG == (WRONG if told else set())
 
 
+HAS = "@dataclass\nclass SFTConfig:\n    fp16: bool\n    bf16: bool\n"
+TRLS = "from trl import SFTConfig\n"
+
+
+@pytest.mark.parametrize(
+    ("package", "head", "told"),
+    [
+        ("from .own import *\nfrom .lib import SFTConfig as MySFT\n", "from pkg import MySFT as SFTConfig", True),
+        ("from trl import *\n" + HAS.replace("SFTConfig", "Args"), "from pkg import Args as SFTConfig", False),
+        (HAS, "import pkg", False),
+        ("", "import pkg.own as pkg", False),
+        ("from . import own as args\n", "from pkg import own as pkg", False),
+        (TRLS, "import pkg", True),
+        (TRLS + "from .own import *\n", "from pkg import SFTConfig", False),
+        ("from .own import *\n" + TRLS, "from pkg import SFTConfig", True),
+        (TRLS + "from .closed import *\n", "from pkg import SFTConfig", True),
+        ("from .closed import *\nfrom .lib import *\n", "from pkg import SFTConfig", True),
+        ("from .listed import *\nfrom .own import *\n", "from pkg import SFTConfig", False),
+        ("from .counted import *\n", "from pkg import SFTConfig", False),
+        ("def __getattr__(name):\n    return load(name)\n", "from pkg import SFTConfig", False),
+        ("def SFTConfig(**values):\n    return values\n", "from pkg import SFTConfig", False),
+        (TRLS + "def SFTConfig(**values):\n    return values\n", "from pkg import SFTConfig", False),
+        ("import trl\nSFTConfig = trl.SFTConfig\n", "from pkg import SFTConfig", True),
+        ("try:\n    from trl import SFTConfig\nexcept ImportError:\n    SFTConfig = dict\n", "from pkg import *", True),
+        ("", "from trl import SFTConfig\nfrom pkg.own import *", False),
+        ("", "def SFTConfig(**values):\n    return values", False),
+        ("", "from trl import *", True),
+    ],
+)
+def test_a_name_is_what_the_project_binds_last(tmp_path: Path, package: str, head: str, told: bool):
+    files = {
+        "pkg/__init__.py": package,
+        "pkg/own.py": HAS,
+        "pkg/lib.py": TRLS,
+        "pkg/closed.py": '__all__ = ["other"]\n' + HAS,
+        "pkg/listed.py": '__all__ = ["other"]\n' + TRLS,
+        "pkg/counted.py": "__all__ = [name for name in NAMES]\n" + TRLS,
+        "x.py": f"{head}\n\nargs = {'pkg.' if head.endswith('pkg') else ''}SFTConfig(fp16=True, bf16=True)\n",
+    }
+    assert ("fp16-and-bf16-both" in told_of(tmp_path / "project", files, "x.py")) is told
+
+
 def test_a_line_of_a_docstring_declares_no_field():
     own = 'class SFTConfig(TrainingArguments):\n    """Own.\n    learning_rate: it\n    """\n    max_steps: int = 1\n'
     (unit,) = READER.read(FROM + own + "args = SFTConfig('out', learning_rate=0.0, max_steps=2)\n", "train.py")

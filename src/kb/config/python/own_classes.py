@@ -9,7 +9,7 @@ from kb.config.dialect.settings import Part
 from kb.config.dialect.targets import Target
 from kb.config.python.calls import Call, CallTable
 from kb.config.python.held import Sources
-from kb.config.python.lineage import LIBRARIES, Lineage, may_define
+from kb.config.python.lineage import Lineage, imports_of, of_library, reached
 from kb.config.python.names import Names
 from kb.config.python.places import Imported
 from kb.config.python.syntax import Module, dotted_name
@@ -29,13 +29,14 @@ def as_based(call: Call, module: Module, names: Names, path: str, sources: Sourc
     A trainer of the project's own trains as the one of TRL's does that it is built on.
     """
     trains = call.kind.group == TRAINER and not call.kind.sets
-    if not (trains or call.kind.dialect) or call.home is not None or not isinstance(call.node.func, ast.Name):
+    written = dotted_name(call.node.func)
+    if not (trains or call.kind.dialect) or call.home is not None or not written:
         return call
-    texts = _defining(call.name, module, names, path, sources)
+    texts = _defining(written, module, names, path, sources)
     if not texts:
         return call
-    lines = [Lineage(where, sources, table) for where, _ in texts]
-    kind, *others = (line.kind_of(call.name, *each) for line, each in zip(lines, texts, strict=True))
+    lines = [Lineage(where, sources, table) for _, where, _ in texts]
+    kind, *others = (line.kind_of(*each, called_here=each[1] == path) for line, each in zip(lines, texts, strict=True))
     if any(other != kind for other in others):
         kind = None
     if trains:
@@ -46,21 +47,25 @@ def as_based(call: Call, module: Module, names: Names, path: str, sources: Sourc
     return call._replace(kind=kind, declared=frozenset().union(*(line.fields for line in lines)))
 
 
-def _defining(name: str, module: Module, names: Names, path: str, sources: Sources) -> list[tuple[str, str]]:
-    """The paths and texts of the project's that define what a module has a class from; none where it may be from
-    elsewhere.
+def _defining(written: str, module: Module, names: Names, path: str, sources: Sources) -> list[tuple[str, str, str]]:
+    """What a module has a class from: the name there, the path and the text of each of the project's modules; none
+    where it may be from elsewhere.
     """
-    if names.is_class(name):
-        texts = [(path, module.text)]
-    else:
-        imports = [found for _, found in names.imports_of(name)]
-        if any(not found.level and found.module.partition(".")[0] in LIBRARIES for found in imports):
-            return []  # a copy of the library is the library
-        brought = [sources.module(path, found) for found in imports]
-        texts = [found for found in brought if found is not None]
-        if len(texts) < len(brought):
-            return []
-    return texts if all(may_define(name, text) for _, text in texts) else []
+    first, dotted, _ = written.partition(".")
+    imports = [found for _, found in names.imports_of(first)]
+    here = [(written, path, module.text)]
+    if dotted and not imports and names.binds(first):
+        imports = imports_of(first, module.text)  # `import project.args`
+    elif not dotted and (names.is_class(first) or any(names.imports_of("*"))):
+        return here
+    elif not dotted and not imports and names.binds(first):
+        return here  # a function, or another name for a class
+    if any(of_library(found) for found in imports):
+        return []
+    brought = [reached(written, found) for found in imports]
+    found = [(each.name or first, sources.module(path, each)) for each in brought]
+    texts = [(name, *where) for name, where in found if where is not None]
+    return texts if len(texts) == len(brought) else []
 
 
 def as_declared(part: Part, call: Call) -> Part:
