@@ -2,6 +2,7 @@
 
 import re
 from html import unescape
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from effort import few
 from kb.commands import COMMANDS
 from kb.core.expression import FUNCTIONS
 from kb.core.grammar import SIGNS
+from kb.guide import pages
 from kb.guide.api_reference import api_reference, described
 from kb.guide.command_reference import command_reference
 from kb.guide.grammar_page import EXAMPLES, grammar_tables
@@ -162,3 +164,27 @@ def test_names_of_several_words_are_known_to_the_search() -> None:
     assert phrases(["OOM", "GPU  utilization low", "gpu utilization low", "a " * 9]) == ["gpu utilization low"]
     names = other_names("trouble", load_library("en").entry("remedies", "serving-length-over-cache"), "en")
     assert "vllm" in names and "stored in KV cache" in names  # the program, and what its log says
+
+
+def test_a_page_that_a_build_leaves_out_is_written_where_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build of some pages takes nothing away from one of all, beside it or before it."""
+    names = ("gpus/a.md", "gpus/b.md")
+    made = [(name, pages.Page(name, "rules/hardware/a.yaml", lambda: "whole", [])) for name in names]
+    monkeypatch.setattr(pages, "generated_pages", lambda *asked: iter(made))
+    monkeypatch.setattr(pages, "all_fits", lambda *asked: None)
+    monkeypatch.setattr(pages, "rules_that_open", lambda *asked: frozenset())
+    docs = tmp_path / "docs"
+
+    def whole() -> list[bool]:
+        return [(docs / "en" / name).read_text("utf-8").endswith("whole") for name in names]
+
+    monkeypatch.setenv("KB_SITE_LEFT_OUT", "/gpus/a.md\n")
+    assert pages.write_pages(str(docs), "en") == 2
+    assert whole() == [False, True]
+    monkeypatch.setenv("KB_SITE_LEFT_OUT", "")
+    assert pages.write_pages(str(docs), "en") == 1
+    monkeypatch.setenv("KB_SITE_LEFT_OUT", "/gpus/a.md\n/gpus/b.md\n")
+    assert pages.write_pages(str(docs), "en") == 0
+    assert whole() == [True, True]

@@ -65,7 +65,8 @@ def write_pages(
     docs: str, language: str, say: Callable[[str], None] = lambda line: None, *, preview: bool = False
 ) -> int:
     """Write every generated page of a language below ``docs``/``language``; pages of entries that are gone are removed.
-    Of one that the build leaves out (``KB_SITE_LEFT_OUT``) the head alone: links may lead to it.
+    One that the build leaves out (``KB_SITE_LEFT_OUT``) stays as it is; where there is none, the head alone is written:
+    links may lead to it.
 
     Returns:
         How many files changed.
@@ -76,15 +77,16 @@ def write_pages(
     left_out = frozenset(os.environ.get("KB_SITE_LEFT_OUT", "").splitlines())
     changed = 0
     for path, page in pages.items():
+        file, leaves_out = os.path.join(docs, language, path), f"/{path}" in left_out
+        if leaves_out and os.path.exists(file):
+            continue
         front = FRONT.format(
             title=_quoted(page.title),
             made_from=page.made_from,
             boost=importance(path.removesuffix(".md"), page.area),
             also=json.dumps(page.also, ensure_ascii=False),
         )
-        changed += write_if_changed(
-            os.path.join(docs, language, path), front if f"/{path}" in left_out else front + page.markdown()
-        )
+        changed += write_if_changed(file, front if leaves_out else front + page.markdown())
     changed += _remove_stale(os.path.join(docs, language), pages)
     say(f"{language}: {changed} generated pages changed")
     return changed
