@@ -155,6 +155,12 @@ def twice(project: Path) -> Path:
         ("run.sh", "cd two\ncd -\n{}", set()),
         ("run.sh", "cd $THERE\n{}", set()),
         ("run.sh", "cd $HOME/project\n{below}", {"two"}),
+        ("run.sh", "pushd one; ls; popd; {}", set()),
+        ("run.sh", "cd gone; {}", set()),
+        ("run.sh", "prep() {{ cd one; }}\n{}", set()),
+        ("run.sh", "for d in one two; do (cd two && {}); done", {"two"}),
+        ("run.sh", "cd /workspace/two\n{}", {"two"}),
+        ("run.sh", "cd one\n{below}", {"two"}),
     ],
 )
 def test_a_script_starts_what_lies_beside_it_not_what_has_the_same_name(

@@ -74,33 +74,79 @@ def test_a_script_names_a_config_from_its_own_folder_too(project: Path) -> None:
     assert "learning-rate-zero" not in rules_told(checker())
 
 
+ALL = {"", "one", "two"}
+RUN = "python train.py recipes/sft.yaml --learning_rate 1e-5"
+
+
 @pytest.mark.parametrize(
     ("script", "command", "set_there"),
     [
-        ("one/run.sh", "{}", {"one"}),
-        ("one/jobs/run.sh", "cd ..\n{}", {"one"}),
-        ("run.sh", "cd one && {}", {"one"}),
-        ("run.sh", "(cd two && ls); cd one\n{}", {"one"}),
-        ("run.sh", 'cd "$(dirname "${{BASH_SOURCE[0]}}")"/one\n{}', {"one"}),
-        ("run.sh", "cd $ROOT/one\n{}", {"one"}),
-        ("run.sh", "cd $ROOT\n{}", {"one", "two"}),  # either may be meant
-        ("run.sh", "{}", {"one", "two"}),
+        ("one/run.sh", RUN, {"one"}),
+        ("one/jobs/run.sh", f"cd ..\n{RUN}", {"one"}),
+        ("run.sh", f"cd one && {RUN}", {"one"}),
+        ("run.sh", f"cd one || exit 1\n{RUN}", {"one"}),
+        ("run.sh", f"(cd two && ls); cd one\n{RUN}", {"one"}),
+        ("run.sh", f'cd "$(dirname "${{BASH_SOURCE[0]}}")"/one\n{RUN}', {"one"}),
+        ("run.sh", f"cd $ROOT/one\n{RUN}", {"one"}),
+        ("run.sh", f"cd ~/one\n{RUN}", {"one"}),
+        ("run.sh", f"cd /workspace/one\n{RUN}", {"one"}),
+        ("run.sh", f"cd $ROOT\n{RUN}", ALL),  # each may be meant
+        ("run.sh", f"cd -P one\n{RUN}", ALL),
+        ("run.sh", f"cd -- one\n{RUN}", ALL),
+        ("run.sh", f"cd gone\n{RUN}", ALL),
+        ("run.sh", RUN, {""}),
+        ("run.sh", f"cd $SLURM_SUBMIT_DIR\n{RUN}", {""}),
+        ("run.sh", f"if [ -n $X ]; then cd $SLURM_SUBMIT_DIR; fi\n{RUN}", {""}),
+        ("run.sh", f'HERE="$(cd "$(dirname "$0")/one" && pwd)"\n{RUN}', {""}),
+        ("run.sh", f"pushd one > /dev/null; ls; popd\n{RUN}", {""}),
+        ("run.sh", f"pushd one > /dev/null 2>&1\n{RUN}", {"one"}),
+        ("run.sh", f"cd one; cd -\n{RUN}", ALL),
+        ("run.sh", f"prep() {{\n  cd one\n}}\n{RUN}", ALL),
+        ("run.sh", f"run() {{\n  {RUN}\n}}\ncd one\nrun", ALL),
+        ("run.sh", f"cat > x <<'EOF'\ncd one\nEOF\n{RUN}", {""}),
+        ("run.sh", f"bash <<EOF\ncd one\n{RUN}\nEOF", ALL),
+        ("run.sh", f"(\ncd one\n)\n{RUN}", {""}),
+        ("run.sh", f"(\ncd one\n{RUN}\n)", {"one"}),
+        ("run.sh", f"echo 'now; cd one'\n{RUN}", ALL),
+        ("run.sh", f"echo it is '#' and; cd one\n{RUN}", {"one"}),
+        ("run.sh", f"# it's here: cd two\ncd one\n{RUN}", {"one"}),
+        ("run.sh", f'bash -c "cd one && {RUN}"', ALL),
+        ("run.sh", f"cd one &\n{RUN}", ALL),
+        ("run.sh", f"cd one && ls &\n{RUN}", ALL),
+        ("run.sh", f"ls one && cd one && {RUN}", {"one"}),
+        ("run.sh", f"ls one && cd one\n{RUN}", ALL),
+        ("run.sh", f"cd one || cd two\n{RUN}", ALL),
+        ("run.sh", f"if ls two; then\n  cd one\nelse\n  cd two\nfi\n{RUN}", ALL),
+        ("run.sh", f"for d in one two; do cd $d; {RUN}; cd ..; done", ALL),
+        ("run.sh", f"for d in one two; do\n  {RUN}\n  cd one\ndone", ALL),
+        ("run.sh", f"for lr in 1 2; do\n  (cd one && {RUN})\ndone", {"one"}),
+        ("run.sh", f"case $1 in\n  a) cd one ;;\n  b) cd two ;;\nesac\n{RUN}", ALL),
+        ("run.sh", f"cd one\nif true; then\n{RUN}", ALL),  # not understood
+        ("Makefile", f"first:\n\tcd one && ls\n\t{RUN}\n", {""}),
+        ("Makefile", f"first:\n\t@cd one && \\\n\t  {RUN}\n", {"one"}),
+        ("Makefile", f"first:\n\tfor d in one two; do cd $$d; {RUN}; cd ..; done\n", ALL),
+        ("Makefile", f".ONESHELL:\nfirst:\n\tcd one\n\t{RUN}\n", ALL),
     ],
 )
 def test_of_configs_of_one_name_a_command_sets_the_one_that_it_names(
     project: Path, script: str, command: str, set_there: set[str]
 ) -> None:
-    for folder in ("one", "two"):
-        (project / folder / "recipes").mkdir(parents=True)
+    for folder in ALL:
+        (project / folder / "recipes").mkdir(parents=True, exist_ok=True)
         (project / folder / "recipes" / "sft.yaml").write_text(CONFIG)
     (project / script).parent.mkdir(exist_ok=True)
-    (project / script).write_text(command.format("python train.py recipes/sft.yaml --learning_rate 1e-5") + "\n")
-    told = {
-        folder
-        for folder in ("one", "two")
-        if "learning-rate-zero" in rules_told(checker(), f"{folder}/recipes/sft.yaml")
-    }
-    assert told == {"one", "two"} - set_there
+    (project / script).write_text(f"{command}\n")
+    found = StartedConfigs(lambda path: str(project))
+    given = {folder for folder in ALL if found.set_by_commands(str(project / folder / "recipes" / "sft.yaml"))}
+    assert given == set_there
+
+
+def test_what_lies_elsewhere_is_told(project: Path) -> None:
+    (project / "one" / "recipes").mkdir(parents=True)
+    (project / "one" / "recipes" / "dpo.yaml").write_text(CONFIG)
+    (project / "run.sh").write_text("cd one\npython train.py recipes/dpo.yaml --learning_rate 1e-5\n")
+    assert "learning-rate-zero" in rules_told(checker())
+    assert "learning-rate-zero" not in rules_told(checker(), "one/recipes/dpo.yaml")
 
 
 def test_a_script_that_changes_is_seen(project: Path) -> None:

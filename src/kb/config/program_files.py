@@ -4,7 +4,7 @@ a script's command means. Never run."""
 import os
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -21,23 +21,22 @@ from kb.config.programs import (
     written_out,
 )
 from kb.config.releases.files import within
+from kb.config.script_folders import ANY, end_of, folders_of, names_from
 from kb.config.text.parsing import parse
+from kb.core.finding import Span
 from kb.core.record import NamedTuple
 
 if TYPE_CHECKING:
     from kb.config.python.places import Imported
 
 MAX_BYTES = 1 << 20  # of one module, of one script, of one file of data
-MAX_CHANGES, MAX_BRACKET = 200, 1 << 12  # of the folder in one script; of the text in one bracket
 MAX_FOLDERS = 8  # how far above a program a path may begin: runs are started from a folder above it
 _DATA = (".yaml", ".yml", ".json", ".toml")
-_APART = r"[\s\"'=:,;()<>`]+"  # of a line's words: with them taken apart no pattern runs over a long one
+_WORD = r"[^\s\"'=:,;()<>`]+"  # of a line: with its words taken apart no pattern runs over a long one
 _FLAG = r"(?<![\w-])--([A-Za-z][\w-]*)(?:=|[ \t]+(?!-))?([^\s\"']*)"
 # What starts a run; of a module or a script what stands before it is the launcher's.
 _PROGRAM = r"^.*?(?:\S\.py(?![\w.])|\s-m\s+[\w.]+)|^.*?(?<![\w/.-])(?:trl|axolotl|llamafactory-cli|swift|tune)\s"
 _ENDS = r"&&|\|\||[;|]|(?<=\s)#.*"
-_TO_FOLDER = r"(?:^|&&|\|\||[;({]|\bthen\b|\bdo\b)[ \t]*(?:cd|pushd)[ \t]+([^\n;&|]*)"
-_ITS_OWN = r"\$\(\s*dirname\s+(?:--\s+)?\"?\$(?:0|\{?BASH_SOURCE[^}\s\"]*\}?)\"?\s*\)"
 
 Lookup = Callable[[str, str], str | None]
 
@@ -146,21 +145,28 @@ class StartedFiles:
         self._top = top
         self._found: dict[tuple[str, str], str | None] = {}
         self._below: dict[str, Callable[[str], list[str]]] = {}
+        self._folders: dict[str, tuple[str, Callable[[int], str]]] = {}
 
     def meant(self, script: str, named: str) -> str | None:
         """The file that a command in ``script`` names: beside it or in a folder above. A command may be run in another
-        folder; then it is the one file of the project that has this name. None where there are several, or none."""
+        folder; then it is the one file of the project that has this name, as of :func:`script_folders.names_from`. None
+        where there are several, or none."""
         top, folder = self._top(script), os.path.dirname(os.path.abspath(script))
         if top is None:
             return None
         if (folder, named) not in self._found:
-            self._found[folder, named] = upward(folder, top, named) or self._only_one(top, written_out(named))
+            end = end_of(named)
+            beside = upward(folder, top, named) if end is None else None
+            self._found[folder, named] = beside or self._only_one(top, end or written_out(named))
         return self._found[folder, named]
 
-    @staticmethod
-    def gone_to(before: str) -> str:
-        """The folder that the part of a script has gone to which stands before a command."""
-        return folders_gone_to(before)(len(before))
+    def names(self, script: str, text: str, place: Span, named: str) -> list[str]:
+        """What a command at a place of a script may mean by a name, the surest first."""
+        known = self._folders.get(script)
+        if known is None or known[0] != text:
+            known = self._folders[script] = text, folders_of(script, text)
+        folder = known[1](place.start)
+        return names_from(folder if folder == known[1](max(place.start, place.end - 1)) else ANY, named)
 
     def _only_one(self, top: str, end: str) -> str | None:
         if top not in self._below:
@@ -211,21 +217,24 @@ class StartedConfigs:
 
 
 class _Start(NamedTuple):
-    """A config as a command in a script names it, from the folders that the script goes to before; the command's flags,
-    None of what starts no run."""
+    """A config as a command in a script names it, with what it may mean by that, the surest first, and the command's
+    flags, None of what starts no run."""
 
     script: str
-    named: str
-    gone_to: str
+    names: list[str]
     flags: dict[str, str] | None
 
     def may_name(self, path: str, top: str) -> bool:
         """Whether it is the config at ``path``, or, where no file of that name lies there, may be."""
-        folder = os.path.dirname(self.script)
-        meant = upward(folder, top, os.path.join(self.gone_to, self.named)) or upward(folder, top, self.named)
-        if meant is not None:
-            return os.path.realpath(meant) == os.path.realpath(path)
-        return path.replace(os.sep, "/").endswith(f"/{written_out(self.named)}")
+        folder, whole = os.path.dirname(self.script), path.replace(os.sep, "/")
+        for name in self.names:
+            end = end_of(name)
+            if end is not None and whole.endswith(f"/{end}"):
+                return True
+            meant = upward(folder, top, name if end is None else end) if name != self.names[-1] else None
+            if meant is not None:
+                return os.path.realpath(meant) == os.path.realpath(path)
+        return False
 
 
 def _commands(top: str) -> dict[str, list[_Start]]:
@@ -237,56 +246,25 @@ def _commands(top: str) -> dict[str, list[_Start]]:
             continue
         looked += len(raw)
         text = re.sub(r"\\\r?\n", lambda joined: " " * len(joined[0]), raw.decode("utf-8", "replace"))
-        gone_to, at = folders_gone_to(text), 0
+        folder, at = folders_of(path, text), 0
         for line in text.splitlines(keepends=True):
             begin, at = at, at + len(line)
-            for command in () if line.lstrip().startswith("#") else re.split(_ENDS, line):
-                begin += len(command)
-                for word in re.split(_APART, command):
-                    if word.endswith(_DATA):
-                        start = _Start(path, word, gone_to(begin), _flags(command))
-                        found.setdefault(os.path.basename(word), []).append(start)
+            for start, command in () if line.lstrip().startswith("#") else _pieces(line):
+                words = [word for word in re.finditer(_WORD, command) if word[0].endswith(_DATA)]
+                flags = _flags(command) if words else None
+                for word in words:
+                    names = names_from(folder(begin + start + word.start()), word[0])
+                    found.setdefault(os.path.basename(word[0]), []).append(_Start(path, names, flags))
     return found
 
 
-def folders_gone_to(text: str) -> Callable[[int], str]:
-    """The folder that a script has gone to before a place in it, as far as it is written out, from the one that the
-    script is started in: ``cd project && python train.py``. Empty where it goes to none, or one that is not told."""
-    changes: list[tuple[int, int, str]] = []
-    for found in islice(re.finditer(_TO_FOLDER, text, re.M), MAX_CHANGES):
-        line = text.rfind("\n", 0, found.start()) + 1
-        within = "(" in text[line : found.start() + 1]
-        changes.append((found.end(), _closed(text, found.start(1)) if within else len(text), found[1]))
-
-    def before(place: int) -> str:
-        folder = ""
-        for at, until, target in changes:
-            if at <= place <= until:
-                folder = _gone(folder, target)
-        return folder
-
-    return before
-
-
-def _closed(text: str, start: int) -> int:
-    """Where the bracket closes that is open at a place."""
-    open_ones = 1
-    for at in range(start, min(len(text), start + MAX_BRACKET)):
-        open_ones += (text[at] == "(") - (text[at] == ")")
-        if not open_ones:
-            return at
-    return len(text)
-
-
-def _gone(folder: str, target: str) -> str:
-    """The folder after ``cd`` to a target: of one that a variable stands for what is written behind it."""
-    target, own = re.subn(_ITS_OWN, ".", target.split(" #")[0].strip())
-    target = re.sub(r"[\"' ]|\)$", "", target)
-    if target in ("", "-", "~"):
-        return ""
-    if own or target.startswith("/") or "$" in target or "`" in target:
-        return written_out(f"{target}/.").removesuffix(".").strip("/")
-    return os.path.normpath(os.path.join(folder, target))
+def _pieces(line: str) -> Iterator[tuple[int, str]]:
+    """The commands of a line, each with where it starts."""
+    at = 0
+    for end in re.finditer(_ENDS, line):
+        yield at, line[at : end.start()]
+        at = end.end()
+    yield at, line[at:]
 
 
 def _flags(command: str) -> dict[str, str] | None:

@@ -55,10 +55,10 @@ class Commands:
             return []
         whole = os.path.abspath(path).replace(os.sep, "/")
 
-        def means(script: str, named: Any, before: str) -> bool:
+        def means(script: str, named: Any, text: str, unit: Unit) -> bool:
             if not isinstance(named, str) or not named or not whole.endswith(f"/{written_out(named)}"):
                 return False
-            return programs.means(script, named, path, before)
+            return programs.means(script, named, path, text, unit)
 
         name = os.path.basename(path)
         program = name if name.endswith(".py") else ""  # no command starts a config: one reading is of use for all
@@ -66,8 +66,8 @@ class Commands:
             unit
             for script, text in programs.scripts_naming(path)
             for unit in self._starting(script, text, program)
-            if means(script, unit.program, text[: unit.span.start])
-            or (RUN_CONFIG in unit.settings and means(script, unit.settings[RUN_CONFIG].value, text[: unit.span.start]))
+            if means(script, unit.program, text, unit)
+            or (RUN_CONFIG in unit.settings and means(script, unit.settings[RUN_CONFIG].value, text, unit))
         ]
 
     def _starting(self, script: str, text: str, program: str) -> tuple[Unit, ...]:

@@ -227,11 +227,11 @@ class ProjectPrograms:
             return []
         return found
 
-    def means(self, script: str, named: str, path: str, before: str = "") -> bool:
-        """Whether a command in a script of the project, behind this text of it, means the file at a path by a name."""
-        folder = self._meant_files().gone_to(before)
+    def means(self, script: str, named: str, path: str, text: str, unit: Unit) -> bool:
+        """Whether a command in a script of the project, which has this text, means the file at a path by a name."""
         try:
-            found = self._meant(script, os.path.join(folder, named)) or self._meant(script, named)
+            names = self._meant_files().names(script, text, unit.span, named)
+            found = next(filter(None, (self._meant(script, each) for each in names)), None)
         except (OSError, ValueError):  # the working folder is gone, or the name is none
             return False
         return found is not None and os.path.realpath(found) == os.path.realpath(path)
