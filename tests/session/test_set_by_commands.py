@@ -1,12 +1,14 @@
 """What every command that starts a run with a config sets itself is nothing that the config decides."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from catalog_sample import load_catalog
 from kb.advice.question import Question
-from kb.config.program_files import StartedConfigs
+from kb.config import program_files
+from kb.config.program_files import StartedConfigs, StartedFiles
 from kb.session.around import Checking
 from kb.session.file import FileChecker
 from kb.session.file_result import FileResult
@@ -168,3 +170,27 @@ def test_a_path_in_no_project_and_scripts_that_cannot_be_read_say_nothing(tmp_pa
     assert StartedConfigs(lambda path: None).set_by_commands(str(tmp_path / "dpo.yaml")) == {}
     found = StartedConfigs(lambda path: str(tmp_path)).set_by_commands(str(tmp_path / "dpo.yaml"))
     assert found == {"learning_rate": "1"}
+
+
+def test_of_an_address_or_a_file_of_another_computer_nothing_is_looked_up(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    isfile = os.path.isfile
+    monkeypatch.setattr("os.path.isfile", lambda path: asked.append(str(path)) or isfile(path))
+    names = ("https://host/x/dpo.yaml", "//host/x/dpo.yaml", r"\\host\x\dpo.yaml", "//host/x/train.py")
+    (project / "run.sh").write_text("".join(f"python train.py {name} --learning_rate 1e-5\n" for name in names))
+    assert "learning-rate-zero" in rules_told(checker())
+    started = StartedFiles(lambda path: str(project))
+    assert [started.meant(str(project / "run.sh"), name) for name in names[1:]] == [None] * 3
+    assert not [path for path in asked if "host" in path]
+
+
+def test_a_command_that_names_a_config_often_is_read_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    flags = program_files._flags
+    monkeypatch.setattr(program_files, "_flags", lambda command: read.append(command) or flags(command))
+    (project / "run.sh").write_text("python train.py --learning_rate 1 " + "recipes/dpo.yaml " * 1000 + "\n")
+    found = StartedConfigs(lambda path: str(project))
+    assert found.set_by_commands(str(project / "recipes" / "dpo.yaml")) == {"learning_rate": "1"}
+    assert len(read) == 1

@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from kb.config.python.places import Imported
 
 MAX_BYTES = 1 << 20  # of one module, of one script, of one file of data
+MAX_CONFIGS = 32  # that one command names
 MAX_FOLDERS = 8  # how far above a program a path may begin: runs are started from a folder above it
 _DATA = (".yaml", ".yml", ".json", ".toml")
 _WORD = r"[^\s\"'=:,;()<>`]+"  # of a line: with its words taken apart no pattern runs over a long one
+_OF_A_HOST = ("//", "\\\\")  # of an address, or a file that another computer would be asked for
 _FLAG = r"(?<![\w-])--([A-Za-z][\w-]*)(?:=|[ \t]+(?!-))?([^\s\"']*)"
 # What starts a run; of a module or a script what stands before it is the launcher's.
 _PROGRAM = r"^.*?(?:\S\.py(?![\w.])|\s-m\s+[\w.]+)|^.*?(?<![\w/.-])(?:trl|axolotl|llamafactory-cli|swift|tune)\s"
@@ -152,7 +154,7 @@ class StartedFiles:
         folder; then it is the one file of the project that has this name, as of :func:`script_folders.names_from`. None
         where there are several, or none."""
         top, folder = self._top(script), os.path.dirname(os.path.abspath(script))
-        if top is None:
+        if top is None or named.startswith(_OF_A_HOST):
             return None
         if (folder, named) not in self._found:
             end = end_of(named)
@@ -250,11 +252,12 @@ def _commands(top: str) -> dict[str, list[_Start]]:
         for line in text.splitlines(keepends=True):
             begin, at = at, at + len(line)
             for start, command in () if line.lstrip().startswith("#") else _pieces(line):
-                words = [word for word in re.finditer(_WORD, command) if word[0].endswith(_DATA)]
+                words = {word[0]: word for word in re.finditer(_WORD, command) if word[0].endswith(_DATA)}
                 flags = _flags(command) if words else None
-                for word in words:
-                    names = names_from(folder(begin + start + word.start()), word[0])
-                    found.setdefault(os.path.basename(word[0]), []).append(_Start(path, names, flags))
+                for word in islice(words.values(), MAX_CONFIGS):
+                    if not word[0].startswith(_OF_A_HOST):
+                        names = names_from(folder(begin + start + word.start()), word[0])
+                        found.setdefault(os.path.basename(word[0]), []).append(_Start(path, names, flags))
     return found
 
 
