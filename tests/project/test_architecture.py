@@ -178,7 +178,7 @@ def test_checking_a_config_starts_without_heavy_packages() -> None:
 
 # --- sizes: what is longer than the limits is named here, each with its reason --------------------------------------
 LONGEST_FUNCTION, MOST_PARAMETERS = 60, 10
-LONGEST_MODULE, SHORTEST_MODULE = 300, 40
+LONGEST_MODULE, SHORTEST_MODULE = 500, 40
 MOST_LATE_IMPORTS = 80  # of kb, in functions
 MOST_PATTERNS = 12  # of kb's, compiled by a plain check of one file
 # Of kb's modules, by the model that the file names: at first, once its predictions are kept, and of a file that is as
@@ -196,7 +196,7 @@ MANY_PARAMETERS = {
     "kb.torch_runs.simulation.quantized.gemm_4bit": "bitsandbytes' own signature",
     "kb.torch_runs.probe.rows.campaign_yaml": "what a file of rows says of itself, a key each",
 }
-LONG_MODULES = {"kb.advice.tables": "tables are opened, matched and worded with one cache"}
+LONG_MODULES: dict[str, str] = {}
 SHORT_MODULES = {
     "kb.guide.site_words": "the site's words stand below all of its pages",
     "kb.knowledge.problems": "every module of the room raises it",
