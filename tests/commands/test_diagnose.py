@@ -19,7 +19,7 @@ from kb.advice.diagnosis import Diagnosis, diagnose
 from kb.advice.log_scan import BLOCK, WINDOW, LogLine, contexts_of, evidence_of
 from kb.commands.diagnose import main
 from kb.config.files import ConfigError
-from kb.config.log.text import log_lines as read_log
+from kb.config.log import log_lines as read_log
 from kb.core.facts import Facts
 from kb.knowledge import load_catalog, load_guide
 from rules_copy import copy_of_rules

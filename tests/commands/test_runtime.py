@@ -12,7 +12,7 @@ from catalog_sample import load_guide
 from kb.advice.pipelines import differing_claims, erratum_at, pipeline_of
 from kb.advice.runtime import Minutes, RunTime, Stage, TrainingTime, compare, known_batches, run_time, with_samples
 from kb.advice.speed_log import MAX_BARS, MAX_READINGS, pace, read_speed
-from kb.config.log.pieces import pieces
+from kb.config.log import pieces
 from kb.core.text import Text, UserError
 from warm_runs import run_module
 
@@ -306,7 +306,7 @@ def test_line_numbers_count_line_feeds_only() -> None:
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1 << 16])
 def test_pieces_do_not_depend_on_how_the_file_is_cut(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kb.config.log.pieces.CHUNK", size)
+    monkeypatch.setattr("kb.config.log.CHUNK", size)
     assert list(pieces(io.BytesIO("가나\r\n다\r라\n".encode()))) == [(1, "가나"), (2, "다"), (2, "라")]
 
 

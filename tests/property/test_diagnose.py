@@ -15,8 +15,7 @@ from kb.advice.diagnosis import Diagnosis, diagnose
 from kb.advice.log_lines import clean, is_quoted, message_start
 from kb.advice.log_scan import LogLine
 from kb.config.files import ConfigError
-from kb.config.log.pieces import pieces
-from kb.config.log.text import read_lines
+from kb.config.log import pieces, read_lines
 from kb.report.diagnosis_report import diagnosis_json
 from report_sample import words
 from yaml_file import read_yaml

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from effort import examples
 from kb.config.files import ConfigError
 from kb.config.hydra.composing import compose
-from kb.config.sweep.sweep import combinations, read_sweep
+from kb.config.sweep import combinations, read_sweep
 from kb.config.text.parsing import parse
 from kb.session.seen import read_below
 

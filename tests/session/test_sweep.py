@@ -7,7 +7,7 @@ import pytest
 
 from catalog_sample import load_catalog
 from kb.advice.question import Question
-from kb.config.sweep.sweep import Sweep, combinations, read_sweep
+from kb.config.sweep import Sweep, combinations, read_sweep
 from kb.config.text.parsing import parse
 from kb.core.result import UnitResult
 from kb.session.file import FileChecker

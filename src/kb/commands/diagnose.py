@@ -9,7 +9,7 @@ from kb.advice.diagnosis import diagnose
 from kb.advice.question import NamedMachine
 from kb.commands.options import MACHINE, Options, question_of
 from kb.config.files import ConfigError
-from kb.config.log.text import log_lines
+from kb.config.log import log_lines
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
 from kb.core.record import NamedTuple

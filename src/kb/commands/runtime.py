@@ -13,7 +13,7 @@ from kb.advice.runtime import Minutes, Stage, TrainingTime, compare, known_batch
 from kb.advice.speed_log import pace, read_speed
 from kb.commands.options import Options
 from kb.config.files import is_device
-from kb.config.log.pieces import pieces
+from kb.config.log import pieces
 from kb.core.text import Text, UserError, nearest
 from kb.knowledge import load_guide
 from kb.report.json_parts import head, to_json

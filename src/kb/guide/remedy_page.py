@@ -9,7 +9,7 @@ from typing import Any
 
 from kb.advice.diagnosis import diagnose
 from kb.advice.question import Question
-from kb.config.log.text import read_lines
+from kb.config.log import read_lines
 from kb.core.document import Unit
 from kb.core.expression import Tree
 from kb.guide.library import Library, load_library

@@ -10,7 +10,7 @@ from typing import Any
 
 from kb.advice.diagnosis import diagnose as find_causes
 from kb.advice.question import Question
-from kb.config.log.text import read_lines
+from kb.config.log import read_lines
 from kb.core.catalog import Catalog
 from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide

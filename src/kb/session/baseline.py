@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from kb.config.baseline import Fingerprint, compare, count, fingerprint, prune, read_baseline, write_baseline
 from kb.config.files import ConfigError, NotAFileError, read_at_most
-from kb.config.notebook.places import CellPlaces
+from kb.config.notebook.cells import CellPlaces
 from kb.core.document import Unit
 from kb.core.finding import Finding
 from kb.core.result import CheckResult

@@ -4,10 +4,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kb.config.hydra.composing import compose, looks_composed
-from kb.config.hydra.defaults import arranged, defaults_of
-from kb.config.hydra.tree import HydraError, read_file
-from kb.config.hydra.virtual import moved_edit
+from kb.config.hydra.composing import arranged, compose, looks_composed, moved_edit
+from kb.config.hydra.tree import HydraError, defaults_of, read_file
 from kb.config.text.encoding import decode
 from kb.core.document import Setting, Unit
 from kb.core.finding import Finding, Span
@@ -17,8 +15,7 @@ from kb.session.file_result import FileResult
 from kb.session.seen import group_path, read_below
 
 if TYPE_CHECKING:
-    from kb.config.hydra.composing import Composed
-    from kb.config.hydra.virtual import VirtualText
+    from kb.config.hydra.composing import Composed, VirtualText
     from kb.session.file import FileChecker
     from kb.session.file_result import FileResult
 

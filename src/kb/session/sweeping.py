@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kb.config.files import ConfigError
 from kb.config.reader import ConfigReader
-from kb.config.sweep.sweep import Parameter, Sweep, combinations, read_sweep
+from kb.config.sweep import Parameter, Sweep, combinations, read_sweep
 from kb.config.text.encoding import decode
 from kb.config.text.parsing import Parsed, parse
 from kb.core.document import Event, Unit

@@ -10,7 +10,7 @@ from typing import Any
 from kb.advice.watching import Watch
 from kb.commands.monitor.columns import COLUMNS, BadCell, snapshot_from_json, snapshot_of, state_of, time_of
 from kb.commands.monitor.outputs import Outputs
-from kb.config.log.text import log_lines
+from kb.config.log import log_lines
 from kb.core.snapshot import GpuState, Snapshot
 from kb.core.text import UserError
 from kb.machine.gpu_csv import GpuLine, read_gpu_csv

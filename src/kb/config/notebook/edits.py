@@ -82,9 +82,6 @@ def _string_around(at: int, text: str) -> tuple[int | None, int]:
     return opening, closing
 
 
-SUFFIXES = (".py", ".ipynb")
-
-
 class CodeText:
     """All that a text of Python calls says.
 

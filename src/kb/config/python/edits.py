@@ -17,7 +17,7 @@ from kb.config.text.nodes import MAPPING
 from kb.config.text.splices import Splice
 from kb.core.document import KEY, Unit
 from kb.core.expression import is_unknown
-from kb.core.finding import Edit, Span
+from kb.core.finding import Edit
 from kb.core.record import NamedTuple
 
 _GROUPS = {"lora.": "lora", "quantization.": "quantization", "model.": "model"}
@@ -251,8 +251,3 @@ class PythonEdits:
         while self._text[at : at + 1] in (" ", "\t"):
             at += 1
         return at if self._text[at : at + 1] == "," else None
-
-
-def inside(span: Span, extent: tuple[int, int]) -> bool:
-    """Whether a span lies in an extent."""
-    return extent[0] <= span.start and span.end <= extent[1]

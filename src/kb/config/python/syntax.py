@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections.abc import Iterator
 
 from kb.config.files import ConfigError
 from kb.config.text.json_nodes import Place
@@ -141,11 +140,6 @@ def dotted_name(node: ast.expr) -> str | None:
     if not isinstance(node, ast.Name):
         return parts[0] if parts and isinstance(node, ast.Call) else None
     return ".".join(reversed([*parts, node.id]))
-
-
-def statements(tree: ast.Module) -> Iterator[ast.stmt]:
-    """Every statement, of functions and classes too."""
-    return (node for node in ast.walk(tree) if isinstance(node, ast.stmt))
 
 
 def opens_answers(expression: ast.expr) -> bool:

@@ -11,7 +11,7 @@ from kb.report.values import printable
 from kb.report.words import Words
 
 if TYPE_CHECKING:
-    from kb.config.notebook.places import CellPlace, CellPlaces
+    from kb.config.notebook.cells import CellPlace, CellPlaces
 
 
 class SourceLines:
@@ -32,7 +32,7 @@ class SourceLines:
         if not path.endswith(".ipynb"):
             return None
         if path not in self._cells:
-            from kb.config.notebook.places import CellPlaces
+            from kb.config.notebook.cells import CellPlaces
 
             self._cells[path] = CellPlaces(self._texts.get(path, ""))
         return self._cells[path].place(span)

@@ -1,1 +1,0 @@
-"""Logs as numbered lines, in bounded memory."""

@@ -1,1 +1,0 @@
-"""Weights & Biases sweep files: the combinations of settings that a search may run."""
