@@ -18,7 +18,7 @@ from effort import few
 from kb.advice.batches import Ceiling, Seen, Split, seek, splits_of, tried_by_accelerate
 from kb.advice.decision import walk
 from kb.advice.formulas import ramp, work_out
-from kb.advice.watch_records import judge
+from kb.advice.watching import judge
 from kb.commands import COMMANDS
 from kb.config.text.mojibake import find_mojibake
 from kb.core.units import GIB

@@ -3,7 +3,7 @@
 import pytest
 
 from catalog_sample import load_guide
-from kb.advice.watch_records import judge
+from kb.advice.watching import judge
 from kb.core.snapshot import Sample
 from kb.core.units import GIB, MIB
 from kb.machine.gpu_csv import read_gpu_csv

@@ -3,8 +3,7 @@
 import pytest
 
 from catalog_sample import load_guide
-from kb.advice.watch_records import Trend
-from kb.advice.watching import Watch
+from kb.advice.watching import Trend, Watch
 from kb.core.snapshot import GpuProcess, GpuState, HostState, Snapshot, SpeedState, TreeState
 from kb.core.units import GIB
 

@@ -14,8 +14,17 @@ import pytest
 
 import warm_runs
 from catalog_sample import load_guide
-from kb.advice.history import Version, change, distinct, held_against, host_status, unit_of
-from kb.advice.noted_history import noted_versions, with_measured, with_notes
+from kb.advice.history import (
+    Version,
+    change,
+    distinct,
+    held_against,
+    host_status,
+    noted_versions,
+    unit_of,
+    with_measured,
+    with_notes,
+)
 from kb.commands.history_versions import labels_of
 from kb.core.memory_report import HostLedger
 from kb.core.text import UserError

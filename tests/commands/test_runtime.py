@@ -9,8 +9,19 @@ import jsonschema
 import pytest
 
 from catalog_sample import load_guide
-from kb.advice.pipelines import differing_claims, erratum_at, pipeline_of
-from kb.advice.runtime import Minutes, RunTime, Stage, TrainingTime, compare, known_batches, run_time, with_samples
+from kb.advice.runtime import (
+    Minutes,
+    RunTime,
+    Stage,
+    TrainingTime,
+    compare,
+    differing_claims,
+    erratum_at,
+    known_batches,
+    pipeline_of,
+    run_time,
+    with_samples,
+)
 from kb.advice.speed_log import MAX_BARS, MAX_READINGS, pace, read_speed
 from kb.config.log import pieces
 from kb.core.text import Text, UserError

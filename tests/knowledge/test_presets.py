@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from catalog_sample import load_catalog, load_guide
-from kb.advice.inference import together
+from kb.advice.recommend import together
 from kb.advice.setup import setup_of
 from kb.core.document import Setting, Unit
 from kb.core.finding import Span

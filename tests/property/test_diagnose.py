@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from catalog_sample import load_guide
 from effort import examples
 from kb.advice.diagnosis import Diagnosis, diagnose
-from kb.advice.log_lines import clean, is_quoted, message_start
-from kb.advice.log_scan import LogLine
+from kb.advice.log_scan import LogLine, clean, is_quoted, message_start
 from kb.config.files import ConfigError
 from kb.config.log import pieces, read_lines
 from kb.report.diagnosis_report import diagnosis_json

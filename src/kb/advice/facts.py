@@ -185,7 +185,7 @@ class UnitFacts:
         starts, post = self.unit.dialect in SERVERS, self.setup.post
         if not starts and (post is None or post.colocated is None):
             return {}
-        from kb.advice.colocated_facts import server_facts  # few files start a server
+        from kb.advice.serving_facts import server_facts  # few files start a server
 
         return server_facts(
             self.unit,

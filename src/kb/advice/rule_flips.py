@@ -6,11 +6,10 @@ Both editions are asked by the same code, so that only the rules can make a diff
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from kb.advice.answer import notes_for
 from kb.advice.check import Checker
 from kb.advice.estimator import Estimator, on_gpu
-from kb.advice.history import unit_of
-from kb.advice.noted_history import METHODS
-from kb.advice.notes import notes_for
+from kb.advice.history import METHODS, unit_of
 from kb.advice.question import Question, RunSettings
 from kb.advice.recommend import base_setup, recommend_training
 from kb.advice.rule_diff import Edition, readable_by_this_code

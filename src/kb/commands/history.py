@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kb import __version__
-from kb.advice.history import History, Version, distinct, history_of
+from kb.advice.history import History, Version, distinct, history_of, noted_versions, with_measured, with_notes
 from kb.advice.memory_facts import PredictedFacts
-from kb.advice.noted_history import noted_versions, with_measured, with_notes
 from kb.commands.history_versions import file_versions, git_versions, read_measured
 from kb.commands.options import MACHINE, Options, question_of
 from kb.core.document import Unit

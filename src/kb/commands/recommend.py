@@ -9,10 +9,10 @@ from typing import Any
 
 from kb import __version__
 from kb.advice.answer import DECISION, Answer, answer, answer_easier
+from kb.advice.attempts import TRAINERS
 from kb.advice.estimator import Estimator
 from kb.advice.no_prediction import unpredictable
 from kb.advice.question import Question, RunSettings
-from kb.advice.trainer_run import TRAINERS
 from kb.advice.usual import longest_input
 from kb.commands.options import MACHINE, Options, check_numbers, question_of
 from kb.core.catalog import Catalog

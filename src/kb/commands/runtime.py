@@ -8,8 +8,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kb import __version__
-from kb.advice.pipelines import Pipeline, differing_claims, pipeline_of, runtime_row, training_of
-from kb.advice.runtime import Minutes, Stage, TrainingTime, compare, known_batches, run_time, with_samples
+from kb.advice.runtime import (
+    Minutes,
+    Pipeline,
+    Stage,
+    TrainingTime,
+    compare,
+    differing_claims,
+    known_batches,
+    pipeline_of,
+    run_time,
+    runtime_row,
+    training_of,
+    with_samples,
+)
 from kb.advice.speed_log import pace, read_speed
 from kb.commands.options import Options
 from kb.config.files import is_device

@@ -5,16 +5,13 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from html import escape
 
-from kb.advice.answer import Answer, answer
+from kb.advice.answer import Answer, NotesRow, answer
 from kb.advice.check import Checker
 from kb.advice.estimator import Estimator, on_gpu
-from kb.advice.history import History, history_of
+from kb.advice.history import History, history_of, noted_versions
 from kb.advice.memory_facts import PredictedFacts
-from kb.advice.noted_history import noted_versions
-from kb.advice.notes import NotesRow
-from kb.advice.pipelines import pipeline_of
 from kb.advice.question import Question
-from kb.advice.runtime import compare, run_time
+from kb.advice.runtime import compare, pipeline_of, run_time
 from kb.core.document import Unit
 from kb.core.setup import TrainingSetup
 from kb.core.units import GIB

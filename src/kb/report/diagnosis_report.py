@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from kb.advice.diagnosis import Cause, Diagnosis
-from kb.advice.remedy_steps import Change, Step
+from kb.advice.diagnosis import Cause, Change, Diagnosis, Step
 from kb.core.document import Unit
 from kb.report.check.changes import as_written, key_of
 from kb.report.condition import computes, open_condition

@@ -9,9 +9,8 @@ from typing import Any
 
 from kb.advice.attempts import WAYS
 from kb.advice.estimator import Estimator, on_gpu
-from kb.advice.inference import weight_types
 from kb.advice.models import unknown_model
-from kb.advice.recommend import base_of
+from kb.advice.recommend import base_of, weight_types
 from kb.core.catalog import Catalog
 from kb.core.memory_report import HostLedger, Phase
 from kb.core.record import NamedTuple

@@ -5,8 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from kb.advice.watch_records import Alert
-from kb.advice.watching import Watch
+from kb.advice.watching import Alert, Watch
 from kb.core.record import NamedTuple
 from kb.core.snapshot import GpuProcess, GpuState, HostState, ServerState, Snapshot, SpeedState, TreeState
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from kb.advice.answer import erratum_of, overlap
 from kb.advice.formulas import Basis, RecipeError, Recomputed, recompute
-from kb.advice.notes import erratum_of, overlap
 from kb.core.record import NamedTuple
 from kb.core.text import fill
 from kb.report.terminal import Style, joined, wrap

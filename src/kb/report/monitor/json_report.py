@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kb.advice.watch_records import GpuPeak, Judged, Summary
+from kb.advice.watching import GpuPeak, Judged, Summary
 from kb.core.snapshot import Snapshot
 from kb.report.json_parts import SCHEMA, to_json
 

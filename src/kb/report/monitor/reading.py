@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kb.advice.watch_records import Judged
+from kb.advice.watching import Judged
 from kb.core.record import NamedTuple
 from kb.core.snapshot import GpuState, HostState, ServerState, Snapshot, SpeedState, TreeState
 from kb.core.units import format_bytes
@@ -236,7 +236,7 @@ def bounds(row: Any, style: Style) -> str:
     """``70–85%``, ``≤ 80%``, ``≥ 22 GB``, ``≤ 1.5×``."""
     low, high, unit = row.get("low"), row.get("high"), row["unit"]
     if row["metric"] == "gpu_memory_used":
-        unit = "GiB"  # what the notes call GB of a card, see :mod:`kb.advice.watch_records`
+        unit = "GiB"  # what the notes call GB of a card, see :mod:`kb.advice.watching`
     tail = "%" if unit == "%" else "×" if unit == "ratio" else f" {unit}"
     if low is not None and high is not None:
         return f"{low:g}{style.dash}{high:g}{tail}"

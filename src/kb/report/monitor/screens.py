@@ -7,8 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kb.advice.watch_records import Alert
-from kb.advice.watching import Watch
+from kb.advice.watching import Alert, Watch
 from kb.core.snapshot import Snapshot
 from kb.report.monitor.reading import Reading, reading_lines
 from kb.report.monitor.summary import alert_text, clock

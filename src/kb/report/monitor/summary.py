@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from kb.advice.diagnosis import ExitCause
-from kb.advice.watch_records import Alert, GpuPeak, Judged, Summary
+from kb.advice.watching import Alert, GpuPeak, Judged, Summary
 from kb.core.units import format_bytes
 from kb.report.monitor.reading import INDENT, duration, labelled, of_limit, server_lines, verdicts
 from kb.report.terminal import Style, wrap

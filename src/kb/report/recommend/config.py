@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kb.advice.answer import Answer
-from kb.advice.trainer_run import generations_of
+from kb.advice.attempts import generations_of
 from kb.advice.usual import learning_rate_for, reads_target
 from kb.core.setup import TrainingSetup, WeightType
 

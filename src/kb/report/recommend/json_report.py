@@ -2,13 +2,11 @@
 
 from typing import Any
 
-from kb.advice.answer import Answer
+from kb.advice.answer import Answer, Notes, NotesRow
 from kb.advice.attempts import Attempt
 from kb.advice.batches import Split
 from kb.advice.decision import Leaf, Walk
-from kb.advice.inference import Inference, Weights
-from kb.advice.notes import Notes, NotesRow
-from kb.advice.recommend import ENVIRONMENT, Training
+from kb.advice.recommend import ENVIRONMENT, Inference, Training, Weights
 from kb.core.memory_report import Phase
 from kb.report.json_parts import head, machine_object, plain, prediction_object, to_json
 from kb.report.recommend.config import settings_of_answer

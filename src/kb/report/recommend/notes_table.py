@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kb.advice.notes import ACCUMULATION, EVALUATE, INFERENCE, TRAIN, WORKERS, Notes, NotesRow
+from kb.advice.answer import ACCUMULATION, EVALUATE, INFERENCE, TRAIN, WORKERS, Notes, NotesRow
 from kb.core.memory_report import Phase
 from kb.core.record import NamedTuple
 from kb.report.terminal import Style, table, wrap

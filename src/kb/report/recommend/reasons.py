@@ -5,10 +5,9 @@ from typing import Any
 
 from kb.advice.answer import Answer
 from kb.advice.attempts import Attempt
+from kb.advice.batches import Capped
 from kb.advice.decision import Leaf, Walk
-from kb.advice.inference import Inference
-from kb.advice.recommend import Training
-from kb.advice.rows_worth import Capped
+from kb.advice.recommend import Inference, Training
 from kb.core.setup import PAIRED
 from kb.core.text import fill
 from kb.report.terminal import Style, wrap

@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping
 
-from kb.advice.answer import Answer
+from kb.advice.answer import ACCUMULATION, EVALUATE, INFERENCE, TRAIN, WORKERS, Answer
 from kb.advice.attempts import Attempt
-from kb.advice.inference import Inference
-from kb.advice.notes import ACCUMULATION, EVALUATE, INFERENCE, TRAIN, WORKERS
-from kb.advice.recommend import ENVIRONMENT, Training, peaks
+from kb.advice.recommend import ENVIRONMENT, Inference, Training, peaks
 from kb.advice.usual import reads_target
 from kb.core.document import Unit
 from kb.core.finding import Span

@@ -3,8 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kb.advice.pipelines import Claim, Pipeline, TrainingRow
-from kb.advice.runtime import Comparison, Minutes, RunTime, SpeedUp, TrainingTime, calls_per_minute
+from kb.advice.runtime import (
+    Claim,
+    Comparison,
+    Minutes,
+    Pipeline,
+    RunTime,
+    SpeedUp,
+    TrainingRow,
+    TrainingTime,
+    calls_per_minute,
+)
 from kb.advice.speed_log import Bar, Pace, SpeedLog
 
 Object = dict[str, Any]

@@ -3,8 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kb.advice.pipelines import Claim, Pipeline, TrainingRow
-from kb.advice.runtime import Comparison, Minutes, RunTime, Stage, TrainingTime, calls_per_minute
+from kb.advice.runtime import (
+    Claim,
+    Comparison,
+    Minutes,
+    Pipeline,
+    RunTime,
+    Stage,
+    TrainingRow,
+    TrainingTime,
+    calls_per_minute,
+)
 from kb.advice.speed_log import Bar, Pace, SpeedLog
 from kb.report.terminal import Style, table, wrap
 from kb.report.words import Words

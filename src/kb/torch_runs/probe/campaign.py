@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kb.advice.batches import Expected, Seen, Sought, after, seek
-from kb.advice.watch_records import judge
+from kb.advice.watching import judge
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.core.snapshot import Sample
