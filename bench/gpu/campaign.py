@@ -25,8 +25,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import trial as one
-from gpu_rows import append, as_yaml, read_journal
-from gpu_trials import Trial, shuffled, trials, trials_from
+from gpu_rows import append, as_yaml, limited, read_journal
+from gpu_trials import Trial, shuffled, trials, trials_from, unmeasured
 
 from kb.core.setup import TrainingSetup
 from kb.core.units import parse_bytes
@@ -53,6 +53,7 @@ def main() -> int:
     )
     parser.add_argument("--only", default="", help="what a trial's id must hold: a model, a phase, a setting")
     parser.add_argument("--trials", type=Path, help="these trials alone, as bench/gpu/limits.py wrote them")
+    parser.add_argument("--unmeasured", action="store_true", help="models of full depth that no campaign had")
     parser.add_argument("--limit", type=int, help="trials at most")
     parser.add_argument("--hours", type=float, help="stop when so much time has passed")
     parser.add_argument("--timeout", type=float, default=TIMEOUT_SECONDS, help=f"seconds a trial ({TIMEOUT_SECONDS})")
@@ -75,7 +76,10 @@ def main() -> int:
 
 def run_all(options: argparse.Namespace, machine: dict[str, Any]) -> None:
     done = read_journal(options.journal)
-    given = trials(tiny=options.tiny) if options.trials is None else trials_from(options.trials)
+    if options.unmeasured:
+        given = unmeasured()
+    else:
+        given = trials(tiny=options.tiny) if options.trials is None else trials_from(options.trials)
     wanted = [each for each in given if options.only in each.id and each.id not in done]
     wanted = (wanted if options.trials else shuffled(wanted, SEED))[: options.limit]
     stop = time.monotonic() + options.hours * 3600 if options.hours else float("inf")
@@ -169,7 +173,8 @@ def write(journal: Path) -> int:
     entries = list(read_journal(journal).values())
     try:
         name = next(entry["machine"]["gpu_name"] for entry in entries if entry["recordable"])
-        kind = "limits" if entries[0]["trial"].get("limit") else "gpu"
+        held = limited(entries)
+        kind = {"": "gpu", "train": "limits", "generate": "limits-generate"}[held]
         identity = (
             f"{kind}-{'-'.join(name.casefold().replace('nvidia', '').split())}-{datetime.date.today().isoformat()}"
         )

@@ -21,14 +21,30 @@ ABOUT = {
     "and reserved memory by phase, and the process's memory by NVML. One process to a run. Models have the dimensions "
     "of published ones, some with fewer layers. Runs went side by side on one GPU, so that times say nothing.",
 }
-# Of a campaign whose trials were held to a limit (bench/gpu/limits.py).
-ABOUT_LIMITED = {
-    "ko": "임의 가중치의 모델을 Trainer로 학습하되 torch가 예약할 수 있는 메모리를 제한해 끝까지 도는지를 봤습니다. "
-    "제한은 예측한 최소 예약량의 0.97배에서 1.01배까지, 또는 그 최소와 제한 없이 예약하는 양의 사이입니다. "
-    "실행 하나가 프로세스 하나이고 optimizer는 네 스텝을 돕니다.",
-    "en": "Models of random weights trained by the Trainer, while torch could reserve only so much: does the run "
-    "end? Limits are 0.97 to 1.01 times the least that was predicted for the run, or lie between that and what it "
-    "reserves without a limit. One process to a run, four steps of the optimizer.",
+# Of a campaign whose trials were held to a limit (bench/gpu/limits.py), by what they do.
+LIMITED = {
+    "train": {
+        "title": {"ko": "{gpu}에서 메모리를 제한한 학습", "en": "Training held to a limit of memory on {gpu}"},
+        "about": {
+            "ko": "임의 가중치의 모델을 Trainer로 학습하되 torch가 예약할 수 있는 메모리를 제한해 끝까지 도는지를 "
+            "봤습니다. 제한은 예측한 최소 예약량의 0.97배에서 1.01배까지, 또는 그 최소와 제한 없이 예약하는 양의 "
+            "사이입니다. 실행 하나가 프로세스 하나이고 optimizer는 네 스텝을 돕니다.",
+            "en": "Models of random weights trained by the Trainer, while torch could reserve only so much: does the "
+            "run end? Limits are 0.97 to 1.01 times the least that was predicted for the run, or lie between that and "
+            "what it reserves without a limit. One process to a run, four steps of the optimizer.",
+        },
+    },
+    "generate": {
+        "title": {"ko": "{gpu}에서 메모리를 제한한 생성", "en": "Generation held to a limit of memory on {gpu}"},
+        "about": {
+            "ko": "임의 가중치의 모델이 Trainer의 predict로 텍스트를 생성하되 torch가 예약할 수 있는 메모리를 제한해 "
+            "끝까지 도는지를 봤습니다. 제한은 예측한 최소 예약량의 0.97배에서 1.01배까지, 또는 그 최소와 제한 없이 "
+            "예약하는 양의 사이입니다. 실행 하나가 프로세스 하나입니다.",
+            "en": "Models of random weights generated text in the Trainer's predict, while torch could reserve only "
+            "so much: does the run end? Limits are 0.97 to 1.01 times the least that was predicted for the run, or "
+            "lie between that and what it reserves without a limit. One process to a run.",
+        },
+    },
 }
 
 
@@ -70,16 +86,17 @@ def as_yaml(identity: str, entries: list[Entry]) -> str:
     known = match_gpu(gpu, memory, load_catalog().gpus)
     machine = {"gpu": known.id} if known else {}
     title, about = {"ko": f"{gpu}에서 잰 GPU 메모리", "en": f"GPU memory measured on {gpu}"}, ABOUT
-    if limited(kept):
-        title = {"ko": f"{gpu}에서 메모리를 제한한 학습", "en": f"Training held to a limit of memory on {gpu}"}
-        about = ABOUT_LIMITED
+    phase = limited(kept)
+    if phase:
+        title = {language: text.format(gpu=gpu) for language, text in LIMITED[phase]["title"].items()}
+        about = LIMITED[phase]["about"]
     return campaign_yaml(
         identity,
         [row_of(entry) for entry in kept],
         title=title,
         about=about,
         date=max(entry["date"] for entry in kept),
-        command="python bench/gpu/campaign.py" + " --trials FILE" * limited(kept),
+        command="python bench/gpu/campaign.py" + " --trials FILE" * bool(phase),
         machine=machine | {"gpu_memory_bytes": memory} | first["machine"],
         stack=first["stack"],
         models={entry["trial"]["model"]: entry["trial"]["config"] for entry in kept},
@@ -88,16 +105,17 @@ def as_yaml(identity: str, entries: list[Entry]) -> str:
     )
 
 
-def limited(entries: list[Entry]) -> bool:
-    """Whether trials were held to a limit.
+def limited(entries: list[Entry]) -> str:
+    """What trials do that were held to a limit: the first of their phases; empty where none was.
 
     Raises:
-        ValueError: some were, and others were not.
+        ValueError: some were, and others were not, or they do different things.
     """
-    found = {bool(entry["trial"].get("limit")) for entry in entries}
+    found = {entry["trial"]["phases"][0] if entry["trial"].get("limit") else "" for entry in entries}
     if len(found) > 1:
-        raise ValueError("the journal mixes trials with and without a limit: give each their own --journal")
-    return found == {True}
+        raise ValueError("the journal mixes trials with and without a limit, or of two kinds: give each their own "
+                         "--journal")  # fmt: skip
+    return str(*found)
 
 
 def spoilt(entry: Entry) -> bool:
@@ -121,7 +139,8 @@ def row_of(entry: Entry) -> Entry:
         row |= {"limit_bytes": trial["limit"], "retries": result["retries"]}
         if result.get("outcome"):
             return row | {"outcome": result["outcome"]}
-        return row | {"phases": {"train": _told("train", result["phases"]["train"])}}
+        phase = trial["phases"][0]
+        return row | {"phases": {phase: _told(phase, result["phases"][phase])}}
     return row | {
         "trainable": result["trainable"],
         "phases": {name: _told(name, each) for name, each in result["phases"].items()},

@@ -15,6 +15,7 @@ import grid
 import yaml
 
 from kb.core.setup import TrainingSetup
+from kb.knowledge import load_catalog, load_guide
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACES = ROOT / "tests" / "data" / "engine_traces.json"
@@ -26,6 +27,7 @@ PUBLISHED = {
     "encoder": ("klue-bert-base", "klue-roberta-base", "kcelectra-base", "deberta-v3-base", "roberta-large"),
 }  # fmt: skip
 PUBLISHED_ROWS = 16  # of each
+UNMEASURED_ROWS, UNMEASURED_MOST = 6, 1_300_000_000  # of each model that nothing is measured of; parameters
 EVALUATED = 3  # batches, where a row says no number of samples: logits of all of them are kept
 # For the path without a GPU: the same code on a model that a CPU steps in a second.
 TINY: dict[str, dict[str, Any]] = {
@@ -108,14 +110,35 @@ def thin_name(model: str) -> str:
     return f"{model.replace('_', '-')}-few-layers"
 
 
+def unmeasured() -> Iterator[Trial]:
+    """Of text models of full depth whose name no file of rules/measurements has, one for each set of dimensions: what
+    the memory model says of these was fitted on none of their rows."""
+    catalog = load_catalog()
+    measured = {row.get("model") for each in load_guide()["measurements"].values() for row in each["rows"]}
+    seen = [catalog.models[name].architecture for name in sorted(measured & catalog.models.keys())]
+    for name, model in sorted(catalog.models.items()):
+        known = model.architecture
+        if known in seen or name in measured or known.vision or known.hears:
+            continue
+        if model.parameters > UNMEASURED_MOST:
+            continue
+        seen.append(known)
+        both = known.encoder_layers and known.decoder_layers
+        yield from _of_published(name, "t5" if both else "decoder", UNMEASURED_ROWS)
+
+
 def _published() -> Iterator[Trial]:
     for family, names in PUBLISHED.items():
         for name in names:
-            config = yaml.safe_load((ROOT / "rules" / "models" / f"{name}.yaml").read_text("utf-8"))["architecture"]
-            targets = engine_grid.TARGETS.get(config["model_type"], ("q_proj", "v_proj"))
-            for setup in grid.setups_of(name, family, PUBLISHED_ROWS, config):
-                adapted = setup.get("method", "full") != "full"
-                yield from _runs(name, config, ({"lora_target_modules": list(targets)} if adapted else {}) | setup)
+            yield from _of_published(name, family, PUBLISHED_ROWS)
+
+
+def _of_published(name: str, family: str, rows: int) -> Iterator[Trial]:
+    config = yaml.safe_load((ROOT / "rules" / "models" / f"{name}.yaml").read_text("utf-8"))["architecture"]
+    targets = engine_grid.TARGETS.get(config["model_type"], ("q_proj", "v_proj"))
+    for setup in grid.setups_of(name, family, rows, config):
+        adapted = setup.get("method", "full") != "full"
+        yield from _runs(name, config, ({"lora_target_modules": list(targets)} if adapted else {}) | setup)
 
 
 def _runs(

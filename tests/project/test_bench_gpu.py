@@ -13,6 +13,8 @@ import jsonschema
 import pytest
 import yaml
 
+from kb.knowledge import load_catalog, load_guide
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "bench" / "gpu"
 SCHEMA = json.loads((ROOT / "rules" / "schema" / "measurement.json").read_text("utf-8"))
@@ -105,6 +107,29 @@ def test_a_run_held_to_a_limit_says_whether_it_ended() -> None:
     assert (second["outcome"], second["limit_bytes"], second["retries"]) == ("oom", 2**30, 3)
     with pytest.raises(ValueError, match="mixes trials with and without a limit"):
         rows.as_yaml("limits-l4-2026-11-21", [ended, entry()])
+
+
+def test_generation_held_to_a_limit_has_a_title_and_a_phase_of_its_own() -> None:
+    generated, trained = entry(), entry()
+    for each in (generated, trained):
+        each["trial"]["limit"] = 2**30
+        each["result"] |= {"retries": 0}
+    generated["trial"]["phases"] = ["generate"]
+    generated["result"]["phases"] = {"load": {"allocated_bytes": 1, "reserved_bytes": 1},
+                                     "generate": {"allocated_bytes": 2**29, "reserved_bytes": 2**30}}  # fmt: skip
+    document = yaml.safe_load(rows.as_yaml("limits-generate-l4-2026-11-21", [generated]))
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+    assert document["title"]["en"].startswith("Generation held to a limit")
+    assert document["rows"][0]["phases"].keys() == {"generate"}
+    with pytest.raises(ValueError, match="mixes trials"):
+        rows.as_yaml("limits-l4-2026-11-21", [generated, trained])
+
+
+def test_unmeasured_models_are_whole_and_in_no_file_of_measurements() -> None:
+    measured = {row.get("model") for each in load_guide()["measurements"].values() for row in each["rows"]}
+    models = {trial.model for trial in grid.unmeasured()}
+    assert models.isdisjoint(measured)
+    assert models <= load_catalog().models.keys()
 
 
 def test_rows_of_a_cpu_and_failed_runs_are_not_recorded() -> None:
