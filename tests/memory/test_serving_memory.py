@@ -8,10 +8,8 @@ from catalog_sample import load_catalog, load_guide
 from kb.core.units import GIB
 from kb.memory.config_fields import UnsupportedArchitectureError
 from kb.memory.serving.answer import Served, changes, load, serve, smallest
-from kb.memory.serving.cache import bytes_of_request, bytes_of_token
-from kb.memory.serving.setup import Measured, ServingSetup
-from kb.memory.serving.shape import ServedModel, served_model, served_model_of_config
-from kb.memory.serving.weights import weights_bytes
+from kb.memory.serving.budget import bytes_of_request, bytes_of_token, weights_bytes
+from kb.memory.serving.setup import Measured, ServedModel, ServingSetup, served_model, served_model_of_config
 
 CATALOG = load_catalog()
 ENGINES: dict[str, Any] = dict(load_guide()["serving"])

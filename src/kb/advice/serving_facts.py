@@ -16,10 +16,17 @@ from kb.core.setup import Colocated, TrainingSetup
 from kb.core.units import GIB
 from kb.memory import UnsupportedArchitectureError
 from kb.memory.serving.answer import Served, serve
-from kb.memory.serving.budget import NO_CHUNKS_BELOW
-from kb.memory.serving.setup import CACHE_TYPES, ENGINES, FLOATS, PACKED, ServingSetup, packing_of
-from kb.memory.serving.shape import ServedModel, served_model
-from kb.memory.serving.weights import sampler_bytes
+from kb.memory.serving.budget import NO_CHUNKS_BELOW, sampler_bytes
+from kb.memory.serving.setup import (
+    CACHE_TYPES,
+    ENGINES,
+    FLOATS,
+    PACKED,
+    ServedModel,
+    ServingSetup,
+    packing_of,
+    served_model,
+)
 
 Lookup = Callable[[str], Any]
 PACKAGES = {"vllm": "vllm"}  # engines whose release a project's own files may say

@@ -6,7 +6,7 @@ from typing import Any
 from kb.guide.library import Library
 from kb.guide.markup import badge, code, computed, prose, table, text
 from kb.guide.site_words import say
-from kb.memory.serving.cache import bytes_of_token
+from kb.memory.serving.budget import bytes_of_token
 from kb.memory.serving.setup import Engine
 from kb.report.lesson_figures import served_on
 from kb.report.lesson_rows import case_of

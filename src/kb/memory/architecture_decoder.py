@@ -1,12 +1,18 @@
 """Decoder-only models' ``config.json`` fields as an architecture: GPT-2, OPT, GPT-NeoX, Llama and its kin."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kb.core.model import Architecture, Norm, QkNorm
 from kb.core.record import NamedTuple
-from kb.memory.architecture_layers import dense, turned, windows
-from kb.memory.config_fields import UnsupportedArchitectureError, flag, head_size, number, rate, word
+from kb.memory.config_fields import (
+    UnsupportedArchitectureError,
+    flag,
+    head_size,
+    number,
+    rate,
+    word,
+)
 
 
 class Traits(NamedTuple):
@@ -66,6 +72,9 @@ TRAITS = {
 TYPES = tuple(TRAITS)
 MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
 LEARNED_POSITIONS = ("gpt2", "opt")
+MOST_NAMED = 1 << 12  # layers: of a model of more, only how many slide is said
+# Types whose window counts for nothing unless the config says that it is used.
+_ASKED = ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "smollm3")
 # what a model needs to be taken for a Llama's kin, and what no such model has
 _NEEDED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "rms_norm_eps")
 _FOREIGN = (
@@ -109,7 +118,7 @@ def architecture(config: Mapping[str, Any]) -> Architecture:
         )
     unbiased = {"qwen2": "", "opt": "enable_bias"}.get(model_type, "attention_bias")
     both = flag(config, unbiased, traits.output_bias)
-    window, windowed, slides = windows(config, layers, traits.window, traits.every)
+    window, windowed, slides = _windows(config, layers, traits.window, traits.every)
     found = Architecture(
         family="decoder",
         model_type=model_type,
@@ -123,7 +132,8 @@ def architecture(config: Mapping[str, Any]) -> Architecture:
         gated=traits.gated,
         tied=flag(config, "tie_word_embeddings", traits.tied),
         max_positions=_positions(config, model_type),
-        attention_dropout=rate(config, "attention_dropout", "attn_pdrop", default=_attention_dropout(model_type)) > 0,
+        attention_dropout=rate(config, "attention_dropout", "attn_pdrop", default=0.1 if model_type == "gpt2" else 0.0)
+        > 0,
         kv_heads=kv_heads,
         activation=word(config, "hidden_activation", "hidden_act", "activation_function", default=traits.activation),
         norm=traits.norm,
@@ -138,14 +148,14 @@ def architecture(config: Mapping[str, Any]) -> Architecture:
         mlp_bias=both if model_type == "opt" else flag(config, "mlp_bias", traits.mlp_bias),
         head_bias=traits.head_bias,
         qk_norm=traits.qk_norm,
-        rotary=_rotary(config, traits),
+        rotary=rotary_share(config, "rotary_pct", default=traits.rotary),
         parallel=flag(config, "use_parallel_residual", traits.parallel),
         fused_qkv=traits.fused,
         fused_gates=traits.fused and traits.gated,
         window=window,
         windowed_layers=windowed,
         slides=slides,
-        turns=turned(config, layers, window, slides),
+        turns=_turned(config, layers, window, slides),
         score_cap=bool(config.get("attn_logit_softcapping", model_type == "gemma2")),
         logit_cap=bool(config.get("final_logit_softcapping", model_type == "gemma2")),
     )
@@ -156,10 +166,6 @@ def _feed_forward(config: Mapping[str, Any], model_type: str, d_model: int) -> i
     if model_type == "gpt2":
         return number(config, "n_inner", default=4 * d_model)
     return number(config, "intermediate_size", "ffn_dim")
-
-
-def _attention_dropout(model_type: str) -> float:
-    return 0.1 if model_type == "gpt2" else 0.0
 
 
 def _embedding_dropout(config: Mapping[str, Any], traits: Traits) -> bool:
@@ -181,18 +187,19 @@ def _positions(config: Mapping[str, Any], model_type: str) -> int | None:
     return number(config, "max_position_embeddings", "n_positions", default=2048 if model_type == "opt" else 1024)
 
 
-def _rotary(config: Mapping[str, Any], traits: Traits) -> float:
+def rotary_share(config: Mapping[str, Any], *names: str, default: float) -> float:
+    """The share of a head that is turned, by ``rope_parameters`` or the first of the named fields."""
     inner = config.get("rope_parameters")
     given = inner.get("partial_rotary_factor") if isinstance(inner, Mapping) else None
     if given is not None:
         return rate({"partial_rotary_factor": given}, "partial_rotary_factor")
-    return rate(config, "partial_rotary_factor", "rotary_pct", default=traits.rotary)
+    return rate(config, "partial_rotary_factor", *names, default=default)
 
 
 def _with_experts(found: Architecture, config: Mapping[str, Any], traits: Traits) -> Architecture:
     """Mixtures of experts: how many, how many a token passes, their sizes, and the layers that have none."""
     shared = "shared_expert_intermediate_size"
-    without, which = dense(config, found.decoder_layers)
+    without, which = _dense(config, found.decoder_layers)
     return found._replace(
         experts=number(config, "num_local_experts", "num_experts", default=traits.experts),
         experts_per_token=number(config, "num_experts_per_tok"),
@@ -203,3 +210,80 @@ def _with_experts(found: Architecture, config: Mapping[str, Any], traits: Traits
         shares_normed=found.model_type == "mixtral" or flag(config, "norm_topk_prob", False),
         router_loss=flag(config, "output_router_logits", False),
     )
+
+
+# How the layers of one model differ, each read as the type's ``configuration_*.py`` of transformers 5.23 does.
+
+
+def _windows(
+    config: Mapping[str, Any], layers: int, window: int | None, every: int | None
+) -> tuple[int | None, int, tuple[bool, ...]]:
+    """The window of sliding attention, how many layers slide, and which do where not all are alike.
+
+    ``window`` and ``every`` are the type's defaults; of so many layers one sees everything.
+    """
+    asked = str(config.get("model_type")) in _ASKED
+    if not flag(config, "use_sliding_window", not asked):
+        return None, 0, ()
+    found = config.get("sliding_window", window)
+    if not found:
+        return None, 0, ()
+    found = number({"sliding_window": found}, "sliding_window")
+    kinds = config.get("layer_types")
+    if isinstance(kinds, list) and len(kinds) >= layers:
+        slides: tuple[bool, ...] = tuple(kind == "sliding_attention" for kind in kinds[:layers])
+    else:
+        slides = tuple(map(_slider(config, every), range(min(layers, MOST_NAMED))))
+    several = any(slides) and not all(slides)
+    counted = sum(slides) if len(slides) == layers else layers * sum(slides) // len(slides)
+    return (found if counted else None), counted, slides if several and len(slides) == layers else ()
+
+
+def _slider(config: Mapping[str, Any], every: int | None) -> Callable[[int], bool]:
+    """Whether the layer of a number slides, where no list says it."""
+    kind = config.get("model_type")
+    if kind in ("qwen2", "qwen3"):
+        first = number(config, "max_window_layers", default=28)
+        return lambda at: at >= first
+    if kind == "qwen2_moe":
+        last = number(config, "max_window_layers", default=28)
+        return lambda at: at % 2 == 0 and at < last
+    if kind == "smollm3":
+        turns = _turner(config)
+        return lambda at: not turns(at)
+    each = 0
+    if every:  # Gemma 2 has no field for it
+        each = every if kind == "gemma2" else number(config, "sliding_window_pattern", default=every)
+    return lambda at: not each or (at + 1) % each > 0
+
+
+def _turned(config: Mapping[str, Any], layers: int, window: int | None, slides: tuple[bool, ...]) -> tuple[bool, ...]:
+    """Which layers turn queries and keys by their positions; () where all do.
+
+    EXAONE 4's layers that see everything do not, where others slide.
+    """
+    kind = config.get("model_type")
+    found: tuple[bool, ...] = ()
+    if kind == "smollm3" and layers <= MOST_NAMED:
+        found = tuple(map(_turner(config), range(layers)))
+    if kind == "exaone4" and window is not None:
+        found = slides
+    return () if all(found) else found
+
+
+def _turner(config: Mapping[str, Any]) -> Callable[[int], bool]:
+    """SmolLM3: a list of ones and zeros, or one of so many layers that turns nothing."""
+    named = config.get("no_rope_layers")
+    if isinstance(named, list):
+        return lambda at: bool(named[at]) if at < len(named) else True
+    interval = number(config, "no_rope_layer_interval", default=4)
+    return lambda at: (at + 1) % interval > 0
+
+
+def _dense(config: Mapping[str, Any], layers: int) -> tuple[int, tuple[bool, ...]]:
+    """How many layers of a mixture have no experts, and which."""
+    step = number(config, "decoder_sparse_step", default=1)
+    named = config.get("mlp_only_layers")
+    alone = set(named) if isinstance(named, list) else set()
+    found = [layer in alone or (layer + 1) % step != 0 for layer in range(layers)]
+    return sum(found), tuple(found) if any(found) and layers <= MOST_NAMED else ()

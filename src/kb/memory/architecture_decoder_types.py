@@ -1,10 +1,21 @@
-"""Decoder-only types of transformers that kb does not know, whose memory the engine predicts: their fields."""
+"""Decoder-only types of transformers that kb does not know, whose memory the engine predicts: their
+``config.json`` fields.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from kb.core.model import Architecture
-from kb.memory.config_fields import UnsupportedArchitectureError, flag, head_size, number, rate, word
+from kb.memory.architecture_decoder import rotary_share
+from kb.memory.config_fields import (
+    UnsupportedArchitectureError,
+    flag,
+    head_size,
+    number,
+    rate,
+    refuse,
+    word,
+)
 
 
 def decoder_of(config: Mapping[str, Any], **known: Any) -> Architecture:
@@ -36,19 +47,6 @@ def kv_heads_of(config: Mapping[str, Any], default: int | None = None) -> int:
     return number(config, "num_key_value_heads", default=default or heads)
 
 
-def _rotary_share(config: Mapping[str, Any], default: float) -> float:
-    inner = config.get("rope_parameters")
-    given = inner.get("partial_rotary_factor") if isinstance(inner, Mapping) else None
-    named = config if given is None else {"partial_rotary_factor": given}
-    return rate(named, "partial_rotary_factor", default=default)
-
-
-def refuse(config: Mapping[str, Any], name: str, default: bool = False) -> None:
-    """Refuse a flag that is set."""
-    if flag(config, name, default):
-        raise UnsupportedArchitectureError(f"config.json: {name}: no prediction for that")
-
-
 def _stablelm(config: Mapping[str, Any]) -> Architecture:
     refuse(config, "qk_layernorm")
     parallel = flag(config, "use_parallel_residual", False)
@@ -62,7 +60,7 @@ def _stablelm(config: Mapping[str, Any]) -> Architecture:
         norms=1 if parallel else 2,
         parallel=parallel,
         qkv_bias=flag(config, "use_qkv_bias", False),
-        rotary=_rotary_share(config, 0.25),
+        rotary=rotary_share(config, default=0.25),
         hidden_dropout=rate(config, "hidden_dropout") > 0,
         attention_dropout=rate(config, "attention_dropout") > 0,
     )
@@ -121,7 +119,7 @@ def _glm(config: Mapping[str, Any]) -> Architecture:
         norm="rms",
         norms=4 if config["model_type"] == "glm4" else 2,
         qkv_bias=flag(config, "attention_bias", True),
-        rotary=_rotary_share(config, 0.5),
+        rotary=rotary_share(config, default=0.5),
         attention_dropout=rate(config, "attention_dropout") > 0,
     )
 

@@ -1,10 +1,20 @@
-"""Encoder-only models' ``config.json`` fields as an architecture."""
+"""Encoder-only models' ``config.json`` fields as an architecture: BERT and its kin, XLNet, ModernBERT."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from kb.core.model import Architecture, Head
-from kb.memory.config_fields import UnsupportedArchitectureError, flag, head_size, number, rate, word
+from kb.memory.config_fields import (
+    UnsupportedArchitectureError,
+    flag,
+    head_size,
+    number,
+    rate,
+    refuse,
+    unpredicted,
+    windows_of,
+    word,
+)
 
 ROBERTA_TYPES = ("roberta", "xlm-roberta", "camembert")
 TYPES: tuple[str, ...] = (
@@ -81,17 +91,6 @@ def _big_bird(found: Architecture, config: Mapping[str, Any]) -> Architecture:
         random_blocks=number(config, "num_random_blocks", default=3),
         engine=True,
     )
-
-
-def windows_of(config: Mapping[str, Any], layers: int) -> tuple[int, ...]:
-    """Tokens that each layer's attention sees around one, in even numbers."""
-    given = config.get("attention_window", 512)
-    each = tuple(given) if isinstance(given, list | tuple) else (given,) * layers
-    if len(each) != layers or not all(isinstance(size, int) and size > 2 and size % 2 == 0 for size in each):
-        raise UnsupportedArchitectureError("config.json: attention_window is an even number, or one for each layer")
-    if any(max(each) % size for size in each):
-        raise UnsupportedArchitectureError("config.json: attention_window: the largest is no multiple of the others")
-    return each
 
 
 def _bert(model_type: str, config: Mapping[str, Any]) -> Architecture:
@@ -240,3 +239,81 @@ def _has_pooler(model_type: str, head: Head) -> bool:
 
 def _unmodelled(name: str, value: object) -> UnsupportedArchitectureError:
     return UnsupportedArchitectureError(f"config.json: {name} {value}: kb does not know that")
+
+
+def xlnet(config: Mapping[str, Any]) -> Architecture:
+    """XLNet that classifies sequences or tokens."""
+    for name in config.get("architectures") or ():
+        if name not in ("XLNetForSequenceClassification", "XLNetForTokenClassification"):
+            raise unpredicted(str(name)[:80])
+    known = (("attn_type", "bi"), ("summary_type", "last"), ("summary_activation", "tanh"), ("summary_use_proj", True),
+             ("bi_data", False), ("reuse_len", None))  # fmt: skip
+    for name, usual in known:
+        if config.get(name, usual) != usual:
+            raise unpredicted(f"{name} {config[name]}")
+    width, heads = number(config, "d_model", "hidden_size"), number(config, "n_head", "num_attention_heads")
+    head = head_of(config)
+    dropped = rate(config, "dropout", default=0.1) > 0
+    return Architecture(
+        family="encoder",
+        model_type="xlnet",
+        d_model=width,
+        d_ff=number(config, "d_inner", default=4096),
+        num_heads=heads,
+        d_kv=head_size(width, heads, "n_head"),
+        encoder_layers=number(config, "n_layer", "num_hidden_layers"),
+        decoder_layers=0,
+        vocab_size=number(config, "vocab_size"),
+        biases=True,
+        activation=word(config, "ff_activation", default="gelu"),
+        hidden_dropout=dropped,
+        attention_dropout=dropped,
+        head=head,
+        labels=labels_of(config, head),
+        head_dropout=head == "sequence" and rate(config, "summary_last_dropout", default=0.1) > 0,
+        keeps_inputs=flag(config, "use_mems_eval", True),
+        engine=True,
+    )
+
+
+def modernbert(config: Mapping[str, Any]) -> Architecture:
+    """ModernBERT; which layers slide is given by name, or by a period (one of so many sees all tokens)."""
+    for name in ("norm_bias", "classifier_bias", "sparse_prediction"):
+        refuse(config, name)
+    if word(config, "classifier_activation", default="gelu") != "gelu":
+        raise unpredicted("classifier_activation other than gelu")
+    width, heads = number(config, "hidden_size"), number(config, "num_attention_heads")
+    layers, biased = number(config, "num_hidden_layers"), flag(config, "attention_bias", False)
+    named = config.get("layer_types")
+    period = number(config, "global_attn_every_n_layers", default=3)
+    slides = list(named).count("sliding_attention") if named else sum(at % period > 0 for at in range(layers))
+    head = head_of(config)
+    return Architecture(
+        family="encoder",
+        model_type="modernbert",
+        d_model=width,
+        d_ff=number(config, "intermediate_size"),
+        num_heads=heads,
+        d_kv=head_size(width, heads, "num_attention_heads"),
+        encoder_layers=layers,
+        decoder_layers=0,
+        vocab_size=number(config, "vocab_size"),
+        gated=True,
+        tied=flag(config, "tie_word_embeddings", True),
+        activation=word(config, "hidden_activation", default="gelu"),
+        rotary=1.0,
+        window=number(config, "local_attention", default=128) // 2,
+        windowed_layers=slides,
+        attention_dropout=rate(config, "attention_dropout") > 0,
+        hidden_dropout=rate(config, "mlp_dropout") > 0,
+        embedding_dropout=rate(config, "embedding_dropout") > 0,
+        qkv_bias=biased,
+        output_bias=biased,
+        mlp_bias=flag(config, "mlp_bias", False),
+        head=head,
+        head_bias=flag(config, "decoder_bias", True),
+        labels=labels_of(config, head),
+        head_dropout=rate(config, "classifier_dropout") > 0,
+        averages=word(config, "classifier_pooling", default="cls") == "mean",
+        engine=True,
+    )

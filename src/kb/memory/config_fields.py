@@ -17,6 +17,11 @@ class UnsupportedArchitectureError(ValueError):
         self.values = values
 
 
+def unpredicted(what: str) -> UnsupportedArchitectureError:
+    """Something of a config.json that the memory engine does not follow."""
+    return UnsupportedArchitectureError(f"config.json: {what}: no prediction for that")
+
+
 def _wrong(kind: str, name: str, value: object, meant: str) -> UnsupportedArchitectureError:
     text = f"config.json: {name} must be {meant}, not {value!r}"
     return UnsupportedArchitectureError(text, f"not_{kind}", name=name, value=repr(value)[:100])
@@ -61,6 +66,16 @@ def flag(config: Mapping[str, Any], name: str, default: bool) -> bool:
     return value
 
 
+def refuse(config: Mapping[str, Any], name: str, default: bool = False) -> None:
+    """Refuse a flag that is set.
+
+    Raises:
+        UnsupportedArchitectureError: it is.
+    """
+    if flag(config, name, default):
+        raise unpredicted(name)
+
+
 def rate(config: Mapping[str, Any], *names: str, default: float = 0.0) -> float:
     """The first of the named fields that is there: a number from 0 to 1."""
     for name in names:
@@ -95,3 +110,14 @@ def head_size(d_model: int, heads: int, name: str) -> int:
             heads=heads,
         )
     return d_model // heads
+
+
+def windows_of(config: Mapping[str, Any], layers: int) -> tuple[int, ...]:
+    """Tokens that each layer's attention sees around one, in even numbers."""
+    given = config.get("attention_window", 512)
+    each = tuple(given) if isinstance(given, list | tuple) else (given,) * layers
+    if len(each) != layers or not all(isinstance(size, int) and size > 2 and size % 2 == 0 for size in each):
+        raise UnsupportedArchitectureError("config.json: attention_window is an even number, or one for each layer")
+    if any(max(each) % size for size in each):
+        raise UnsupportedArchitectureError("config.json: attention_window: the largest is no multiple of the others")
+    return each

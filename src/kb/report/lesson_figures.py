@@ -15,8 +15,7 @@ from kb.core.text import fill
 from kb.core.units import GIB
 from kb.machine.arguments import find_gpu, read_host_memory
 from kb.memory.serving.answer import Served, serve
-from kb.memory.serving.setup import Engine, ServingSetup
-from kb.memory.serving.shape import served_model
+from kb.memory.serving.setup import Engine, ServingSetup, served_model
 from kb.report.bars import HUES, UNUSED, Bar, Segment, bars_svg, figure_html, legend, term_figure
 from kb.report.lesson_rows import GB, PRECISIONS, Case, Cell, band, generating, plain, verdict, way_rows, worker_hosts
 from kb.report.values import short_name

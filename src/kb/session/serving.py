@@ -15,8 +15,16 @@ from kb.core.record import NamedTuple
 from kb.core.release import parse_version
 from kb.core.text import UserError
 from kb.memory import UnsupportedArchitectureError, architecture_from_config
-from kb.memory.serving.setup import CACHE_TYPES, FLOATS, PACKED, Measured, ServingSetup
-from kb.memory.serving.shape import ServedModel, served_model, served_model_of_config
+from kb.memory.serving.setup import (
+    CACHE_TYPES,
+    FLOATS,
+    PACKED,
+    Measured,
+    ServedModel,
+    ServingSetup,
+    served_model,
+    served_model_of_config,
+)
 from kb.session.model_files import cached_config_of, folder_config
 from kb.session.models import config_file, named_model, read_config
 

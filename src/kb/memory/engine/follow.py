@@ -337,6 +337,6 @@ def beside(phases: tuple[Phase, ...], setup: TrainingSetup, arch: Architecture, 
     """The phases with what a server of the trainer's own takes of the same GPU, where there is one."""
     if setup.post is None or not setup.post.colocated:
         return phases
-    from kb.memory.engine.colocated import beside_vllm  # and what knows of servers; most runs have none
+    from kb.memory.serving.budget import beside_vllm  # and what knows of servers; most runs have none
 
     return beside_vllm(phases, setup.post.colocated, arch, memory)

@@ -5,10 +5,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kb.core.record import NamedTuple
-from kb.memory.serving.budget import Budget, Resolved, budget_of, resolve
-from kb.memory.serving.cache import bytes_of_request, bytes_of_token
-from kb.memory.serving.setup import ServingSetup
-from kb.memory.serving.shape import ServedModel
+from kb.memory.serving.budget import Budget, Resolved, budget_of, bytes_of_request, bytes_of_token, resolve
+from kb.memory.serving.setup import ServedModel, ServingSetup
 
 FIT_LEAST = 4096  # tokens: llama.cpp's --fit shrinks no context below this
 LONGEST = 1 << 24  # tokens: no model's positions lie above

@@ -1,19 +1,136 @@
-"""What an engine leaves for its KV cache on one rank, term by term. Each engine divides a GPU in its own way."""
+"""How an engine divides a GPU, on one rank: weights, what runs beside them, and what is left for the KV cache.
+
+Each engine divides it in its own way; :func:`beside_vllm` is vLLM in the process that trains.
+"""
 
 import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from kb.core.memory_report import Phase
+from kb.core.memory_report import Term as PhaseTerm
+from kb.core.model import Architecture
 from kb.core.record import NamedTuple
-from kb.core.units import MIB
-from kb.memory.serving.defaults import default_of
-from kb.memory.serving.setup import FLOATS, ServingSetup
-from kb.memory.serving.shape import ServedModel
-from kb.memory.serving.weights import forward_bytes, sampler_bytes, weights_bytes
+from kb.core.release import parse_version
+from kb.core.setup import Colocated
+from kb.core.units import MIB, parse_bytes
+from kb.memory.config_fields import UnsupportedArchitectureError
+from kb.memory.serving.setup import FLOATS, PACKS_TABLES, ServedModel, ServingSetup, served_model
 
 Status = Literal["exact", "modelled", "measured", "given", "unknown"]
 CHUNKS_FROM = 32_768  # vLLM before V1 spreads prompts over steps by itself above this length
 NO_CHUNKS_BELOW = (0, 8)
+
+
+def heads_of_rank(model: ServedModel, ranks: int) -> int:
+    """KV heads on one of so many tensor-parallel ranks: at least one, so they are repeated where there are too few."""
+    return max(1, model.kv_heads // ranks)
+
+
+def bytes_of_layer(model: ServedModel, setup: ServingSetup) -> float:
+    """Bytes that one token takes in one attention layer of a rank.
+
+    Formula: 2 × KV heads × head size × width; MLA keeps one latent vector, which no rank shares out.
+    """
+    if model.latent:
+        return model.latent * setup.cache_bytes
+    return heads_of_rank(model, setup.tensor_parallel) * (model.head_size + model.value_size) * setup.cache_bytes
+
+
+def layers_of_rank(model: ServedModel, setup: ServingSetup, stage: int) -> tuple[int, int]:
+    """Full and windowed attention layers of one pipeline stage; what does not divide goes to the last stages."""
+    found = []
+    for layers in (model.full_layers, model.windowed_layers):
+        share, over = divmod(layers, setup.pipeline_parallel)
+        found.append(share + (stage >= setup.pipeline_parallel - over))
+    return found[0], found[1]
+
+
+def bytes_of_token(model: ServedModel, setup: ServingSetup, stage: int = 0) -> float:
+    """Bytes of one more token of a short request on one rank: every attention layer keeps it."""
+    return sum(layers_of_rank(model, setup, stage)) * bytes_of_layer(model, setup)
+
+
+def bytes_of_request(
+    model: ServedModel, setup: ServingSetup, length: int, in_flight: int, block: int, stage: int = 0
+) -> float:
+    """Bytes that a request of ``length`` tokens takes on one rank.
+
+    A windowed layer keeps ``window − 1`` tokens and those being computed (``in_flight``), and one block more, as vLLM
+    reserves them (v1/kv_cache_interface.py); never more than a full layer.
+    """
+    full, windowed = layers_of_rank(model, setup, stage)
+    whole = math.ceil(length / block)
+    kept = whole
+    if windowed:
+        kept = min(whole, math.ceil(min(model.window - 1 + in_flight, length) / block) + 1)
+    return (full * whole + windowed * kept) * block * bytes_of_layer(model, setup)
+
+
+def weights_bytes(model: ServedModel, setup: ServingSetup) -> int | None:
+    """Bytes of the weights on the fullest rank; None where the model's parameters are not known.
+
+    Linear layers, embeddings and the output layer are split over the tensor-parallel ranks, K and V by their heads;
+    norms are on each. vLLM and SGLang keep a table of rotary positions beside them: positions × turned dimensions.
+    Pipeline stages share the layers; the first or last holds the embeddings too.
+    """
+    held = model.weights
+    if setup.measured.weights is not None:
+        return setup.measured.weights
+    if held is None:
+        return None
+    wide, ranks, stages = FLOATS[setup.dtype], setup.tensor_parallel, setup.pipeline_parallel
+    packed = setup.packed_bytes
+    shared = held.linear / ranks
+    if model.kv_heads:
+        shared += held.keys_values * heads_of_rank(model, ranks) / model.kv_heads
+    largest = -(-model.layers // stages) / model.layers
+    tables = held.embedding * (packed if setup.quantization in PACKS_TABLES else wide) / ranks
+    found = shared * largest * packed + held.whole * largest * wide + tables
+    if setup.engine in ("vllm", "sglang") and model.positions:
+        found += model.positions * model.rotary * wide
+    return round(found) - min(setup.offload_bytes, round(shared * largest * packed))
+
+
+def forward_bytes(model: ServedModel, setup: ServingSetup, tokens: int) -> int:
+    """Bytes that a forward pass of ``tokens`` holds at most, beyond weights and cache.
+
+    In the widest feed-forward stand gate and up, their product, and three tensors of the residual stream (five where
+    ranks add their results); a mixture has the same for each expert that a token passes, and their outputs. Attention
+    is computed in pieces and stays below. Derived from vLLM's layers; it meets the two lengths of vllm-10517.
+    """
+    wide, ranks = FLOATS[setup.dtype], setup.tensor_parallel
+    streams = (3 if ranks == 1 else 5) * model.hidden
+    elements = 3 * model.feed_forward / ranks
+    if model.active_experts:
+        eff = model.expert_feed_forward / ranks
+        elements = max(elements, model.active_experts * (max(2 * eff, model.hidden) + eff))
+    return round(tokens * (elements + streams) * wide)
+
+
+def sampler_bytes(model: ServedModel, requests: int, bytes_of_logit: float) -> int:
+    """Bytes of the sampler over so many requests: logits, their fp32 copy, sorted values and indices, probabilities."""
+    return round(requests * model.vocabulary * bytes_of_logit)
+
+
+def default_of(engine: Mapping[str, Any], option: str, setup: ServingSetup) -> Any:
+    """The value of the first row that holds for this release, GPU and entry point; None where no row does."""
+    rows = engine["options"].get(option, {}).get("defaults", ())
+    return next((row["value"] for row in rows if _holds(row, setup)), None)
+
+
+def _holds(row: Mapping[str, Any], setup: ServingSetup) -> bool:
+    if "from" in row and setup.release < parse_version(row["from"]):
+        return False
+    if "below" in row and setup.release >= parse_version(row["below"]):
+        return False
+    if "memory_from" in row and setup.gpu_bytes < parse_bytes(row["memory_from"]):
+        return False
+    if "memory_below" in row and setup.gpu_bytes >= parse_bytes(row["memory_below"]):
+        return False
+    if any(setup.gpu_id.startswith(begin) for begin in row.get("except_gpus", ())):
+        return False
+    return "called" not in row or row["called"] == ("python" if setup.python else "server")
 
 
 class Term(NamedTuple):
@@ -223,3 +340,53 @@ def _graphs(setup: ServingSetup, options: Resolved, constants: Mapping[str, floa
         return Term("cuda_graphs", size, size, size, "given", inside)
     low, high = round(constants["serving_graphs_low_bytes"]), round(constants["serving_graphs_high_bytes"])
     return Term("cuda_graphs", (low + high) // 2, low, high, "measured", inside)
+
+
+def beside_vllm(
+    phases: tuple[Phase, ...], vllm: Colocated, architecture: Architecture, memory: int
+) -> tuple[Phase, ...]:
+    """The phases with what vLLM takes in the same process: a share of the GPU, and all of it while it generates.
+
+    Its weights and KV cache fill ``gpu_memory_utilization`` of the card's memory beyond what the process held before
+    (vllm/v1/worker/gpu_worker.py, ``determine_available_memory``). Asleep it holds neither (level 2); then it is there
+    beside what training leaves: weights, reference and optimizer's states.
+
+    Args:
+        memory: bytes of the GPU in all, of which the share is taken.
+    """
+    taken = round(vllm.share * memory)
+    weights = min(_vllm_weights(vllm, architecture), taken)
+    terms = tuple(
+        term for term in (PhaseTerm("vllm_weights", weights), PhaseTerm("vllm", taken - weights)) if term.bytes
+    )
+    kept = next((phase for phase in phases if phase.name == "save"), phases[-1])
+    training = [phase if vllm.sleeps else _phase_with(phase, terms) for phase in phases]
+    generating = _phase_with(kept, terms)._replace(name="generate", moment="decoding", use="vllm")
+    at = next((number for number, phase in enumerate(training) if phase.name == "save"), len(training))
+    return (*training[:at], generating, *training[at:])
+
+
+def _vllm_weights(vllm: Colocated, architecture: Architecture) -> int:
+    """Bytes of vLLM's own copy of the weights in 16 bits, or packed; 0 where they are not known."""
+    setup = ServingSetup(
+        engine="vllm",
+        release=(),
+        gpu_bytes=0,
+        tensor_parallel=vllm.ranks,
+        quantization="bitsandbytes" if vllm.packed else None,
+    )
+    try:
+        return weights_bytes(served_model("", architecture, None), setup) or 0
+    except UnsupportedArchitectureError:
+        return 0
+
+
+def _phase_with(phase: Phase, terms: tuple[PhaseTerm, ...]) -> Phase:
+    taken = sum(term.bytes for term in terms)
+    return phase._replace(
+        terms=tuple(sorted((*phase.terms, *terms), key=lambda term: -term.bytes)),
+        **{
+            name: getattr(phase, name) + taken
+            for name in ("peak_allocated_bytes", "peak_reserved_bytes", "process_used_bytes", "low_bytes", "high_bytes")
+        },
+    )

@@ -1,8 +1,12 @@
-"""How a server is started: the options that decide its memory, in vLLM's names."""
+"""One server: the options that decide its memory, in vLLM's names, and what it holds of a model."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
+from kb.core.model import Architecture
 from kb.core.record import NamedTuple
+from kb.memory.config_fields import UnsupportedArchitectureError, number
+from kb.memory.counts import count
 
 Engine = Literal["vllm", "sglang", "tgi", "llama.cpp", "transformers"]
 ENGINES: tuple[Engine, ...] = ("vllm", "sglang", "tgi", "llama.cpp", "transformers")
@@ -85,3 +89,197 @@ class ServingSetup(NamedTuple):
     def cache_bytes(self) -> float:
         """Bytes of one element of the KV cache."""
         return CACHE_TYPES[self.dtype if self.kv_cache_dtype == "auto" else self.kv_cache_dtype]
+
+
+MLA_TYPES = ("deepseek_v2", "deepseek_v3", "kimi_k2")
+_MIXERS = ("linear_attention", "mamba", "recurrent", "conv", "m")
+# Fields of configs whose layers keep another cache than is modelled, and what that is called.
+_UNMODELLED = (
+    ("attention_chunk_size", "chunked attention"),
+    ("global_head_dim", "heads of another size in some layers"),
+    ("num_global_key_value_heads", "another number of KV heads in some layers"),
+    ("index_topk", "sparse attention with an index cache"),
+)
+_STATES = (
+    "full_attention_interval", "hybrid_override_pattern", "mamba_d_state", "ssm_cfg", "state_size", "attn_layer_period",
+    "linear_num_value_heads", "mamba_d_conv", "conv_L_cache",
+)  # fmt: skip
+
+
+class Weights(NamedTuple):
+    """Parameters (not bytes). ``whole`` are on every rank; the rest is split over the tensor-parallel ranks."""
+
+    embedding: int  # with the output layer where that is its own
+    keys_values: int  # projections that make K and V: split by KV heads, so repeated where there are too few
+    linear: int  # the other linear layers, experts among them: what quantization packs
+    whole: int  # norms, biases, routers' tables
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
+class ServedModel(NamedTuple):
+    """Dimensions that decide a server's memory. Lengths in tokens; ``weights`` is None where they are not known.
+
+    ``latent`` is MLA's width in elements of one token in one layer; such a layer has neither KV heads nor V.
+    ``not_modelled`` names what keeps memory that is not predicted; empty where all is.
+    """
+
+    name: str
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    value_size: int  # of V's heads; as `head_size` but for MLA, where it plays no part
+    full_layers: int
+    windowed_layers: int
+    window: int
+    feed_forward: int  # the widest of a dense layer, 0 where none is dense
+    active_experts: int
+    expert_feed_forward: int
+    vocabulary: int
+    positions: int | None
+    rotary: int  # dimensions of a head that are turned
+    latent: int = 0
+    recurrent_layers: int = 0
+    weights: Weights | None = None
+    not_modelled: str = ""
+
+    @property
+    def layers(self) -> int:
+        return self.full_layers + self.windowed_layers + self.recurrent_layers
+
+
+def served_model(name: str, a: Architecture, positions: int | None) -> ServedModel:
+    """The served model of a catalogued architecture.
+
+    Raises:
+        UnsupportedArchitectureError: it is no decoder: the servers' cache of other families is not modelled.
+    """
+    if a.family != "decoder":
+        raise UnsupportedArchitectureError(f"{a.model_type} is no decoder-only model", "no_decoder", type=a.model_type)
+    counts, kv = count(a), a.kv_heads or a.num_heads
+    keys_values = 2 * a.decoder_layers * a.d_model * kv * a.d_kv
+    return ServedModel(
+        name=name,
+        hidden=a.d_model,
+        heads=a.num_heads,
+        kv_heads=kv,
+        head_size=a.d_kv,
+        value_size=a.d_kv,
+        full_layers=a.decoder_layers - a.windowed_layers,
+        windowed_layers=a.windowed_layers,
+        window=a.window or 0,
+        feed_forward=a.d_ff if not a.experts or a.dense_layers else a.shared_ff,
+        active_experts=a.experts_per_token if a.experts else 0,
+        expert_feed_forward=a.expert_ff if a.experts else 0,
+        vocabulary=a.vocab_size,
+        positions=positions or a.max_positions,
+        rotary=round(a.d_kv * a.rotary),
+        weights=Weights(
+            embedding=counts.embedding + counts.head,
+            keys_values=keys_values,
+            linear=counts.decoder_linear + counts.experts - keys_values,
+            whole=counts.positions + counts.biases + counts.norms,
+        ),
+    )
+
+
+def served_model_of_config(name: str, data: Mapping[str, Any]) -> ServedModel:
+    """The served model of a ``config.json`` that is not known for training: cache always, weights where known.
+
+    A multimodal config's text model is read; its other towers are weights that nobody counts here.
+
+    Raises:
+        UnsupportedArchitectureError: fields that an attention cache is made of are missing or no numbers.
+    """
+    inner = data.get("text_config")
+    config = {**data, **inner} if isinstance(inner, Mapping) else data
+    hidden, heads = number(config, "hidden_size", "n_embd"), number(config, "num_attention_heads", "n_head")
+    layers = number(config, "num_hidden_layers", "n_layer", "num_layers")
+    mla = isinstance(config.get("kv_lora_rank"), int)
+    size = number(config, "head_dim", default=0) or hidden // heads
+    latent = number(config, "kv_lora_rank") + number(config, "qk_rope_head_dim") if mla else 0
+    window, windowed = _windowed(config, layers)
+    recurrent, unmodelled = _recurrent(config, layers)
+    positions = config.get("max_position_embeddings")
+    weights = None
+    if str(config.get("model_type")) in MLA_TYPES and not inner:
+        weights = mla_weights(config)
+    experts = number(config, "n_routed_experts", "num_local_experts", "num_experts", default=0)
+    return ServedModel(
+        name=name,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=1 if mla else number(config, "num_key_value_heads", default=heads),
+        head_size=size,
+        value_size=size,
+        full_layers=layers - windowed - recurrent,
+        windowed_layers=windowed,
+        window=window,
+        feed_forward=number(config, "intermediate_size", "ffn_dim", default=4 * hidden),
+        active_experts=number(config, "num_experts_per_tok", default=1) if experts else 0,
+        expert_feed_forward=number(config, "moe_intermediate_size", "intermediate_size") if experts else 0,
+        vocabulary=number(config, "vocab_size"),
+        positions=positions if isinstance(positions, int) and positions > 0 else None,
+        rotary=number(config, "qk_rope_head_dim") if mla else size,
+        latent=latent,
+        recurrent_layers=recurrent,
+        weights=weights,
+        not_modelled=unmodelled,
+    )
+
+
+def mla_weights(config: Mapping[str, Any]) -> Weights:
+    """Parameters of DeepSeek-V2 and V3 and their kin, without layers that predict further tokens.
+
+    Formula: transformers' modeling_deepseek_v3: q (by a low rank where there is one), kv_a, kv_b and o; experts in all
+    layers but the first ``first_k_dense_replace``.
+    """
+    hidden, heads, layers = (number(config, n) for n in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
+    rank, rope, plain, value = (
+        number(config, n) for n in ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
+    )
+    low = number(config, "q_lora_rank", default=0)
+    queries = (hidden + heads * (plain + rope)) * low if low else hidden * heads * (plain + rope)
+    attention = queries + hidden * (rank + rope) + rank * heads * (plain + value) + heads * value * hidden
+    dense = number(config, "first_k_dense_replace", default=0)
+    routed, shared = number(config, "n_routed_experts"), number(config, "n_shared_experts", default=0)
+    expert = 3 * hidden * number(config, "moe_intermediate_size")
+    mixture = (routed + shared) * expert + routed * hidden
+    linear = layers * attention + dense * 3 * hidden * number(config, "intermediate_size") + (layers - dense) * mixture
+    tables = number(config, "vocab_size") * hidden * (1 if config.get("tie_word_embeddings") else 2)
+    norms = layers * (2 * hidden + rank + low) + hidden
+    bias = (layers - dense) * routed if config.get("model_type") != "deepseek_v2" else 0
+    return Weights(embedding=tables, keys_values=0, linear=linear, whole=norms + bias)
+
+
+def _windowed(config: Mapping[str, Any], layers: int) -> tuple[int, int]:
+    """The window of sliding layers, and how many slide."""
+    window = config.get("sliding_window")
+    if not isinstance(window, int) or window <= 0 or config.get("use_sliding_window") is False:
+        return 0, 0
+    kinds = config.get("layer_types")
+    if isinstance(kinds, list):
+        return window, sum(kind == "sliding_attention" for kind in kinds)
+    every = config.get("sliding_window_pattern") or config.get("_sliding_window_pattern")
+    if not isinstance(every, int) and str(config.get("model_type")).startswith("gemma3"):
+        every = 6
+    return window, layers - layers // every if isinstance(every, int) and every > 0 else layers
+
+
+def _recurrent(config: Mapping[str, Any], layers: int) -> tuple[int, str]:
+    """Layers that keep a state in place of a cache, and the name of what is not modelled."""
+    kinds = config.get("layer_types")
+    if isinstance(kinds, list) and (found := sum(kind in _MIXERS for kind in kinds)):
+        return found, "a recurrent state in some layers"
+    pattern = config.get("hybrid_override_pattern")
+    if isinstance(pattern, str):
+        return layers - pattern.count("*"), "a recurrent state in some layers"
+    every = config.get("full_attention_interval")
+    if isinstance(every, int) and every > 1:
+        return layers - layers // every, "a recurrent state in some layers"
+    if any(config.get(name) for name in _STATES):
+        return 0, "a recurrent state in some layers"
+    return 0, next((what for name, what in _UNMODELLED if config.get(name)), "")

@@ -1,5 +1,5 @@
-"""``config.json`` of LLaVA, LLaVA-NeXT, PaliGemma, Idefics3 and SmolVLM: a language model's fields, a vision tower's,
-and what lies between them.
+"""``config.json`` of LLaVA, LLaVA-NeXT, PaliGemma, Idefics3, SmolVLM and Qwen2-VL: a language model's fields, a vision
+tower's, and what lies between them.
 
 Sources: configuration_llava.py, configuration_llava_next.py, configuration_paligemma.py, configuration_idefics3.py,
 configuration_clip.py, configuration_siglip.py, and the configurations of the language models (transformers 5.23).
@@ -11,7 +11,16 @@ from typing import Any
 
 from kb.core.model import Architecture, Vision
 from kb.memory.architecture_decoder import architecture as decoder_architecture
-from kb.memory.config_fields import UnsupportedArchitectureError, flag, number, rate, word
+from kb.memory.architecture_decoder_types import decoder_of, kv_heads_of
+from kb.memory.config_fields import (
+    UnsupportedArchitectureError,
+    flag,
+    number,
+    rate,
+    refuse,
+    unpredicted,
+    word,
+)
 from kb.memory.picture_tiles import SPLITS
 
 # What the configurations of language models leave out.
@@ -43,13 +52,13 @@ def llava(config: Mapping[str, Any]) -> Architecture:
     given = _part(config, "text_config")
     kind = word(given, "model_type", default="llama")
     if kind not in WORDS:
-        raise UnsupportedArchitectureError(f"config.json: text_config of {kind[:40]}: no prediction for that")
+        raise unpredicted(f"text_config of {kind[:40]}")
     words = {**WORDS[kind], **given}
     if words.get("num_key_value_heads") is None:
         words.pop("num_key_value_heads", None)
     found = decoder_architecture({**words, "model_type": kind})
     if found.window is not None:
-        raise UnsupportedArchitectureError("config.json: sliding_window of text_config: no prediction for that")
+        raise unpredicted("sliding_window of text_config")
     tied = flag(config, "tie_word_embeddings", False) or (found.tied and config["model_type"] == "llava")
     return found._replace(model_type=str(config["model_type"]), tied=tied, vision=_seen(config), engine=True)
 
@@ -69,16 +78,16 @@ def paligemma(config: Mapping[str, Any]) -> Architecture:
     given = _part(config, "text_config")
     kind = word(given, "model_type", default="gemma")
     if kind not in GEMMAS:
-        raise UnsupportedArchitectureError(f"config.json: text_config of {kind[:40]}: no prediction for that")
+        raise unpredicted(f"text_config of {kind[:40]}")
     found = decoder_architecture({**GEMMAS[kind], **given, "model_type": kind})
     if number(config, "image_token_index", default=256000) >= found.vocab_size:  # ids are copied then
-        raise UnsupportedArchitectureError("config.json: image_token_index beyond vocab_size: no prediction for that")
+        raise unpredicted("image_token_index beyond vocab_size")
     width = number(config, "projection_dim", default=2048)
     if width != found.d_model:
         raise UnsupportedArchitectureError(f"config.json: projection_dim {width} of words of {found.d_model}")
     seen = _seen({**config, "vision_feature_select_strategy": "full", "vision_feature_layer": -1})
     if seen.classed:
-        raise UnsupportedArchitectureError("config.json: vision_config of a CLIP model: no prediction for that")
+        raise unpredicted("vision_config of a CLIP model")
     return found._replace(model_type="paligemma", vision=seen._replace(states=()), engine=True)
 
 
@@ -96,7 +105,7 @@ def idefics3(config: Mapping[str, Any]) -> Architecture:
     given = _part(config, "text_config")
     kind = word(given, "model_type", default="llama")
     if kind != "llama":
-        raise UnsupportedArchitectureError(f"config.json: text_config of {kind[:40]}: no prediction for that")
+        raise unpredicted(f"text_config of {kind[:40]}")
     found = decoder_architecture({**_LLAMA, **given, "model_type": kind})
     tower = {**IDEFICS, **_part(config, "vision_config"), "model_type": "siglip_vision_model"}
     seen = _seen({"model_type": "llava", "vision_config": tower, "vision_feature_select_strategy": "full"})
@@ -126,12 +135,12 @@ def _seen(config: Mapping[str, Any]) -> Vision:
     given = _part(config, "vision_config")
     kind = word(given, "model_type", default=CLIP)
     if kind not in TOWERS:
-        raise UnsupportedArchitectureError(f"config.json: vision_config of {kind[:40]}: no prediction for that")
+        raise unpredicted(f"vision_config of {kind[:40]}")
     if rate(given, "attention_dropout") > 0:
-        raise UnsupportedArchitectureError("config.json: attention_dropout of vision_config: no prediction for that")
+        raise unpredicted("attention_dropout of vision_config")
     seen = {**TOWERS[kind], **given}
     if seen.get("vision_use_head"):
-        raise UnsupportedArchitectureError("config.json: vision_use_head of vision_config: no prediction for that")
+        raise unpredicted("vision_use_head of vision_config")
     depth, width, heads = (number(seen, name) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
     image, patch = number(seen, "image_size"), number(seen, "patch_size")
     if width % heads or image < patch:
@@ -190,3 +199,53 @@ def _states(config: Mapping[str, Any], depth: int) -> tuple[int, ...]:
         if isinstance(each, bool) or not isinstance(each, int) or not -depth - 1 <= each <= depth:
             raise UnsupportedArchitectureError(f"config.json: vision_feature_layer {str(named)[:40]} of {depth} layers")
     return tuple(each % (depth + 1) for each in numbers)
+
+
+def qwen_vl(config: Mapping[str, Any]) -> Architecture:
+    """Qwen2-VL and Qwen2.5-VL. Configs on the hub have the language model's fields at the top, newer ones apart."""
+    inner, seen = config.get("text_config"), config.get("vision_config")
+    text: Mapping[str, Any] = inner if isinstance(inner, Mapping) else config
+    if not isinstance(seen, Mapping):
+        raise UnsupportedArchitectureError("config.json: no vision_config")
+    refuse(text, "use_sliding_window")
+    tied = flag(config, "tie_word_embeddings", False) or flag(text, "tie_word_embeddings", False)
+    return decoder_of(
+        {**text, "model_type": config["model_type"]},
+        kv_heads=kv_heads_of(text, 8),
+        tied=tied,
+        gated=True,
+        activation=word(text, "hidden_act", default="silu"),
+        norm="rms",
+        qkv_bias=True,
+        rotary=1.0,
+        attention_dropout=rate(text, "attention_dropout") > 0,
+        vision=_tower(str(config["model_type"]), seen),
+    )
+
+
+def _tower(model_type: str, seen: Mapping[str, Any]) -> Vision:
+    """A vision tower's fields, with the defaults of ``Qwen2VLVisionConfig`` and ``Qwen2_5_VLVisionConfig``."""
+    sizes: dict[str, Any] = {
+        "depth": number(seen, "depth", default=32),
+        "heads": number(seen, "num_heads", default=16),
+        "channels": number(seen, "in_channels", "in_chans", default=3),
+        "patch": number(seen, "patch_size", default=14),
+        "frames": number(seen, "temporal_patch_size", default=2),
+        "merge": number(seen, "spatial_merge_size", default=2),
+    }
+    if model_type == "qwen2_vl":
+        width = number(seen, "embed_dim", default=1280)
+        wider = number(seen, "mlp_ratio", default=4)
+        acts = word(seen, "hidden_act", default="quick_gelu")
+        return Vision(width=width, ff=width * wider, activation=acts, **sizes)
+    full = seen.get("fullatt_block_indexes", (7, 15, 23, 31))
+    if not isinstance(full, list | tuple) or not all(isinstance(each, int) for each in full):
+        raise UnsupportedArchitectureError("config.json: fullatt_block_indexes: a list of layers' numbers")
+    return Vision(
+        width=number(seen, "hidden_size", default=3584),
+        ff=number(seen, "intermediate_size", default=3420),
+        activation=word(seen, "hidden_act", default="silu"),
+        window=number(seen, "window_size", default=112),
+        full_layers=tuple(full),
+        **sizes,
+    )
