@@ -8,11 +8,10 @@ from kb.core.document import Unit
 from kb.report.check.changes import as_written, key_of
 from kb.report.condition import computes, open_condition
 from kb.report.json_parts import plain, to_json
-from kb.report.terminal import Style, cut, joined, unbroken, wrap
+from kb.report.terminal import INDENT, Style, cut, joined, unbroken, wrap
 from kb.report.values import printable, size
 from kb.report.words import Words
 
-INDENT = "  "
 LONGEST = 1000  # characters of an evidence line
 
 

@@ -6,11 +6,10 @@ from typing import Any
 from kb.advice.data_lengths import Cut, LengthSpread
 from kb.core.record import NamedTuple
 from kb.core.setup import LENGTH_SHARES
-from kb.report.terminal import Style, table, wrap
+from kb.report.terminal import INDENT, Style, table, wrap
 from kb.report.values import printable
 from kb.report.words import Words
 
-INDENT = "  "
 SHOWN = ("median", "p90", "p95", "p99", "longest")
 WORTH_GROUPING = 0.1  # of a batch: less padding than this is left alone
 

@@ -8,11 +8,9 @@ from kb.config.releases.reader import Releases
 from kb.config.releases.statements import Problem
 from kb.core.record import NamedTuple
 from kb.core.release import OR, ProjectRelease, Source, pinned_version
-from kb.report.terminal import Style, table, wrap
+from kb.report.terminal import INDENT, Style, table, wrap
 from kb.report.values import printable
 from kb.report.words import Words
-
-INDENT = "  "
 
 
 class ProjectVersions(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any
 
 from kb.core.record import NamedTuple
 
+INDENT = "  "  # of what stands under a heading
 TAB = 4
 _JOINER, _EMOJI_STYLE, _FIRST_SKIN_TONE = "\u200d", "\ufe0f", "\U0001f3fb"
 _BLANKS = {ord("\t"): " ", ord("\n"): " "}

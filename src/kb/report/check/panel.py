@@ -11,7 +11,7 @@ from kb.core.setup import Assumption
 from kb.core.units import format_bytes
 from kb.report.check.changes import as_written
 from kb.report.check.rows import Row, draw_rows, gpu_table, layout_of
-from kb.report.terminal import Style, joined, unbroken, wrap
+from kb.report.terminal import INDENT, Style, joined, unbroken, wrap
 from kb.report.values import short_name, size
 from kb.report.words import Words
 
@@ -125,9 +125,6 @@ def _assumed_text(by_reason: Mapping[str, list[str]], kept: int, total: int, wor
     if kept < total:
         groups.append(words("report.and_more", n=total - kept))
     return f"{words('report.assumed')} {style.dot.join(groups)}"
-
-
-INDENT = "  "
 
 
 def fit_panel(unit: UnitResult, machine: Machine, words: Words, style: Style, *, verbose: bool = False) -> list[str]:

@@ -7,13 +7,13 @@ from kb.core.memory_report import Term
 from kb.core.record import NamedTuple
 from kb.core.result import GpuFit
 from kb.core.units import BYTES_PER_UNIT, GIB, format_bytes, rounded_down, rounded_up
-from kb.report.terminal import Style, columns, cut, pad, unbroken, wrap
+from kb.report.terminal import INDENT, Style, columns, cut, pad, unbroken, wrap
 from kb.report.values import short_name
 from kb.report.words import Words
 
 NAMED_SEGMENTS = 3  # more shades than these and one for the rest cannot be told apart
 WIDEST_BAR, NARROWEST_BAR = 36, 8
-INDENT = "    "
+BAR_INDENT = INDENT * 2
 SHOWN_BYTES = 0.05 * GIB  # less is 0.0 GiB
 
 
@@ -110,7 +110,7 @@ def layout_of(rows: Sequence[Row], words: Words, style: Style) -> Layout:
     number = max(columns(_number(row, style)) for row in rows)
     verdict = max(columns(_verdict(row, words)) for row in rows)
     # a blank after the label, the limit's mark, a blank, a blank before the verdict
-    room = style.width - len(INDENT) - label - 1 - 1 - 1 - number - 1 - verdict
+    room = style.width - len(BAR_INDENT) - label - 1 - 1 - 1 - number - 1 - verdict
     return Layout(label, max(min(room, WIDEST_BAR), NARROWEST_BAR), number)
 
 
@@ -125,7 +125,7 @@ def draw_rows(rows: Sequence[Row], layout: Layout, words: Words, style: Style, l
         drawn = draw(bar, layout.bar, style)
         number = f"{_number(row, style):<{layout.number}}"
         verdict = style.paint(_verdict(row, words), row.status)
-        lines.append(f"{INDENT}{pad(row.label, layout.label)} {drawn} {number} {verdict}".rstrip())
+        lines.append(f"{BAR_INDENT}{pad(row.label, layout.label)} {drawn} {number} {verdict}".rstrip())
         if row in explained:
             lines += _legend(row, named, rest, words, style)
     return lines
@@ -164,7 +164,7 @@ def _legend(row: Row, named: Sequence[Term], rest: int, words: Words, style: Sty
     if rest >= SHOWN_BYTES and others > 0:
         text = f"{words.count('report.other_terms', others)} {_bare(rest, row)}"
         parts.append((swatch(NAMED_SEGMENTS, style), text))
-    indent = INDENT + "  "
+    indent = BAR_INDENT + "  "
     lines: list[str] = []
     line, used = "", 0
     for mark, text in parts:

@@ -17,11 +17,10 @@ from kb.core.result import CheckResult, UnitResult
 from kb.report.check.changes import SourceLines, describe_fix, place_name, quote_line
 from kb.report.check.panel import fit_panel
 from kb.report.check.tally import closing_lines, is_bare, shown_path, tally_line, tally_of
-from kb.report.terminal import Style, columns, cut, joined, unbroken, wrap
+from kb.report.terminal import INDENT, Style, columns, cut, joined, unbroken, wrap
 from kb.report.values import plan_command, printable
 from kb.report.words import Words
 
-INDENT = "  "
 MAX_RELATED = 4
 GAP = "\n\n"  # between the blocks of a report
 _MARK, _PART = "\x1d", "\x1f"  # no output has them: what comes from outside is printable

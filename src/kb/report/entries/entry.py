@@ -7,7 +7,7 @@ from kb.advice.answer import erratum_of, overlap
 from kb.advice.formulas import Basis, RecipeError, Recomputed, recompute
 from kb.core.record import NamedTuple
 from kb.core.text import fill
-from kb.report.terminal import Style, joined, wrap
+from kb.report.terminal import INDENT, Style, joined, wrap
 from kb.report.words import Words
 
 _TEXTS = ("title", "text", "label", "question", "purpose", "comment", "does", "answer")
@@ -210,9 +210,6 @@ def _sources(entry: Mapping[str, Any]) -> list[str]:
     names = [entry["claim"]["source"], *(row["source"] for row in entry["claim"].get("also", ()))]
     names += [row["source"] for row in finding.get("inputs", {}).values() if "source" in row]
     return [*names, *([finding["source"]] if "source" in finding else []), *finding.get("sources", ())]
-
-
-INDENT = "  "
 
 
 def blocks_text(blocks: Iterable[Sequence[str]]) -> str:

@@ -8,11 +8,10 @@ from kb.core.units import GIB
 from kb.memory.serving.answer import Change, Load, Served
 from kb.memory.serving.budget import OPTION_NAMES, Budget
 from kb.report.json_parts import Object, head, to_json
-from kb.report.terminal import Style, joined, table, wrap
+from kb.report.terminal import INDENT, Style, joined, table, wrap
 from kb.report.values import printable
 from kb.report.words import Words
 
-INDENT = "  "
 # Our names of options that changes are of, where the engine's own name is found otherwise than in OPTION_NAMES.
 _FLAGS = {
     "kv_cache_dtype": {"llama.cpp": "cache_type_k"},

@@ -10,11 +10,9 @@ from kb.core.setup import EarlierRelease, TrainingSetup
 from kb.core.units import MIB
 from kb.memory.throughput import Throughput
 from kb.report.check.panel import assumed_lines, prediction_lines
-from kb.report.terminal import Style, columns, cut, joined, table, wrap
+from kb.report.terminal import INDENT, Style, columns, cut, joined, table, wrap
 from kb.report.values import plan_command, printable
 from kb.report.words import Words
-
-INDENT = "  "
 
 
 def throughput_lines(found: Throughput | None, gpu: str | None, words: Words, style: Style) -> list[str]:

@@ -9,11 +9,10 @@ from kb.core.record import NamedTuple
 from kb.report.check.panel import assumed_lines
 from kb.report.history.memory import held_lines, memory_rows, overall, percent
 from kb.report.json_parts import machine_object, plain, prediction_object
-from kb.report.terminal import Style, columns, cut, table, wrap
+from kb.report.terminal import INDENT, Style, columns, cut, table, wrap
 from kb.report.values import format_value, host_limit, printable, size
 from kb.report.words import Words
 
-INDENT = "  "
 WIDEST_CELL = 22
 WIDEST_NAME = 40
 MOST_SAME = 14

@@ -7,11 +7,10 @@ from kb.advice.watching import Judged
 from kb.core.record import NamedTuple
 from kb.core.snapshot import GpuState, HostState, ServerState, Snapshot, SpeedState, TreeState
 from kb.core.units import format_bytes
-from kb.report.terminal import Style, cut, joined, pad, wrap
+from kb.report.terminal import INDENT, Style, cut, joined, pad, wrap
 from kb.report.values import here, host_size, printable, size
 from kb.report.words import Words
 
-INDENT = "  "
 _BAR = 20
 _LABEL = 13
 _MOST_PROCESSES = 4

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from kb.advice.diagnosis import ExitCause
 from kb.advice.watching import Alert, GpuPeak, Judged, Summary
 from kb.core.units import format_bytes
-from kb.report.monitor.reading import INDENT, duration, labelled, of_limit, server_lines, verdicts
-from kb.report.terminal import Style, wrap
+from kb.report.monitor.reading import duration, labelled, of_limit, server_lines, verdicts
+from kb.report.terminal import INDENT, Style, wrap
 from kb.report.values import printable, size
 from kb.report.words import Words
 

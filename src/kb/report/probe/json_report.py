@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from kb.report.json_parts import head, to_json
 from kb.report.recommend.config import settings_of, to_yaml
-from kb.report.terminal import Style, wrap
+from kb.report.terminal import INDENT, Style, wrap
 from kb.report.values import host_size, size
 from kb.report.words import Words
 
@@ -78,7 +78,6 @@ def _recommended(probed: "Probed") -> Object | None:
     }
 
 
-INDENT = "  "
 MOST_LISTED = 6
 FAILED = ("oom", "hang")
 

@@ -6,7 +6,7 @@ from kb.core.memory_report import WORKING
 from kb.report.json_parts import head, to_json
 from kb.report.probe.json_report import trial_object
 from kb.report.probe.text import ended, phase_size, reason_of
-from kb.report.terminal import Style, columns, table, wrap
+from kb.report.terminal import INDENT, Style, columns, table, wrap
 from kb.report.values import printable, short_name, size
 from kb.report.words import Words
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 COLUMNS = ("gpu", "model", "batch", "outcome", "share", "step", "predicted", "node")
 LEFT = ("gpu", "model", "outcome", "node")
 SPARE = ("step", "evaluate", "generate", "share")  # what goes first where a terminal is narrow
-INDENT = "  "
 
 
 def matrix_text(matrix: "Matrix", words: Words, style: Style) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from kb.core.memory_report import WORKING
 from kb.report.estimate.text import run_parts
 from kb.report.probe.json_report import found_lines, recommended_lines
-from kb.report.terminal import Style, columns, cut, joined, table, wrap
+from kb.report.terminal import INDENT, Style, columns, cut, joined, table, wrap
 from kb.report.values import here, host_size, printable, size
 from kb.report.words import Words
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from kb.torch_runs.probe.campaign import Pair, Probed
     from kb.torch_runs.probe.trial import Outcome, Trial
 
-INDENT = "  "
 LEAST_COLUMNS = 4
 
 

@@ -11,11 +11,10 @@ from kb.report.check.changes import as_written
 from kb.report.check.panel import need_of
 from kb.report.condition import sentence
 from kb.report.formula import fact_order, unparse
-from kb.report.terminal import Style, columns, joined, pad, unbroken, wrap
+from kb.report.terminal import INDENT, Style, columns, joined, pad, unbroken, wrap
 from kb.report.words import Words
 
 Lookup = Callable[[str], Any]
-INDENT = "  "
 
 
 def explain(

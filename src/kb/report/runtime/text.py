@@ -15,10 +15,9 @@ from kb.advice.runtime import (
     calls_per_minute,
 )
 from kb.advice.speed_log import Bar, Pace, SpeedLog
-from kb.report.terminal import Style, table, wrap
+from kb.report.terminal import INDENT, Style, table, wrap
 from kb.report.words import Words
 
-INDENT = "  "
 SHOWN_BARS = 8
 
 
