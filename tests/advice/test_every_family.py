@@ -22,8 +22,7 @@ from kb.memory import UnsupportedArchitectureError, architecture_from_config, mo
 from kb.memory.throughput import work_of
 from kb.report.check.json_report import json_report
 from kb.report.check.text import text_report
-from kb.report.estimate.json_report import estimate_json
-from kb.report.estimate.text import estimate_text
+from kb.report.estimate_report import estimate_json, estimate_text
 from kb.report.plan_report import Faults, plan_text
 from kb.report.recommend.text import recommend_text
 from kb.report.terminal import Style

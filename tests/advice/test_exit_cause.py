@@ -5,7 +5,7 @@ import pytest
 from catalog_sample import load_guide
 from kb.advice.diagnosis import Diagnosis, diagnose, exit_cause
 from kb.knowledge import load_words
-from kb.report.monitor.summary import exit_text
+from kb.report.monitor.text import exit_text
 from kb.report.terminal import Style
 from kb.report.words import Words
 

@@ -191,7 +191,7 @@ def test_the_fact_has_pytorchs_name() -> None:
 @pytest.mark.long
 def test_a_recommended_config_names_the_type_that_the_library_might_not_take(model: str, named: str | None) -> None:
     from kb.advice.answer import answer
-    from kb.report.recommend.config import settings_of
+    from kb.report.recommend.formats import settings_of
 
     estimator = Estimator(shallow(CATALOG.models[model]), on_gpu(CATALOG.gpus["h200"]), CATALOG.constants)
     setup = answer("train", Question.of(), estimator, CATALOG, load_guide()).setup

@@ -29,7 +29,7 @@ from kb.commands.history_versions import labels_of
 from kb.core.memory_report import HostLedger
 from kb.core.text import UserError
 from kb.integrations.git_files import GitError, file_history
-from kb.report.history.memory import percent
+from kb.report.history_report import percent
 from warm_runs import run_text
 
 ROOT = Path(__file__).parents[2]

@@ -21,7 +21,7 @@ from kb.core.catalog import Catalog
 from kb.core.text import UserError
 from kb.core.units import GIB
 from kb.knowledge import load_words
-from kb.report.recommend.config import scalar
+from kb.report.recommend.formats import scalar
 from kb.report.recommend.text import config_yaml
 from kb.report.words import Words
 

@@ -17,7 +17,7 @@ from kb.guide.fits import fit_of, heat_map, map_of
 from kb.guide.kept import KEPT
 from kb.guide.library import load_library
 from kb.knowledge import load_catalog
-from kb.report.lesson_rows import SHOWN_WAYS
+from kb.report.lessons import SHOWN_WAYS
 
 CATALOG = load_catalog()
 MODELS = ("mt5-base", "kobart", "llama-3.2-1b", "klue-roberta-base", "gpt2")

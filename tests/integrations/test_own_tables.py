@@ -22,7 +22,7 @@ from kb.guide.lessons import (
 )
 from kb.guide.library import load_library
 from kb.integrations.own_tables import own_figure, own_table
-from kb.report.lesson_rows import case_of
+from kb.report.lessons import case_of
 
 LIBRARY = load_library("en")
 

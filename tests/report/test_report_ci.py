@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 import report_sample as sample
 from kb.core.finding import Finding, Span
 from kb.core.text import Text
-from kb.report.ci.formats import github_report, gitlab_report, junit_report
+from kb.report.ci_formats import github_report, gitlab_report, junit_report
 
 COMMAND = re.compile(r"::(error|warning|notice) ([^:]*)::(.*)")
 

@@ -8,7 +8,7 @@ import pytest
 import report_sample as sample
 from kb.core.expression import Unknown
 from kb.core.grammar import parse
-from kb.report.formula import fact_order, unparse
+from kb.report.condition import fact_order, unparse
 from kb.report.rules.explain import explain
 from kb.report.terminal import Style
 

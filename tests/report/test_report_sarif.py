@@ -12,8 +12,7 @@ import report_sample as sample
 from kb.core.document import Unit
 from kb.core.finding import Finding, Fix, Span
 from kb.core.result import CheckResult
-from kb.report.ci.formats import relative_path, uri
-from kb.report.ci.sarif import sarif_report
+from kb.report.ci_formats import relative_path, sarif_report, uri
 from kb.report.words import RulePages
 
 SCHEMA = os.path.join(

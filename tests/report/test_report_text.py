@@ -11,10 +11,8 @@ from kb.core.finding import Finding, Fix, NotEvaluated, Span
 from kb.core.result import CheckResult
 from kb.core.setup import Assumption
 from kb.core.text import Text
-from kb.report.check.panel import assumed_lines, not_evaluated_lines
-from kb.report.check.rows import gpu_table, short_name
-from kb.report.check.tally import statistics_report
-from kb.report.check.text import summary_line, text_report
+from kb.report.check.panel import assumed_lines, gpu_table, not_evaluated_lines, short_name
+from kb.report.check.text import statistics_report, summary_line, text_report
 from kb.report.terminal import Style, columns
 
 RECORDED = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "data", "report")

@@ -9,7 +9,7 @@ from catalog_sample import load_catalog
 from kb.core.setup import TrainingSetup
 from kb.knowledge import load_words
 from kb.memory.throughput import Throughput, throughput_of
-from kb.report.estimate.text import throughput_lines, throughput_object
+from kb.report.estimate_report import throughput_lines, throughput_object
 from kb.report.terminal import choose_style
 from kb.report.words import Words
 

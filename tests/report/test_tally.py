@@ -2,7 +2,7 @@
 
 import json
 
-from kb.report.check.tally import Tally
+from kb.report.check.text import Tally
 from kb.session.tree import Told
 
 

@@ -17,8 +17,7 @@ from kb.core.result import CheckResult, Unusable
 from kb.core.text import UserError
 from kb.knowledge import load_table_rows
 from kb.report.check.panel import need_of
-from kb.report.check.tally import fault_line
-from kb.report.check.text import summary_line
+from kb.report.check.text import fault_line, summary_line
 from kb.report.terminal import choose_style
 from kb.report.values import printable
 from kb.report.words import Words

@@ -14,8 +14,7 @@ from kb.commands import estimate_serving
 from kb.commands.options import LARGEST_NUMBER, RUN, Options, question_of
 from kb.core.text import UserError
 from kb.core.units import read_size
-from kb.report.estimate.json_report import estimate_json
-from kb.report.estimate.text import estimate_text
+from kb.report.estimate_report import estimate_json, estimate_text
 from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli

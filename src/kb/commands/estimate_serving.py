@@ -15,7 +15,7 @@ from kb.core.text import UserError
 from kb.core.units import read_size
 from kb.memory.serving.answer import changes, load, serve, smallest
 from kb.memory.serving.setup import ENGINES, Measured, ServingSetup, packing_of
-from kb.report.estimate.serving import Answer, serving_json, serving_text
+from kb.report.serving_report import Answer, serving_json, serving_text
 from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli

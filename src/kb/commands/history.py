@@ -16,8 +16,8 @@ from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
 from kb.knowledge import load_guide
-from kb.report.history.plot import history_svg
-from kb.report.history.text import LeftOut, fault_text, history_object, history_text
+from kb.report.history_plot import history_svg
+from kb.report.history_report import LeftOut, fault_text, history_object, history_text
 from kb.report.json_parts import head, to_json
 from kb.report.terminal import choose_style
 from kb.report.values import printable

@@ -22,8 +22,7 @@ from kb.core.text import UserError
 from kb.knowledge import load_guide
 from kb.memory import UnsupportedArchitectureError
 from kb.report.recommend.formats import FORMATS, LOADS, RENAMED_SINCE, check_trained_from
-from kb.report.recommend.json_report import recommend_json
-from kb.report.recommend.text import config_file, recommend_text
+from kb.report.recommend.text import config_file, recommend_json, recommend_text
 from kb.report.terminal import choose_style
 from kb.report.values import short_name
 from kb.report.words import Words

@@ -29,8 +29,17 @@ from kb.config.log import pieces
 from kb.core.text import Text, UserError, nearest
 from kb.knowledge import load_guide
 from kb.report.json_parts import head, to_json
-from kb.report.runtime.json_report import list_object, log_object, run_object, training_object
-from kb.report.runtime.text import list_text, log_text, overview_text, run_text, training_text
+from kb.report.runtime_report import (
+    list_object,
+    list_text,
+    log_object,
+    log_text,
+    overview_text,
+    run_object,
+    run_text,
+    training_object,
+    training_text,
+)
 from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli

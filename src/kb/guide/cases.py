@@ -19,12 +19,11 @@ from kb.guide.library import Library, load_library
 from kb.guide.markup import PLAIN, badge, code, computed, held, prose, table, text, wide_table
 from kb.guide.site_words import say
 from kb.machine.arguments import find_gpu, read_host_memory
-from kb.report.history.memory import memory_rows
-from kb.report.history.plot import history_svg
-from kb.report.history.text import setting_rows
-from kb.report.recommend.notes_table import COLUMNS, shown_rows, why_lines
+from kb.report.history_plot import history_svg
+from kb.report.history_report import memory_rows, setting_rows
+from kb.report.recommend.reasons import COLUMNS, shown_rows, why_lines
 from kb.report.recommend.text import own_row
-from kb.report.runtime.text import bottleneck_lines, stage_rows
+from kb.report.runtime_report import bottleneck_lines, stage_rows
 from kb.report.values import short_name
 
 

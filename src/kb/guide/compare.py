@@ -7,7 +7,7 @@ from kb.guide.figures import own_figure
 from kb.guide.library import Library
 from kb.guide.markup import cells, own_table, told, wide_table
 from kb.guide.site_words import say
-from kb.report.lesson_rows import case_of, way_rows
+from kb.report.lessons import case_of, way_rows
 
 
 def compare(

@@ -13,7 +13,7 @@ from kb.guide.fits_table import fits_by_gpu, fits_by_model
 from kb.guide.library import Library
 from kb.guide.markup import PLAIN, badge, cited, cited_source, code, prose, quantity, table, text
 from kb.guide.site_words import say
-from kb.report.entries.entry import figure
+from kb.report.rules.entry import figure
 
 FIGURES = (
     "memory_total",

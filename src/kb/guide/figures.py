@@ -11,8 +11,7 @@ from kb.guide.markup import held
 from kb.guide.memory_bars import marked
 from kb.guide.site_words import say
 from kb.integrations.over_time import chapter_timeline
-from kb.report.lesson_figures import DRAWN, figure_of
-from kb.report.lesson_rows import case_of
+from kb.report.lessons import DRAWN, case_of, figure_of
 
 BY_BATCH = ("batch", "generation")  # what these vary is the batch
 
@@ -59,7 +58,7 @@ def own_figure(library: Library, key: str, model: str, gpu: str, asked: Mapping[
 
     Args:
         key: the text of its title, whose placeholders the figure fills.
-        asked: as of :func:`kb.report.lesson_figures.figure_of`, without the title.
+        asked: as of :func:`kb.report.lessons.figure_of`, without the title.
     """
     library.entry("models", model)
     library.entry("hardware", gpu)

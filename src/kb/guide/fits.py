@@ -10,7 +10,7 @@ from kb.core.model import Model
 from kb.core.record import NamedTuple
 from kb.guide.curves import Curves
 from kb.memory import UnsupportedArchitectureError
-from kb.report.lesson_rows import SHOWN_WAYS
+from kb.report.lessons import SHOWN_WAYS
 
 LENGTHS = (128, 256, 512, 1024, 2048)  # tokens of input, of the heat maps
 BATCHES = (1, 2, 4, 8, 16, 32, 64)

@@ -10,7 +10,7 @@ from kb.guide.fits import Row
 from kb.guide.library import Library
 from kb.guide.markup import filter_box, told, wide_table
 from kb.guide.site_words import say
-from kb.report.lesson_rows import SHOWN_WAYS
+from kb.report.lessons import SHOWN_WAYS
 from kb.report.values import short_name
 
 KINDS = ("seq2seq", "decoder", "encoder")

@@ -9,7 +9,7 @@ from kb.core.expression import Tree
 from kb.guide.library import Library
 from kb.guide.markup import PLAIN, badge, prose, table, text
 from kb.guide.site_words import say
-from kb.report.entries.entry import figure
+from kb.report.rules.entry import figure
 
 _SIGNS = {"*": " × ", "+": " + ", "-": " − ", "//": " div ", "%": " mod "}
 _COMPARES = {"<=": " ≤ ", ">=": " ≥ ", "==": " = ", "!=": " ≠ ", "<": " < ", ">": " > "}

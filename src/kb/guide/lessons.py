@@ -11,18 +11,20 @@ from kb.core.setup import TrainingSetup
 from kb.guide.library import Library
 from kb.guide.markup import cells, code, computed, own_table, prose, sourced, table, text, told, wide_table
 from kb.guide.site_words import say
-from kb.report.lesson_figures import changes_of, option_rows, serving_rows
-from kb.report.lesson_rows import (
+from kb.report.lessons import (
     PRECISIONS,
     Case,
     Cell,
     beam_rows,
     cache_rows,
     case_of,
+    changes_of,
     effective_rows,
     generating,
     length_rows,
+    option_rows,
     precision_rows,
+    serving_rows,
     setup_rows,
     ways_of,
     worker_rows,

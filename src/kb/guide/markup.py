@@ -9,8 +9,8 @@ from typing import Any
 from kb.core.record import NamedTuple
 from kb.guide.library import Library
 from kb.guide.site_words import say
-from kb.report.entries.entry import figure as figure_text
-from kb.report.lesson_rows import Cell
+from kb.report.lessons import Cell
+from kb.report.rules.entry import figure as figure_text
 from kb.report.terminal import Style
 
 PLAIN = Style(width=10_000)

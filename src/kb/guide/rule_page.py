@@ -14,8 +14,7 @@ from kb.guide.site_words import say
 from kb.integrations.browser import check
 from kb.knowledge import load_table_rows
 from kb.report.check.changes import as_written
-from kb.report.condition import sentence
-from kb.report.formula import fact_order, unparse
+from kb.report.condition import fact_order, sentence, unparse
 
 _MACHINE = ("gpu", "gpus", "host_memory", "cpus")
 # other files, what no config says, bytes that are no text: an editor has no place for them

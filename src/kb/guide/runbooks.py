@@ -7,7 +7,7 @@ from kb.core.text import fill
 from kb.guide.library import Library
 from kb.guide.markup import PLAIN, badge, code, fenced, prose, table, text
 from kb.guide.site_words import say
-from kb.report.entries.entry import figure
+from kb.report.rules.entry import figure
 
 
 def questions(library: Library, name: str = "faq", scope: str = "") -> str:

@@ -8,8 +8,7 @@ from kb.guide.markup import badge, code, computed, prose, table, text
 from kb.guide.site_words import say
 from kb.memory.serving.budget import bytes_of_token
 from kb.memory.serving.setup import Engine
-from kb.report.lesson_figures import served_on
-from kb.report.lesson_rows import case_of
+from kb.report.lessons import case_of, served_on
 from kb.report.values import short_name
 
 

@@ -10,9 +10,8 @@ from kb.core.text import UserError
 from kb.integrations.browser import catalog_of, checker_of, kind_of, path_of, words_of
 from kb.memory import UnsupportedArchitectureError
 from kb.memory.engine.trace import trace
-from kb.report.estimate.timeline_page import MOMENTS, timeline_html
-from kb.report.lesson_figures import title_of
-from kb.report.lesson_rows import Case, case_of
+from kb.report.lessons import Case, case_of, title_of
+from kb.report.timeline import MOMENTS, timeline_html
 from kb.report.words import Words
 from kb.session.cli import load_words_or_none, said
 from kb.session.prepare import first_training

@@ -7,17 +7,19 @@ from typing import Any
 from kb.core.text import UserError
 from kb.integrations.browser import catalog_of, words_of
 from kb.memory import UnsupportedArchitectureError
-from kb.report.lesson_figures import figure_of, option_rows, serving_rows
-from kb.report.lesson_rows import (
+from kb.report.lessons import (
     Case,
     Cell,
     beam_rows,
     cache_rows,
     case_of,
     effective_rows,
+    figure_of,
     length_rows,
+    option_rows,
     plain,
     precision_rows,
+    serving_rows,
     setup_rows,
     way_rows,
     worker_rows,

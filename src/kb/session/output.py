@@ -30,11 +30,11 @@ class Shown(NamedTuple):
 
 def _text(shown: Shown) -> str:
     options, result, checker, words = shown.options, shown.result, shown.checker, shown.words
-    from kb.report.check import tally, text  # an answer that is kept is worded already
+    from kb.report.check import text
 
     style = choose_style(shown.stream, options.color)
     if options.statistics:
-        return tally.statistics_report(result, words, style, checker.catalog.rules)
+        return text.statistics_report(result, words, style, checker.catalog.rules)
     if options.explain:
         return _explained(options.explain, result, checker, words, style)
     fold = options.several and not options.verbose
@@ -48,7 +48,7 @@ def _json(shown: Shown) -> str:
 
 
 def _sarif(shown: Shown) -> str:
-    from kb.report.ci.sarif import sarif_report
+    from kb.report.ci_formats import sarif_report
     from kb.session.fixing import replacements_of
 
     replace = replacements_of(shown.result, shown.checker)
@@ -57,7 +57,7 @@ def _sarif(shown: Shown) -> str:
 
 
 def _of_ci(shown: Shown) -> str:
-    from kb.report.ci.formats import REPORTS, junit_report
+    from kb.report.ci_formats import REPORTS, junit_report
 
     options = shown.options
     if options.format == "junit":

@@ -11,8 +11,8 @@ from kb.core.record import NamedTuple
 from kb.core.text import UserError
 from kb.knowledge import load_guide
 from kb.knowledge.locations import Rules
-from kb.report.estimate.json_report import timeline_json
-from kb.report.estimate.timeline_plot import timeline_svg
+from kb.report.estimate_report import timeline_json
+from kb.report.timeline import timeline_svg
 from kb.session.models import config_file, read_config
 from kb.session.plot_file import write_plot
 

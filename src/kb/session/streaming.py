@@ -11,8 +11,7 @@ from kb import __version__
 from kb.core.result import CheckResult, Unusable
 from kb.knowledge.locations import cache_folder
 from kb.report.check.json_report import json_ends, units_json
-from kb.report.check.tally import Tally, closing_lines
-from kb.report.check.text import GAP, Repeated, units_text
+from kb.report.check.text import GAP, Repeated, Tally, closing_lines, units_text
 from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session.cache import ResultCache, context_of

@@ -7,7 +7,7 @@ from typing import Any
 from kb import __version__
 from kb.core.record import NamedTuple
 from kb.core.result import CheckResult, Unusable
-from kb.report.check.tally import Tally, tally_of
+from kb.report.check.text import Tally, tally_of
 from kb.session.cache import ResultCache, installs, key_of
 from kb.session.composed import GroupFolders
 from kb.session.file import FileChecker

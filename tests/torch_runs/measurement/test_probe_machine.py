@@ -13,8 +13,7 @@ from kb.core.hardware import Machine
 from kb.core.setup import TrainingSetup
 from kb.knowledge import load_words
 from kb.report.json_parts import machine_object
-from kb.report.probe.json_report import probe_object
-from kb.report.probe.text import probe_text
+from kb.report.probe_report import probe_object, probe_text
 from kb.report.terminal import Style
 from kb.report.values import here
 from kb.report.words import Words

@@ -140,7 +140,7 @@ def test_top_tensors_name_the_module_that_made_them() -> None:
 
 def test_the_timeline_holds_the_peaks_and_draws() -> None:
     from kb.knowledge import load_catalog, load_words
-    from kb.report.estimate.timeline_plot import timeline_svg
+    from kb.report.timeline import timeline_svg
     from kb.report.words import Words
 
     simulated = small_decoder()

@@ -2,7 +2,7 @@
 
 import { parsed } from "./kb-dom.mjs";
 
-/** A figure that kb's engine made (report/estimate/timeline_page.py), every text in it escaped there. */
+/** A figure that kb's engine made (report/timeline.py), every text in it escaped there. */
 export function parsedTimeline(html) {
   const figure = parsed(html);
   enliven(figure);

@@ -21,9 +21,8 @@ from kb.machine.host import HostWatch
 from kb.machine.live_gpus import GpuWatch
 from kb.machine.processes import ProcessTree
 from kb.report.monitor.json_report import snapshot_json
-from kb.report.monitor.reading import reading_lines
 from kb.report.monitor.screens import LiveScreen, PassedOn, PlainScreen, SilentScreen, choose_screen, reading_of
-from kb.report.monitor.summary import exit_text, summary_text
+from kb.report.monitor.text import exit_text, reading_lines, summary_text
 from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli

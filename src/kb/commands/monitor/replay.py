@@ -15,7 +15,7 @@ from kb.core.snapshot import GpuState, Snapshot
 from kb.core.text import UserError
 from kb.machine.gpu_csv import GpuLine, read_gpu_csv
 from kb.report.monitor.json_report import summary_json
-from kb.report.monitor.summary import summary_text
+from kb.report.monitor.text import summary_text
 from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli

@@ -11,9 +11,7 @@ from kb.commands.options import RUN, Options
 from kb.commands.probe.request import OF_COMMAND, ProbeRequest, request_of
 from kb.core.text import UserError
 from kb.knowledge import load_guide
-from kb.report.probe.json_report import probe_json
-from kb.report.probe.matrix import matrix_json, matrix_text
-from kb.report.probe.text import probe_text, progress
+from kb.report.probe_report import matrix_json, matrix_text, probe_json, probe_text, progress
 from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli

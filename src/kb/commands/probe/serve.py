@@ -26,8 +26,8 @@ from kb.core.record import NamedTuple
 from kb.core.text import UserError
 from kb.core.units import GIB, MIB
 from kb.knowledge import load_guide
-from kb.report.estimate.serving import Answer
-from kb.report.probe.serve import ServeProbe, serve_json, serve_text
+from kb.report.serving_probe_report import ServeProbe, serve_json, serve_text
+from kb.report.serving_report import Answer
 from kb.report.terminal import choose_style
 from kb.session import cli
 from kb.session.knowledge import open_knowledge

@@ -9,7 +9,7 @@ from typing import Any
 from kb.config.dialect.dialects import CompiledDialect
 from kb.core.catalog import Catalog, Dialect, Rule
 from kb.core.facts import FactType
-from kb.report.formula import fact_order
+from kb.report.condition import fact_order
 from kb.report.words import Words
 
 MOST_RULES = 6  # named beside one setting

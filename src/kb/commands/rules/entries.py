@@ -11,8 +11,7 @@ from kb.knowledge import load_table_rows
 from kb.knowledge.entries import ERRATA, Entry
 from kb.knowledge.locations import Location, opened
 from kb.knowledge.source import read_source
-from kb.report.entries.entry import entry_text, erratum_text
-from kb.report.entries.formula_text import formula_text
+from kb.report.rules.entry import entry_text, erratum_text, formula_text
 from kb.report.rules.explain import explain
 from kb.report.terminal import Style
 from kb.report.words import Words

@@ -102,7 +102,7 @@ def condition_of(fix: Fix) -> str:
     """What must hold for a fix that is only offered: ``gpu.native_bf16``; empty where nothing must."""
     if fix.when is None:
         return ""
-    from kb.report.formula import unparse  # hardly a fix has one
+    from kb.report.condition import unparse  # hardly a fix has one
 
     return unparse(fix.when)
 

@@ -10,7 +10,7 @@ from kb.core.finding import Because, Edit, Finding, Fix, OnRelease, Span, Suppre
 from kb.core.result import CheckResult, GpuFit, UnitResult, Unusable
 from kb.core.setup import Assumption, TrainingSetup
 from kb.report.check.changes import condition_of
-from kb.report.check.tally import fault_text
+from kb.report.check.text import fault_text
 from kb.report.json_parts import Object, encode, escaped, head, machine_object, plain, prediction_object
 from kb.report.words import Words
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from kb.advice.watching import Alert, Watch
 from kb.core.snapshot import Snapshot
-from kb.report.monitor.reading import Reading, reading_lines
-from kb.report.monitor.summary import alert_text, clock
+from kb.report.monitor.text import Reading, alert_text, clock, reading_lines
 from kb.report.terminal import NARROWEST, WIDEST, Style, wrap
 from kb.report.values import printable
 from kb.report.words import Words

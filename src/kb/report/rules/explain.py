@@ -9,8 +9,7 @@ from kb.core.catalog import Computed, Rule, RuleFix
 from kb.core.expression import Tree, compile_tree, fact_names, is_unknown
 from kb.report.check.changes import as_written
 from kb.report.check.panel import need_of
-from kb.report.condition import sentence
-from kb.report.formula import fact_order, unparse
+from kb.report.condition import fact_order, sentence, unparse
 from kb.report.terminal import INDENT, Style, columns, joined, pad, unbroken, wrap
 from kb.report.words import Words
 

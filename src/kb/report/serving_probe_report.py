@@ -7,9 +7,9 @@ from kb.advice.diagnosis import ExitCause
 from kb.core.record import NamedTuple
 from kb.core.units import GIB
 from kb.memory.serving.answer import Served
-from kb.report.estimate.serving import Answer
 from kb.report.json_parts import head, to_json
-from kb.report.monitor.summary import exit_text
+from kb.report.monitor.text import exit_text
+from kb.report.serving_report import Answer
 from kb.report.terminal import Style, table, wrap
 from kb.report.values import printable
 from kb.report.words import Words

@@ -1,18 +1,22 @@
-"""A run over time as a page shows it: stacked by role, its peak marked, and at each moment the largest tensors alive.
+"""A run's GPU memory over time: allocated by role, and reserved, with what is alive at a phase's peak.
 
-HTML that needs no script: the largest tensors are those at the peak. ``kb-timeline.mjs`` of the guide shows those of
-other moments under a pointer or a slider. Lengths are shares of the drawing's, so that it is as wide as its place.
+As a page shows it, it is HTML that needs no script: the largest tensors are those at the peak. ``kb-timeline.mjs`` of
+the guide shows those of other moments under a pointer or a slider. Lengths are shares of the drawing's, so that it is
+as wide as its place. As a file it is an SVG, in pixels.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from itertools import groupby
 from typing import Any
 
+from kb.advice.estimate import Estimated
 from kb.core.record import NamedTuple
 from kb.core.units import GIB, MIB
 from kb.memory.timeline import ROLES, Moment, Point, Timeline, TopTensor, role_of, thinned
-from kb.report.bars import HUES
+from kb.report.bars import FAINT, HUES, INK, area, diamond, document, group, line, path, rect, text
+from kb.report.terminal import columns
 from kb.report.values import printable
 from kb.report.words import Words
 
@@ -40,6 +44,19 @@ class Scale(NamedTuple):
         return round(SIZE * (1 - size / self.top_bytes))
 
 
+def _shown(points: Sequence[Point], limit_bytes: int | None) -> tuple[int, int | None]:
+    """The most that is reserved, and the GPU's memory where the run comes near."""
+    highest = max((point.reserved_bytes for point in points), default=0) or GIB
+    return highest, limit_bytes if limit_bytes is not None and limit_bytes < 3 * highest else None
+
+
+def _grid(top_bytes: float, most: int) -> list[float]:
+    """Sizes at which a line is drawn, in GiB; ``most``: about how many."""
+    top = top_bytes / GIB
+    step = next((step for step in STEPS if top / step <= most), STEPS[-1])
+    return [number * step for number in range(int(top / step) + 1)]
+
+
 def timeline_html(found: Any, words: Words, title: str, limit_bytes: int | None) -> str:
     """The figure of a followed run, with its words in the reader's language.
 
@@ -49,8 +66,7 @@ def timeline_html(found: Any, words: Words, title: str, limit_bytes: int | None)
     """
     timeline: Timeline = found.timeline
     points = thinned(timeline.points, timeline.events, MOST_POINTS)
-    highest = max((point.reserved_bytes for point in points), default=0) or GIB
-    limit = limit_bytes if limit_bytes is not None and limit_bytes < 3 * highest else None
+    highest, limit = _shown(points, limit_bytes)
     scale = Scale(timeline.events, 1.15 * max(highest, limit or 0))
     colours = _colours(found.moments)
     moments, rows = _told(found.moments, timeline, words, colours)
@@ -87,7 +103,8 @@ def _colours(moments: Sequence[Moment]) -> Mapping[str, int]:
 def _drawing(points: Sequence[Point], scale: Scale, colours: Mapping[str, int], title: str, limit: int | None) -> str:
     """The areas, the lowest role at the bottom, and what the allocator holds as a line."""
     xs = [scale.x(point.event) for point in points]
-    parts = [f'<path class="kb-grid" d="{"".join(f"M0 {scale.y(size)}H{SIZE}" for size in _grid(scale))}"/>']
+    grid = "".join(f"M0 {scale.y(size * GIB)}H{SIZE}" for size in _grid(scale.top_bytes, 6))
+    parts = [f'<path class="kb-grid" d="{grid}"/>']
     for number in reversed(range(len(ROLES))):  # the whole stack first; what lies lower is drawn over it
         tops = _line(zip(xs, (scale.y(sum(point.roles[: number + 1])) for point in points), strict=True))
         parts.append(f'<path class="kb-area kb-term--{colours[ROLES[number]]}" d="M{xs[0]} {SIZE}L{tops}V{SIZE}Z"/>')
@@ -110,16 +127,9 @@ def _line(pairs: Iterator[tuple[int, int]]) -> str:
     return " ".join(f"{x} {y}" for x, y in kept)
 
 
-def _grid(scale: Scale) -> list[float]:
-    """Sizes at which a line is drawn, in bytes."""
-    top = scale.top_bytes / GIB
-    step = next((step for step in STEPS if top / step <= 6), STEPS[-1])
-    return [number * step * GIB for number in range(int(top / step) + 1)]
-
-
 def _axis(scale: Scale) -> Iterator[str]:
-    for size in _grid(scale):
-        yield f'<span class="kb-timeline-y" style="top:{scale.y(size) / 10}%">{size / GIB:g} GiB</span>'
+    for size in _grid(scale.top_bytes, 6):
+        yield f'<span class="kb-timeline-y" style="top:{scale.y(size * GIB) / 10}%">{size:g} GiB</span>'
 
 
 def _limit(scale: Scale, limit: int | None) -> Iterator[str]:
@@ -187,3 +197,150 @@ def _legend(words: Words, colours: Mapping[str, int], *, with_limit: bool) -> st
     marks += [("kb-swatch--limit", words("timeline.limit"))] if with_limit else []
     items = (f'<li><span class="kb-swatch {kind}"></span>{escape(name)}</li>' for kind, name in marks)
     return f'<ul class="kb-legend">{"".join(items)}</ul>'
+
+
+# Okabe and Ito's colours, which people with any colour vision can tell apart.
+COLOURS = dict(zip(ROLES, ("#0072b2", "#009e73", "#f0e442", "#56b4e9", "#e69f00", "#bbbbbb"), strict=True))
+RESERVED, LIMIT, BAND = INK, "#d55e00", "#f4f4f4"
+LEFT, RIGHT, TOP, WIDTH, HEIGHT, BELOW = 64, 88, 106, 960, 320, 56  # pixels
+NARROWEST_LABEL = 7.0  # pixels of a column of text
+
+
+class Stay(NamedTuple):
+    """Events ``start`` to ``end`` of one phase of the report."""
+
+    phase: str
+    start: int
+    end: int
+
+
+class Pixels(NamedTuple):
+    """From events and bytes to pixels."""
+
+    events: int
+    top_bytes: float
+
+    def x(self, event: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * event / max(self.events, 1)
+
+    def y(self, size: float) -> float:
+        return TOP + HEIGHT * (1 - size / self.top_bytes)
+
+
+def timeline_svg(one: Estimated, words: Words) -> str:
+    """The drawing of a run whose timeline is known; the GPU's memory is in it where the run comes near."""
+    timeline, limit_bytes = one.drawn.timeline, one.machine.gpu_limit_bytes
+    highest, limit = _shown(timeline.points, limit_bytes)
+    scale = Pixels(timeline.events, 1.12 * max(highest, limit or 0))
+    title = words("timeline.title_simulated" if one.simulated else "timeline.title")
+    parts = [text(LEFT, 28, title, size=16, bold=True), *_legend_svg(words, with_limit=limit is not None)]
+    parts += _bands(timeline, scale, words)
+    parts += _grid_svg(scale)
+    parts += _lines(timeline, scale)
+    if limit is not None:
+        y = scale.y(limit)
+        parts.append(line(LEFT, y, WIDTH - RIGHT, y, LIMIT, dashed=True, thick=2))
+        parts.append(text(WIDTH - RIGHT + 6, y + 4, f"{limit / GIB:.1f} GiB", size=11))
+    parts += _peaks(one, scale, words)
+    parts.append(text((LEFT + WIDTH - RIGHT) / 2, TOP + HEIGHT + 44, words("timeline.axis"), size=11, anchor="middle"))
+    return document(WIDTH, TOP + HEIGHT + BELOW, title, _described(one, words), parts)
+
+
+def _stays(timeline: Timeline) -> Iterator[Stay]:
+    """The spans of one phase of the report that follow each other, as one."""
+    for phase, following in groupby(timeline.spans, lambda span: span.phase.partition(":")[0]):
+        spans = list(following)
+        yield Stay(phase, spans[0].start, spans[-1].end)
+
+
+def _bands(timeline: Timeline, scale: Pixels, words: Words) -> list[str]:
+    """Every second phase on grey, each with its name underneath where there is room for it."""
+    parts, grey = [], False
+    for stay in _stays(timeline):
+        left, width = scale.x(stay.start), scale.x(stay.end) - scale.x(stay.start)
+        if width < 2:
+            continue
+        if grey:
+            parts.append(rect(left, TOP, width, HEIGHT, BAND))
+        grey = not grey
+        name = words.named("phase", stay.phase)
+        if NARROWEST_LABEL * columns(name) <= width:
+            parts.append(text(left + width / 2, TOP + HEIGHT + 20, name, size=11, anchor="middle"))
+    return parts
+
+
+def _grid_svg(scale: Pixels) -> list[str]:
+    parts = []
+    for size in _grid(scale.top_bytes, 7):
+        y = scale.y(size * GIB)
+        parts.append(line(LEFT, y, WIDTH - RIGHT, y, FAINT))
+        parts.append(text(LEFT - 8, y + 4, f"{size:g} GiB", size=11, anchor="end"))
+    return parts
+
+
+def _lines(timeline: Timeline, scale: Pixels) -> list[str]:
+    if not timeline.points:
+        return []
+    xs = [scale.x(point.event) for point in timeline.points]
+    base = [(xs[-1], scale.y(0)), (xs[0], scale.y(0))]
+    parts = []
+    for number in reversed(range(len(ROLES))):  # the whole stack first; what lies lower is drawn over it
+        tops = [scale.y(sum(point.roles[: number + 1])) for point in timeline.points]
+        parts.append(area([*zip(xs, tops, strict=True), *base], COLOURS[ROLES[number]]))
+    reserved = [scale.y(point.reserved_bytes) for point in timeline.points]
+    return [*parts, path(list(zip(xs, reserved, strict=True)), RESERVED)]
+
+
+def _peaks(one: Estimated, scale: Pixels, words: Words) -> list[str]:
+    """A mark at the highest point of every stay; what is alive at its phase's peak is shown to a pointer over it."""
+    parts, timeline = [], one.drawn.timeline
+    for stay in _stays(timeline):
+        points = [point for point in timeline.points if stay.start <= point.event < stay.end]
+        if points:
+            peak = max(points, key=lambda point: point.allocated_bytes)
+            x, y = scale.x(peak.event), scale.y(peak.allocated_bytes)
+            if scale.x(stay.end) - scale.x(stay.start) >= 40:
+                label = f"{peak.allocated_bytes / GIB:.2f}"
+                shown = [diamond(x, y), text(x, y - 9, label, size=11, anchor="middle")]
+                parts.append(group(0, 0, shown, hover=_tops(one, stay.phase, words)))
+    return parts
+
+
+def _legend_svg(words: Words, *, with_limit: bool) -> list[str]:
+    marks = [(rect(0, 0, 14, 12, colour), words(f"timeline.{role}")) for role, colour in COLOURS.items()]
+    marks += [
+        (line(0, 6, 14, 6, RESERVED, thick=2), words("timeline.reserved")),
+        (diamond(7, 6), words("timeline.peak")),
+    ]
+    if with_limit:
+        marks.append((line(0, 6, 14, 6, LIMIT, dashed=True, thick=2), words("timeline.limit")))
+    parts, x, y = [], float(LEFT), 44.0
+    for mark, label in marks:
+        width = 36 + NARROWEST_LABEL * columns(label)
+        if x + width > WIDTH:
+            x, y = float(LEFT), y + 22
+        parts.append(group(x, y, [mark, text(20, 10, label, size=11)]))
+        x += width
+    return parts
+
+
+def _tops(one: Estimated, phase: str, words: Words) -> str:
+    """The largest tensors alive at a phase's peak, one a line."""
+    lines = [words("estimate.tops", phase=words.named("phase", phase))]
+    for top in one.drawn.tops.get(phase, ())[:MOST_ROWS]:
+        size = f"{top.number * top.size_bytes / MIB:,.0f} = {top.number} × {top.size_bytes / MIB:,.0f}"
+        lines.append("  ".join(part for part in (size, words.named("term", top.term), top.module, top.op) if part))
+    return "\n".join(lines)
+
+
+def _described(one: Estimated, words: Words) -> str:
+    """The peaks, in a sentence for each phase."""
+    return " ".join(
+        words(
+            "timeline.described",
+            phase=words.named("phase", phase.name),
+            allocated=f"{phase.peak_allocated_bytes / GIB:.2f}",
+            reserved=f"{phase.peak_reserved_bytes / GIB:.2f}",
+        )
+        for phase in (one.report.phases if one.report else ())
+    )

@@ -7,7 +7,7 @@ from kb.core.memory_report import WORKING
 from kb.core.record import NamedTuple
 from kb.core.units import GIB
 from kb.report.bars import FAINT, diamond, document, group, line, rect, text
-from kb.report.history.memory import GB, gpu_verdict, host_verdict
+from kb.report.history_report import GB, gpu_verdict, host_verdict
 from kb.report.terminal import columns, cut
 from kb.report.values import printable
 from kb.report.words import Words

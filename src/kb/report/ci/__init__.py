@@ -1,1 +1,0 @@
-"""The formats that continuous integration reads."""

@@ -1,1 +1,0 @@
-"""Entries of the knowledge in full, with where each datum is from."""

@@ -1,1 +1,0 @@
-"""An estimate in words, as JSON and as a plot."""

@@ -1,1 +1,0 @@
-"""A config's versions as a matrix, as JSON and as a plot."""

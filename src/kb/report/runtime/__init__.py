@@ -1,1 +1,0 @@
-"""Run times in words and as JSON."""
