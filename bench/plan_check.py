@@ -24,7 +24,7 @@ from kb.core.memory_report import MemoryReport
 from kb.core.result import UnitResult
 from kb.knowledge import load_catalog, load_guide
 from kb.session.file import FileChecker
-from kb.session.mending import Pasting, pasted
+from kb.session.fixing import Pasting, pasted
 from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.run import Input, run

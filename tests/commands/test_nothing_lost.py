@@ -14,9 +14,9 @@ from effort import few
 from kb.commands import check
 from kb.core.result import CheckResult
 from kb.integrations import api
-from kb.session import output, streaming
+from kb.session import output, tree
 from kb.session.file import FileChecker
-from kb.session.file_result import FileResult
+from kb.session.run import FileResult
 from warm_runs import ENVIRON, run_text
 
 GOOD = "model_name_or_path: google/mt5-small\nper_device_train_batch_size: 8\noutput_dir: out\nlearning_rate: 1.0e-4\n"
@@ -184,7 +184,7 @@ def test_among_many_files_in_several_processes_the_others_are_told(name, form, f
 @pytest.mark.parametrize("form", ["text", "junit"])
 def test_a_bug_in_wording_one_file_leaves_the_others_their_report(form, folder, capsys, monkeypatch):
     # told as they come, and all in one
-    module, name = (streaming, "units_text") if form == "text" else (output, "render")
+    module, name = (tree, "units_text") if form == "text" else (output, "render")
     real = getattr(module, name)
 
     def broken(*arguments, **named):

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from kb.config.baseline import Fingerprint, compare, count, fingerprint, prune, read_baseline, write_baseline
 from kb.config.files import ConfigError
 from kb.core.finding import Finding, Span, Suppression
 from kb.core.text import Text
+from kb.session.baseline import Fingerprint, compare, count, fingerprint, prune, read_baseline, write_baseline
 
 
 def finding(rule: str = "t5-fp16-overflow", line: int = 4, suppressed: Suppression | None = None) -> Finding:

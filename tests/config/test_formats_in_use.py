@@ -14,10 +14,9 @@ from kb.core.expression import is_unknown
 from kb.core.result import Unusable
 from kb.core.setup import PostTraining
 from kb.report.check.json_report import untold
-from kb.session.file_result import FileResult
 from kb.session.prepare import file_checker
 from kb.session.project import find_project
-from kb.session.run import Input, check_input
+from kb.session.run import FileResult, Input, check_input
 from warm_runs import run_text
 
 CATALOG = load_catalog()

@@ -13,10 +13,10 @@ from catalog_sample import load_catalog
 from effort import examples
 from kb.advice.question import Question
 from kb.core.text import UserError
-from kb.session.file_result import FileResult, Kind, kind_of
 from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.rule_examples import KINDS, ExampleRunner
+from kb.session.run import FileResult, Kind, kind_of
 from kb.session.settling import Settling
 
 pytestmark = pytest.mark.long

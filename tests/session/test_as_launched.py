@@ -9,12 +9,10 @@ from kb.advice.question import Question
 from kb.core.result import UnitResult
 from kb.session.around import Checking
 from kb.session.file import FileChecker
-from kb.session.file_result import FileResult
-from kb.session.model_files import LOOKUPS
 from kb.session.prepare import file_checker
 from kb.session.project import Project
-from kb.session.run import Input, check_input
-from kb.session.seen import still
+from kb.session.run import FileResult, Input, check_input
+from kb.session.seen import LOOKUPS, still
 
 TRAIN = """
 from transformers import AutoModelForCausalLM, Trainer, TrainingArguments

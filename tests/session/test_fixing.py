@@ -10,12 +10,12 @@ from kb.advice.question import Question
 from kb.core.finding import Edit, Finding, Fix, Span
 from kb.core.result import CheckResult
 from kb.core.text import Text
-from kb.session.choosing import Choice, chosen_fix, effective
 from kb.session.file import FileChecker
 from kb.session.fixing import FixedRun, fix_files, replacements_of
 from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.run import Input, run
+from kb.session.settling import Choice, chosen_fix, effective
 
 pytestmark = pytest.mark.long
 

@@ -15,11 +15,10 @@ from kb.core.catalog import Catalog
 from kb.core.result import UnitResult
 from kb.session.composed import GroupFolders
 from kb.session.file import FileChecker
-from kb.session.file_result import FileResult
 from kb.session.fixing import fix_files, fix_once
 from kb.session.prepare import file_checker
 from kb.session.project import Project
-from kb.session.run import Input, run
+from kb.session.run import FileResult, Input, run
 from kb.session.seen import read_below
 
 TREE = {

@@ -11,7 +11,7 @@ import pytest
 from kb.commands.check import main
 from kb.knowledge.locations import cache_folder
 from kb.session import cache
-from kb.session.kept import ANSWERS, Answer, KeptAnswer
+from kb.session.cache import ANSWERS, Answer, KeptAnswer
 from kb.session.output import FORMATS
 from kb.session.seen import Row, Seen, still
 

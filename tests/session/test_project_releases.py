@@ -23,7 +23,7 @@ from kb.config.releases.requirement import conda_requirement, poetry_requirement
 from kb.core.release import admits, agree
 from kb.knowledge import load_words
 from kb.machine.software import environment_of
-from kb.session.project_releases import ProjectReleases
+from kb.session.around import ProjectReleases
 from kb.session.seen import Seen, still
 
 REPOSITORY = ".git"

@@ -10,9 +10,9 @@ from kb.advice.question import Question
 from kb.core.finding import Edit, Finding, Fix
 from kb.core.text import Text
 from kb.session.file import FileChecker
-from kb.session.file_result import FileResult
 from kb.session.prepare import file_checker
 from kb.session.project import Project
+from kb.session.run import FileResult
 from kb.session.settling import Settling
 from warm_runs import run_text
 

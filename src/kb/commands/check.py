@@ -13,7 +13,7 @@ from kb.commands.options import MACHINE, Options, question_of
 from kb.core.text import UserError
 from kb.session import cli
 from kb.session.around import Checking
-from kb.session.kept import CheckRequest, kept_answer
+from kb.session.cache import CheckRequest, kept_answer
 from kb.session.knowledge import open_knowledge
 from kb.session.output import FORMATS
 from kb.session.project import FAIL_ON, LIBRARIES, find_project, unknown_rule

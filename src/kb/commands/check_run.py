@@ -22,12 +22,12 @@ from kb.report.terminal import choose_style
 from kb.report.values import printable
 from kb.report.words import Words
 from kb.session import cli
+from kb.session.around import shown
+from kb.session.cache import Answer, CheckRequest, KeptAnswer
 from kb.session.file import FileChecker
-from kb.session.kept import Answer, CheckRequest, KeptAnswer
 from kb.session.output import explained, rendered
 from kb.session.prepare import file_checker
 from kb.session.project import Project
-from kb.session.project_releases import shown
 from kb.session.run import STDIN, Input, run
 
 
@@ -45,7 +45,7 @@ def check_anew(request: CheckRequest, catalog: Catalog, words: Words, kept: Kept
     checker = file_checker(catalog, project, question, checking, machine=machine)
     if not options.watch:
         return _check(options, project, checker, words, kept)
-    from kb.session.streaming import watch
+    from kb.session.tree import watch
 
     gc.enable()
 
@@ -86,7 +86,7 @@ def _check(
     checker.forget()
     if len(inputs) > 1:
         gc.enable()
-        from kb.session.streaming import is_for, stream_report
+        from kb.session.tree import is_for, stream_report
 
         if is_for(options, project, inputs):
             tally, unusable = stream_report(options, project, checker, inputs, faults, words, cli.put)

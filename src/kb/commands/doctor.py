@@ -21,11 +21,10 @@ from kb.report.terminal import Style, choose_style, table, wrap
 from kb.report.values import host_limit, host_size, printable, size
 from kb.report.words import Words
 from kb.session import cli
-from kb.session.file_result import kind_of
+from kb.session.around import ProjectReleases
 from kb.session.knowledge import overlays_of
 from kb.session.project import LIBRARIES, find_project
-from kb.session.project_releases import ProjectReleases
-from kb.session.run import read_bytes
+from kb.session.run import kind_of, read_bytes
 
 if TYPE_CHECKING:
     from kb.session.project import Project

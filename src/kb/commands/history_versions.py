@@ -14,8 +14,7 @@ from kb.integrations.git_files import file_history
 from kb.knowledge import KnowledgeError
 from kb.knowledge.source import read_source
 from kb.session.file import FileChecker
-from kb.session.file_result import kind_of
-from kb.session.run import read_bytes
+from kb.session.run import kind_of, read_bytes
 from kb.session.seen import contents
 
 SEPARATORS = "._/\\- "

@@ -24,12 +24,11 @@ from kb.report.words import Words
 from kb.session import cli
 from kb.session.estimating import chosen_section, why_unusable
 from kb.session.file import FileChecker
-from kb.session.file_result import FileResult, kind_of
+from kb.session.fixing import Mended, Pasting, mend
 from kb.session.knowledge import open_knowledge
-from kb.session.mending import Mended, Pasting, mend
 from kb.session.prepare import file_checker
 from kb.session.project import find_project, folder_of
-from kb.session.run import STDIN, read_bytes
+from kb.session.run import STDIN, FileResult, kind_of, read_bytes
 
 if TYPE_CHECKING:
     from kb.advice.plan_unit import PlannedUnit

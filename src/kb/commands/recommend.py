@@ -27,11 +27,10 @@ from kb.report.terminal import choose_style
 from kb.report.values import short_name
 from kb.report.words import Words
 from kb.session import cli
-from kb.session.around import named_machine
+from kb.session.around import named_machine, releases_here
 from kb.session.knowledge import open_knowledge
 from kb.session.models import named_model, read_model_config
 from kb.session.project import find_project
-from kb.session.project_releases import releases_here
 
 TASKS = ("train", "inference")
 

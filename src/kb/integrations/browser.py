@@ -23,10 +23,9 @@ from kb.report.words import Words
 from kb.session.around import Checking
 from kb.session.cli import load_words_or_none, said
 from kb.session.file import FileChecker
-from kb.session.file_result import Kind
 from kb.session.prepare import file_checker, first_training, machine_alone
 from kb.session.project import Project
-from kb.session.run import Input, run
+from kb.session.run import Input, Kind, run
 
 PLAIN = Style(width=10_000)
 

@@ -95,7 +95,7 @@ class Commands:
             return _without_run(unit)
         if not unit.program or unit.reader != "script" or self._programs is None:
             return unit
-        from kb.session.read_by_program import as_its_program_takes
+        from kb.session.code_files import as_its_program_takes
 
         programs = self._programs(unit)
         if RUN_CONFIG in unit.joined and programs and all(each.trains_nothing for each in programs):

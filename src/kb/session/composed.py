@@ -11,13 +11,12 @@ from kb.core.document import Setting, Unit
 from kb.core.finding import Finding, Span
 from kb.core.lint import place_of
 from kb.core.result import UnitResult
-from kb.session.file_result import FileResult
+from kb.session.run import FileResult
 from kb.session.seen import group_path, read_below
 
 if TYPE_CHECKING:
     from kb.config.hydra.composing import Composed, VirtualText
     from kb.session.file import FileChecker
-    from kb.session.file_result import FileResult
 
 _NOWHERE, _NO_KEY = Span(1, 1, 1, 1, 0, 0), Span(1, 1, 1, 1, -1, -1)
 DIALECT = "hydra"
@@ -33,7 +32,7 @@ def listed_below(primary: str, folder: str) -> list[str]:
 
 def composed_result(
     files: "FileChecker", raw: bytes, path: str, instead: Mapping[str, bytes] = {}
-) -> "FileResult | None":
+) -> FileResult | None:
     """The result of a primary config with its group files; None where this is none.
 
     The prediction is the primary's. There a setting of a group file counts as written elsewhere; in the group file it
@@ -63,7 +62,7 @@ def composed_result(
     return _by_file(files, path, composed, [files.check_unit(unit) for unit in units])
 
 
-def part_again(files: "FileChecker", part: "FileResult", raw: bytes) -> "FileResult":
+def part_again(files: "FileChecker", part: FileResult, raw: bytes) -> FileResult:
     """The result of a group file with other bytes, as a part of its primary config."""
     primary = files.beside(part.part_of, os.path.basename(part.part_of))
     whole = None if primary is None else composed_result(files, primary, part.part_of, {part.path: raw})
@@ -71,7 +70,7 @@ def part_again(files: "FileChecker", part: "FileResult", raw: bytes) -> "FileRes
     return found[0] if found else part._replace(text=decode(raw).text or "", results=())
 
 
-def _by_file(files: "FileChecker", path: str, composed: "Composed", results: Sequence[UnitResult]) -> "FileResult":
+def _by_file(files: "FileChecker", path: str, composed: "Composed", results: Sequence[UnitResult]) -> FileResult:
     """The results by file, the primary config first; of the others those with findings of their own."""
     parts = []
     for number, file in enumerate(composed.files):

@@ -21,7 +21,7 @@ from kb.core.lint import place_of
 from kb.core.result import UnitResult
 from kb.session.around import Around
 from kb.session.command_units import Commands, as_launched, as_started, starts_no_run
-from kb.session.file_result import CHARTS, CODE, SERVERS, FileResult, Kind, Overrides, decode_kind, each_once, kind_of
+from kb.session.run import CHARTS, CODE, SERVERS, FileResult, Kind, Overrides, decode_kind, each_once, kind_of
 from kb.session.seen import Seen, read_below, read_named
 
 if TYPE_CHECKING:

@@ -1,8 +1,13 @@
-"""Fixes over whole files: each carried to where it rests; then written or shown."""
+"""Fixes over whole files: each carried to where it rests; then written or shown.
+
+A plan for a file's memory begins with the file without the faults that have nothing to do with memory, and reads it
+again with the plan's keys in it.
+"""
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
+from kb.config.dialect.spelling import Written
 from kb.config.files import ConfigError
 from kb.config.fixing.fixes import Fixer, FixResult, Request, unified_diff
 from kb.config.fixing.saving import ChangedMeanwhileError, save
@@ -12,15 +17,16 @@ from kb.core.document import Unit
 from kb.core.finding import Finding, Fix, Span
 from kb.core.record import NamedTuple
 from kb.core.result import CheckResult, Unusable
+from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
-from kb.session.choosing import Choice
 from kb.session.file import FileChecker
-from kb.session.file_result import FileResult, Kind, decode_file, kind_of
-from kb.session.run import STDIN, Run, internal_fault, read_bytes
-from kb.session.settling import Settled, Settling, apply
+from kb.session.run import STDIN, FileResult, Kind, Run, decode_file, internal_fault, kind_of, read_bytes
+from kb.session.settling import Choice, Settled, Settling, apply
 
 # A file that was fixed may be one that another names; more rounds over all of them than this are a circle.
 MAX_ROUNDS = 6
+OF_MEMORY = ("fit",)  # the area of rules that a plan answers with its steps
+MOST_PASSES = 6  # a fix may make room for another
 COMMAND = "--command"
 Notice = Callable[..., None]
 
@@ -262,3 +268,81 @@ def replacements_of(
         ]
 
     return replacements
+
+
+class Mended(NamedTuple):
+    """``file`` is the file after the fixes, ``diff`` what they change, ``rules`` those whose errors they mend, ``left``
+    those whose errors no fix mends."""
+
+    file: FileResult
+    diff: str
+    rules: tuple[str, ...]
+    left: tuple[str, ...]
+
+
+def mend(checker: FileChecker, file: FileResult, kind: Kind) -> Mended:
+    """The file with every error's fix made, those of memory apart."""
+    before = _errors(checker, file)
+    after = file
+    for _ in range(MOST_PASSES):
+        wanted = _errors(checker, after)
+        if not wanted:
+            break
+        text = fix_once(checker, after, kind, rules=wanted, unsafe=True).text
+        if text == after.text:
+            break
+        after = checker.again(after, encode(text, after.encoding), kind)
+    left = _errors(checker, after)
+    rules = tuple(rule for rule in before if rule not in left)
+    return Mended(after, unified_diff(file.path, file.text, after.text), rules, left)
+
+
+def _errors(checker: FileChecker, file: FileResult) -> tuple[str, ...]:
+    """Rules that call an error in the file, in the order of their places."""
+    rules = checker.catalog.rules
+    found = [each.rule for result in file.results for each in result.counted() if each.severity == "error"]
+    return tuple(rule for rule in dict.fromkeys(found) if rule in rules and rules[rule].area not in OF_MEMORY)
+
+
+def pasted(text: str, written: Iterable[Written]) -> str | None:
+    """The text of one YAML or JSON document with the keys in it, as YAML; None where it is no such document."""
+    import yaml  # a start that most runs do not need
+
+    try:
+        data = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError):
+        return None
+    if not isinstance(data, dict):
+        return None
+    for each in written:
+        inside = data
+        for step in each.path[:-1]:
+            below = inside.get(step)
+            if not isinstance(below, dict):
+                below = inside[step] = {}
+            inside = below
+        inside[each.path[-1]] = each.value
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+
+
+class Pasting:
+    """What one unit of a file says with keys pasted into it.
+
+    Args:
+        text: of the whole file.
+        section: the unit's; None of the whole file.
+    """
+
+    def __init__(self, checker: FileChecker, path: str, text: str, section: str | None) -> None:
+        self._checker, self._path, self._text, self._section = checker, path, text, section
+
+    def __call__(self, written: Sequence[Written]) -> TrainingSetup | None:
+        """The run that the file then describes; None where it can no longer be read."""
+        text = pasted(self._text, written)
+        if text is None:
+            return None
+        try:
+            results = self._checker.check(text.encode(), self._path).results
+        except ConfigError:
+            return None
+        return next((one.setup for one in results if one.unit.section == self._section), None)

@@ -12,7 +12,7 @@ from kb.config.files import read_at_most
 from kb.core.catalog import Catalog
 from kb.core.model import Model, ModelIdentity
 from kb.core.text import UserError
-from kb.session.model_files import cached_config, cached_config_of, folder_config, is_hub_name
+from kb.session.seen import cached_config, cached_config_of, folder_config, is_hub_name
 
 TIMEOUT_SECONDS = 10.0
 

@@ -21,11 +21,10 @@ from kb.core.text import UserError
 from kb.machine.software import installed_versions
 from kb.session.around import AS_SET, Around, Checking, beside_files, named_machine, versions_named
 from kb.session.file import FileChecker
-from kb.session.file_result import Overrides
-from kb.session.model_files import cached_config_of, folder_config
 from kb.session.models import HubModels, identity_on_disk, model_in_folder, read_model_config
 from kb.session.project import Project, chosen_rules, given_facts
-from kb.session.seen import Seen
+from kb.session.run import Overrides
+from kb.session.seen import Seen, cached_config_of, folder_config
 
 
 def file_checker(

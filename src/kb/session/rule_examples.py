@@ -23,13 +23,12 @@ from kb.core.result import UnitResult
 from kb.core.text import UserError
 from kb.core.units import parse_bytes
 from kb.machine.detect import detect
-from kb.session.around import Around
+from kb.session.around import Around, ProjectReleases
 from kb.session.file import FileChecker
-from kb.session.file_result import FileResult, Kind
 from kb.session.fixing import fix_once
 from kb.session.models import identity_of_config, model_of_config
 from kb.session.project import given_facts
-from kb.session.project_releases import ProjectReleases
+from kb.session.run import FileResult, Kind
 
 # Suppression examples name dates; they are judged on this day, so that none expires on its own.
 TODAY = datetime.date(2026, 11, 1)

@@ -25,8 +25,8 @@ from kb.memory.serving.setup import (
     served_model,
     served_model_of_config,
 )
-from kb.session.model_files import cached_config_of, folder_config
 from kb.session.models import config_file, named_model, read_config
+from kb.session.seen import cached_config_of, folder_config
 
 INDEX = "model.safetensors.index.json"
 MAX_INDEX = 64 << 20  # bytes of a list of tensors

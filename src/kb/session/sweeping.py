@@ -14,11 +14,10 @@ from kb.core.finding import SEVERITIES, Finding, Fix, Span
 from kb.core.memory_report import STATUSES
 from kb.core.record import NamedTuple
 from kb.core.result import UnitResult
-from kb.session.file_result import FileResult
+from kb.session.run import FileResult
 
 if TYPE_CHECKING:
     from kb.session.file import FileChecker
-    from kb.session.file_result import FileResult
 
 MAX_CORNERS = 256
 MAX_TOLD = 12  # combinations beside the worst that are told for what only they have
@@ -44,7 +43,7 @@ class Corner(NamedTuple):
         return gravest, verdict, peak, len(found)
 
 
-def swept_result(files: "FileChecker", raw: bytes, path: str) -> "FileResult | None":
+def swept_result(files: "FileChecker", raw: bytes, path: str) -> FileResult | None:
     """The result of a sweep file; None where this is none, or one that cannot be read."""
     decoded = decode(raw)
     if decoded.text is None:

@@ -22,8 +22,8 @@ from kb.knowledge.source import Located, read_source
 from kb.machine.arguments import fold_name
 from kb.machine.detect import detect
 from kb.session import cli
-from kb.session.model_files import cached_config, is_hub_name
 from kb.session.models import model_of_config, read_config
+from kb.session.seen import cached_config, is_hub_name
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 ID = re.compile(r"[a-z0-9][a-z0-9.]*(-[a-z0-9.]+)*")

@@ -17,10 +17,10 @@ from kb.knowledge.overlay import state_of
 from kb.knowledge.problems import KnowledgeError
 from kb.report.words import Words
 from kb.session.file import FileChecker
-from kb.session.file_result import FileResult, Kind, kind_of
 from kb.session.knowledge import rules_of
 from kb.session.prepare import file_checker
 from kb.session.project import LIBRARIES, Project, find_project
+from kb.session.run import FileResult, Kind, kind_of
 
 PROJECT_FILES = ("kb.toml", "pyproject.toml")
 KINDS: Mapping[str, Kind] = {"shellscript": "shell", "markdown": "text"}  # by the editor's language id
