@@ -8,8 +8,8 @@ import pytest
 
 from catalog_sample import load_catalog
 from kb.config.discovery import bears_marks
-from kb.config.python.gone import EVERYTHING, GROUP, LIBRARIES
 from kb.config.python.reader import PythonReader
+from kb.config.python.refused import EVERYTHING, GROUP, LIBRARIES
 from kb.core.document import Unit
 from yaml_file import read_yaml
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from catalog_sample import load_catalog
 from effort import examples
-from kb.config.python.names import Names, Where
+from kb.config.python.names import Names
+from kb.config.python.places import Where
 from kb.config.python.reader import PythonReader
 from kb.config.python.syntax import Module
 from kb.config.python.values import Values

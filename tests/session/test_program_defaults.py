@@ -8,8 +8,7 @@ import pytest
 from catalog_sample import load_catalog, shallow_catalog
 from kb.advice.question import Question
 from kb.config.python.declared import declared
-from kb.config.python.loaded import loaded
-from kb.config.python.placing import device_map_of, keeps_no_logits
+from kb.config.python.source_says import device_map_of, keeps_no_logits, loaded
 from kb.core.catalog import Catalog
 from kb.core.result import UnitResult, Unusable
 from kb.session.prepare import file_checker

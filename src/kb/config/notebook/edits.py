@@ -7,8 +7,7 @@ from kb.config.fixing.entries import CannotEditError
 from kb.config.fixing.outcome import Region
 from kb.config.fixing.tree_edits import Change, Path
 from kb.config.notebook.cells import NotebookSource, read_notebook
-from kb.config.python.data import PythonData
-from kb.config.python.edits import PythonEdits
+from kb.config.python.edits import PythonData, PythonEdits
 from kb.config.python.reader import PythonReader
 from kb.config.text.source import Source
 from kb.config.text.splices import Splice

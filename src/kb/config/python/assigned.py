@@ -7,7 +7,8 @@ So do mmengine's configs (``model = dict(type=…)``) and those whose classes ho
 import ast
 from collections.abc import Mapping
 
-from kb.config.python.names import Names, Where
+from kb.config.python.names import Names
+from kb.config.python.places import Where
 from kb.config.python.syntax import Module, dotted_name
 from kb.config.python.values import WRITTEN, Values, key_style
 from kb.config.text import guard

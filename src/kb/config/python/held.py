@@ -180,3 +180,17 @@ class Read(NamedTuple):
 def elsewhere(read: Read, written: ast.expr) -> bool:
     """Whether what is read stands somewhere else than where it is used."""
     return read.shared or read.place is not written
+
+
+class UnknownValueError(Exception):
+    """The expression has no value that can be told from the text."""
+
+
+class FromOutsideError(UnknownValueError):
+    """What starts the program gives the value, and nothing else does."""
+
+
+class Symbol(str):
+    """The text that a library's own name stands for, ``torch.bfloat16``: as a setting it is the text, in any other
+    place it is an object of the library.
+    """

@@ -3,11 +3,8 @@
 import ast
 from collections.abc import Iterable, Iterator
 
-from kb.config.python.places import Argument, Binding, Imported, Scope, Where
+from kb.config.python.places import Argument, Binding, Imported, Scope, Where, walk
 from kb.config.python.syntax import dotted_name
-from kb.config.python.walk import walk
-
-__all__ = ["Binding", "Names", "Scope", "Where"]
 
 
 class Names:

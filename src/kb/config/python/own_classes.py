@@ -1,26 +1,242 @@
-"""Classes of arguments by whose they are: a project's own, or the library's, and what that class never had."""
+"""A project's own classes of arguments and trainers: what they are built on, and which of their fields are its own."""
 
 import ast
-import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from kb.config.dialect.settings import Part
 from kb.config.dialect.targets import Target
-from kb.config.python.calls import Call, CallTable
+from kb.config.python.calls import TRAINER, Call, CallTable, Kind
+from kb.config.python.declared import nodes_of
 from kb.config.python.held import Sources
-from kb.config.python.lineage import Lineage, imports_of, of_library, reached
 from kb.config.python.names import Names
 from kb.config.python.places import Imported
 from kb.config.python.syntax import Module, dotted_name
+from kb.config.text.source import BYTE_ORDER_MARK
+from kb.core.record import NamedTuple
 
-TRAINER = "trainer"  # the group of what is given the arguments
-_TAKES_MORE = "unsloth"  # puts classes of its own in the place of TRL's, which take any name
-# A class put in the place of a library's, or its arguments changed: `transformers.Trainer = A`, `Trainer.__init__ = a`
-_PUTS = (
-    r"\.(?:[A-Z]\w{0,60})?(?:Trainer|Arguments|Config)[ \t]*=(?!=)|\.__init__[ \t]*=(?!=)"
-    r"|patch\([\"'](?:trl|transformers)\."
-)
+LIBRARIES = frozenset(("trl", "transformers", "axolotl", "vllm", "sentence_transformers", "unsloth"))
+_MOST_STEPS = 8  # from a class to what it is built on, or to the module that it is imported from
+_ALL, _SHOWN = "*", "__all__"
+_UNBOUND: Any = object()  # of a name that a module does not have
+_NO_NAME = ""  # what a name holds that no other name stands for: a function, a value that is worked out
+
+
+class _Brought(NamedTuple):
+    """An import and its line."""
+
+    imported: Imported
+    line: int
+
+
+class _Class(NamedTuple):
+    """A class of a text, at its top where it has one there: its bases, the fields that it declares, and its line."""
+
+    bases: tuple[str, ...]
+    fields: tuple[str, ...]
+    line: int
+
+
+class _Read(NamedTuple):
+    """What the names of a text stand for: its classes, what it imports, and what else they are given.
+
+    An import is under the name that it binds: its module with the dots before it counted, and the name in it.
+    ``given``: of other names the names of what each holds. ``shown`` are those that ``__all__`` lists, ``*`` among them
+    where nobody can tell which; None where there is no such list.
+    """
+
+    classes: Mapping[str, _Class]
+    imports: Mapping[str, list[_Brought]]
+    given: Mapping[str, list[str]]
+    shown: frozenset[str] | None
+
+
+@lru_cache(64)
+def _read(text: str) -> _Read | None:
+    """None of what is no Python."""
+    nodes = nodes_of(text.removeprefix(BYTE_ORDER_MARK))
+    if not nodes or not isinstance(nodes[0], ast.Module):
+        return None
+    imports: dict[str, list[_Brought]] = {}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                brought = _Brought(Imported(node.module or "", node.level, alias.name), node.lineno)
+                imports.setdefault(alias.asname or alias.name, []).append(brought)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                first = alias.name.partition(".")[0]
+                whole = Imported(alias.name if alias.asname else first, 0, None)
+                imports.setdefault(alias.asname or first, []).append(_Brought(whole, node.lineno))
+    inner = [node for node in nodes if isinstance(node, ast.ClassDef) and node.name not in imports]
+    top = [node for node in nodes[0].body if isinstance(node, ast.ClassDef)]
+    classes = {node.name: _class(node) for node in (*inner, *top)}
+    given: dict[str, list[str]] = {}
+    shown: set[str] | None = None
+    for name, value in _given(nodes[0].body):
+        if name == _SHOWN:
+            shown = (shown or set()) | _listed(value)
+        elif not (isinstance(value, ast.Constant) and value.value is None):
+            given.setdefault(name, []).append((value is not None and dotted_name(value)) or _NO_NAME)
+    return _Read(classes, imports, given, None if shown is None else frozenset(shown))
+
+
+def _class(node: ast.ClassDef) -> _Class:
+    fields = (each.target for each in node.body if isinstance(each, ast.AnnAssign))
+    return _Class(
+        tuple(dotted_name(base) or _NO_NAME for base in node.bases),
+        tuple(target.id for target in fields if isinstance(target, ast.Name)),
+        node.lineno,
+    )
+
+
+def _given(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.expr | None]]:
+    """The names that functions and assignments at the top of a text bind, each with its value; not those that stand in
+    for a library that is missing (``except ImportError``).
+    """
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, None
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Name) and node.value is not None:
+                    yield target.id, node.value
+        elif isinstance(node, ast.If | ast.Try | ast.With):
+            yield from _given(node.body)
+            yield from _given(getattr(node, "orelse", ()))
+
+
+def _listed(value: ast.expr | None) -> frozenset[str]:
+    """The names of a list of texts; ``*`` where it is more than that."""
+    items = value.elts if isinstance(value, ast.List | ast.Tuple) else [None]
+    return frozenset(
+        each.value if isinstance(each, ast.Constant) and isinstance(each.value, str) else _ALL for each in items
+    )
+
+
+def imports_of(name: str, text: str) -> list[Imported]:
+    """What a text imports under a name, anywhere in it."""
+    read = _read(text)
+    return [each.imported for each in read.imports.get(name, ())] if read is not None else []
+
+
+def reached(written: str, imported: Imported) -> Imported:
+    """What is written with the name that an import binds, or with that as its first part (``args.Config`` of
+    ``from project import args``), as an import of its own.
+    """
+    above, _, name = written.rpartition(".")
+    if not above:
+        return imported
+    _, dot, below = above.partition(".")
+    dots = "." if imported.module and imported.name else ""
+    return Imported(f"{imported.module}{dots}{imported.name or ''}{dot}{below}", imported.level, name)
+
+
+def of_library(imported: Imported) -> bool:
+    """Whether an import names a library, of which a copy in the project is the library too."""
+    return not imported.level and imported.module.partition(".")[0] in LIBRARIES
+
+
+class Lineage:
+    """What a class of the project's is built on. Each class is gone through once, however they name each other.
+
+    ``fields``: the names that it and the project's classes below it declare.
+    """
+
+    def __init__(self, path: str, sources: Sources, table: CallTable) -> None:
+        self._path, self._sources, self._table = path, sources, table
+        self._known: dict[tuple[str, str], Any] = {}
+        self.fields: set[str] = set()
+
+    def kind_of(self, name: str, path: str, text: str, *, called_here: bool) -> Kind | None:
+        """What calls of a class mean that a text defines or imports: what those of its first base do that means
+        anything. None where that is no library's, or cannot be told; what the text that calls it does not bind is the
+        library's.
+        """
+        found: Kind | None = self._meant(name, path, text, _MOST_STEPS)
+        if found is _UNBOUND:
+            return self._table.kind_of(name) if called_here else None
+        return found
+
+    def _meant(self, name: str, path: str, text: str, steps: int) -> Any:
+        """As :meth:`kind_of`; that a text has no such name is told apart."""
+        at, read = (path, name), _read(text)
+        if at in self._known or not steps or read is None:
+            return self._known.get(at)
+        self._known[at] = None
+        own = read.classes.get(name)
+        ways = [] if own is None else [self._of_class(own, name, path, text, steps)]
+        last = own.line if own is not None else 0
+        imports = [each for each in read.imports.get(name, ()) if each.line > last]
+        ways += [self._imported(reached(name, each.imported), path, steps) for each in imports]
+        ways += [self._named(other, name, path, text, steps) for other in read.given.get(name, ())]
+        last = max((last, *(each.line for each in imports)))
+        ways += [self._of_all(name, each, path, steps, bound=bool(ways)) for each in _after(last, read)]
+        self._known[at] = _agreed(ways)
+        return self._known[at]
+
+    def _of_class(self, own: _Class, name: str, path: str, text: str, steps: int) -> Kind | None:
+        self.fields.update(own.fields)
+        bases = [self._named(base, name, path, text, steps) for base in own.bases]
+        kinds = [kind for kind in bases if kind not in (None, _UNBOUND) and (kind.dialect is not None or kind.sets)]
+        return kinds[0] if kinds else None
+
+    def _named(self, written: str, of: str, path: str, text: str, steps: int) -> Any:
+        """What a text means by a name in it; by a class's own name, what it imports. What nothing brings is a
+        library's in the text that is asked for first.
+        """
+        read = _read(text)
+        if read is None or not written:
+            return None
+        if "." not in written and written != of:
+            found = self._meant(written, path, text, steps - 1)
+        else:
+            found = self._outside(written, path, read, steps)
+        return self._table.kind_of(written) if found is _UNBOUND and path == self._path else found
+
+    def _outside(self, written: str, path: str, read: _Read, steps: int) -> Any:
+        """What the imports of a text bring in under a name."""
+        imports = [each.imported for each in read.imports.get(written.partition(".")[0], ())]
+        ways = [self._imported(reached(written, each), path, steps) for each in imports]
+        if not ways and "." not in written:
+            ways = [self._of_all(written, each, path, steps, bound=False) for each in _after(0, read)]
+        return _agreed(ways)
+
+    def _of_all(self, name: str, imported: Imported, path: str, steps: int, *, bound: bool) -> Any:
+        """What ``from module import *`` gives a name, which the text may have bound before."""
+        found = None if of_library(imported) else self._sources.module(path, imported)
+        if found is None:
+            known = of_library(imported) or not bound
+            return (self._table.kind_of(name) if known else None) or _UNBOUND
+        read = _read(found[1])
+        if read is None or (read.shown is not None and _ALL in read.shown):
+            return None  # nobody can tell what it has
+        hidden = name.startswith("_") if read.shown is None else name not in read.shown
+        return _UNBOUND if hidden else self._meant(name, *found, steps - 1)
+
+    def _imported(self, imported: Imported, path: str, steps: int) -> Kind | None:
+        """What an import of a name brings in."""
+        if imported.name is None:
+            return None
+        found = None if of_library(imported) else self._sources.module(path, imported)
+        if found is None:
+            return self._table.kind_of(imported.name)
+        kind = self._meant(imported.name, *found, steps - 1)
+        return None if kind is _UNBOUND else kind
+
+
+def _agreed(ways: list[Any]) -> Any:
+    """What all the ways in which a name gets its meaning give."""
+    kinds = [kind for kind in ways if kind is not _UNBOUND]
+    if not kinds:
+        return _UNBOUND
+    return kinds[0] if all(kind == kinds[0] for kind in kinds) else None
+
+
+def _after(line: int, read: _Read) -> list[Imported]:
+    """What is imported whole behind a line."""
+    return [each.imported for each in read.imports.get(_ALL, ()) if each.line > line]
 
 
 def as_based(call: Call, module: Module, names: Names, path: str, sources: Sources, table: CallTable) -> Call | None:
@@ -88,66 +304,3 @@ def as_declared(part: Part, call: Call) -> Part:
 def left_to_class(call: Call, targets: Mapping[str, list[Target]]) -> Iterator[str]:
     """The settings for which the call's class has a default of its own."""
     yield from (target.fact.name for name in sorted(call.declared) for target in targets.get(name, ()))
-
-
-def never_had(
-    calls: Collection[Call], module: Module, names: Names, path: str, sources: Sources, classes: Mapping[str, Any]
-) -> dict[int, list[tuple[ast.keyword, Mapping[str, Any]]]]:
-    """The keywords, by the number of their call, that no release of its class has, each with what is said of it.
-
-    Only of the library's own class, as the module imports it: not of one that the project defines or changes.
-
-    Args:
-        classes: classes of arguments, each with its library and every name that any release of it takes.
-    """
-    known = [call for call in calls if call.home is None and call.name in classes]
-    if not known or takes_more(module, names, path, sources):
-        return {}
-    found: dict[int, list[tuple[ast.keyword, Mapping[str, Any]]]] = {}
-    for call in known:
-        row = classes[call.name]
-        takes = {*row["names"], *classes.get(row.get("base", ""), {"names": ()})["names"]}
-        odd = [each for each in call.node.keywords if each.arg is not None and each.arg not in takes]
-        written = dotted_name(call.node.func) or ""
-        if odd and is_librarys_own(written, names, row["package"], path, sources) and not _is_tried(call, module.tree):
-            said = {"class": call.name, "library": row["package"], "newest": row["newest"]}
-            found[call.number] = [(each, {"key": str(each.arg), **said}) for each in odd]
-    return found
-
-
-def is_librarys_own(written: str, names: Names, package: str, path: str, sources: Sources) -> bool:
-    """Whether a name as it is called can be nothing but the library's class."""
-    first, last = written.partition(".")[0], written.rpartition(".")[2]
-    brought = [found for _, found in names.imports_of(first)]
-    if not brought or not names.is_imported_alone(first) or names.is_changed_in_place(first):
-        return False
-    if names.stored & {"__init__", last}:
-        return False
-    if any(each.level or each.module.partition(".")[0] != package for each in brought):
-        return False
-    whole = all(each.name in (None, last) for each in brought)  # `import TrainingArguments`, not of another name
-    return whole and sources.module(path, Imported(package, 0, None)) is None
-
-
-def _is_tried(call: Call, tree: ast.Module) -> bool:
-    """Whether another call of the class waits for this one to fail."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Try) and any(each is call.node for part in node.body for each in ast.walk(part)):
-            handled = [each for handler in node.handlers for each in ast.walk(handler) if isinstance(each, ast.Call)]
-            if any((dotted_name(each.func) or "").rpartition(".")[2] == call.name for each in handled):
-                return True
-    return False
-
-
-def takes_more(module: Module, names: Names, path: str, sources: Sources) -> bool:
-    """Whether classes that take any name may stand in the place of the library's."""
-    return any(_TAKES_MORE in text or re.search(_PUTS, text) for text in _texts(module, names, path, sources))
-
-
-def _texts(module: Module, names: Names, path: str, sources: Sources) -> Iterator[str]:
-    """The module's own text, and those of the project's modules that it imports."""
-    yield module.text
-    for imported in names.every_import():
-        found = sources.module(path, imported)
-        if found is not None:
-            yield found[1]

@@ -1,41 +1,44 @@
 """Python files: the literal calls that describe a run as units, each setting with its place. Nothing is executed."""
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kb.config.dialect.dialects import DOT, CompiledDialect, Entry
 from kb.config.dialect.settings import Extractor, Part
 from kb.config.files import ConfigError
-from kb.config.python.brought import calls_of
-from kb.config.python.calls import CUTTING, LOSS, Call, CallTable, Run, runs_of
-from kb.config.python.given import Arguments, given_to
-from kb.config.python.gone import gone_imports, with_gone
+from kb.config.python.calls import CUTTING, LOSS, TRAINER, Call, CallTable, Run, calls_of, runs_of
 from kb.config.python.held import CommandLine, GivenConfig, NoSources, Sources
+from kb.config.python.lengths import SOURCE, evaluated_rows, lengths_by_constants
 from kb.config.python.names import Names
-from kb.config.python.own_classes import as_based, as_declared, left_to_class, never_had
-from kb.config.python.placing import goes_its_own_way
-from kb.config.python.rows import evaluated_rows
-from kb.config.python.source_says import said_by_source
+from kb.config.python.own_classes import as_based, as_declared, left_to_class
+from kb.config.python.refused import (
+    TrainerArguments,
+    gone_imports,
+    never_had,
+    trainer_arguments,
+    with_arguments,
+    with_gone,
+)
+from kb.config.python.source_says import goes_its_own_way, said_by_source
 from kb.config.python.syntax import Module
-from kb.config.python.trainer_calls import TrainerArguments, trainer_arguments, with_arguments
-from kb.config.python.values import SOURCE, Values, alike, lengths_by_constants
+from kb.config.python.values import Arguments, Values, given_to
 from kb.config.text import guard
 from kb.config.text.nodes import MAPPING
 from kb.config.text.source import Source
 from kb.core.catalog import Dialect
 from kb.core.document import NO_SUCH_RUN, Event, Setting, Unit
-from kb.core.expression import Unknown
+from kb.core.expression import Unknown, is_unknown
 from kb.core.facts import FactType
 from kb.core.finding import Span
 from kb.core.record import NamedTuple
 
 DIALECT = "python"
 OF_OTHERS = frozenset((  # most of their keywords are no settings
-    *CUTTING, "trainer", "tokenized", "prepared", "adapter", "peft", "format", LOSS, "pooling", "transformer",
+    *CUTTING, TRAINER, "tokenized", "prepared", "adapter", "peft", "format", LOSS, "pooling", "transformer",
 ))  # fmt: skip
 TRAINING = "hf"  # whose defaults hold where a file has no training call
-TRAINER = "script.trainer"  # the class that is called says it, whatever its keywords hint at
+CALLED_TRAINER = "script.trainer"  # the class that is called says it, whatever its keywords hint at
 
 OWN = ("training.", "trl.")  # settings that are keywords of a training call itself
 OF_MODELS = ("lora.enabled", "quantization.load_in_4bit", "quantization.load_in_8bit", "model.torch_dtype")
@@ -159,13 +162,13 @@ class PythonReader:
         if not any(name in settings for name in (SOURCE, "trl.max_length", "trl.max_seq_length")):
             settings |= lengths_by_constants(analysis.module, analysis.names, analysis.values)
         for call in calls:
-            if call.kind.group == "trainer" and run.own is not None:
+            if call.kind.group == TRAINER and run.own is not None:
                 settings = evaluated_rows(call, analysis.values.expressions, analysis.name_span(call)) | settings
         if run.own is not None and not run.own.kind.module:  # a server trains nothing
             settings |= said_by_source(analysis.module.text, settings, analysis.name_span(run.own))
         hidden = [name for call in calls for name in _hidden_by(call, analysis)]
         hidden += left_to_class(run.own, self.compiled(dialect).targets) if run.own is not None else ()
-        trainers = [call for call in calls if call.kind.group == "trainer"]
+        trainers = [call for call in calls if call.kind.group == TRAINER]
         elsewhere = not trainers or any(call.argument("args") for call in trainers)
         if run.own is None and (elsewhere or goes_its_own_way(analysis.module.text)):
             hidden += OWN
@@ -212,9 +215,9 @@ class PythonReader:
         for name, value in call.kind.sets.items():
             if name in kept:
                 continue
-            if name == TRAINER or (name not in part.settings and name not in part.silenced):
+            if name == CALLED_TRAINER or (name not in part.settings and name not in part.silenced):
                 span = analysis.name_span(call)
-                path = (call.name,) if name == TRAINER else (str(call.number),)
+                path = (call.name,) if name == CALLED_TRAINER else (str(call.number),)
                 part.settings[name] = Setting(value, span, span, path, alias=True)
         for name in call.kind.unknown:
             span = analysis.name_span(call)
@@ -298,3 +301,16 @@ def _as_python(event: Event) -> Event:
     words = {"true": "True", "false": "False", "null": "None"}
     edits = tuple(edit._replace(value=words.get(edit.value, edit.value)) for edit in event.edits)
     return event._replace(edits=edits)
+
+
+def alike(parts: Iterable[Mapping[str, Setting]]) -> dict[str, Setting]:
+    """The settings that several calls give, of which any may be the one that counts, and all give alike."""
+    each = list(parts)
+    first = each[0] if each else {}
+    return {
+        name: setting
+        for name, setting in first.items()
+        if not is_unknown(setting.value)
+        and all(name in other and other[name].value == setting.value for other in each)
+        and not any(is_unknown(other[name].value) for other in each)
+    }

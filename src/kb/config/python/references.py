@@ -6,19 +6,18 @@ import ast
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kb.config.python.arithmetic import FromOutsideError, UnknownValueError
-from kb.config.python.flagged import is_command_line, is_fired, of_flag, of_launcher
-from kb.config.python.forms import class_named, is_called, is_none, pairs_of
-from kb.config.python.held import Caller, Flags, Found, Held, Instance, Loaded
-from kb.config.python.loads import loaded
+from kb.config.python.held import Caller, Flags, Found, FromOutsideError, Held, Instance, Loaded, UnknownValueError
 from kb.config.python.names import Names
-from kb.config.python.objects import Objects
+from kb.config.python.outside import is_command_line, is_fired, loaded, of_flag, of_launcher
 from kb.config.python.places import END, MAX_STEPS, Argument, Imported, Made, Scope, Where
-from kb.config.python.syntax import dotted_name
+from kb.config.python.syntax import dotted_name, is_called
 
 if TYPE_CHECKING:
     from kb.config.python.expressions import Expressions
 
+
+_MAKES = ("__post_init__", "__getattr", "__setattr__", "__new__")  # methods that give an object other values
+_FIELDS = ("field", "Field")  # of dataclasses, of pydantic
 _PARSES = ("parse_args", "parse_known_args", "parse_args_into_dataclasses", "parse_yaml_file", "parse_json_file")
 _PARSED = ("parse_args", "parse_args_into_dataclasses")
 _LOADS = frozenset((
@@ -29,7 +28,7 @@ _FROM_ENVIRONMENT = ("os.environ.get", "os.getenv", "environ.get", "getenv")
 _FILLS = ("from_", "load", "parse", "read")  # beginnings of methods that make an object from a file
 
 
-class References(Objects):
+class References:
     """Follows the references of one module.
 
     Args:
@@ -61,7 +60,7 @@ class References(Objects):
             first = self.follow(node.values[0], at, depth + 1)  # yaml.safe_load(file) or {}, config or Config()
             if isinstance(first, Instance) or (isinstance(first, Loaded) and first.data):
                 return first
-            if isinstance(first, Held) and is_none(first.value):
+            if isinstance(first, Held) and _is_none(first.value):
                 return self.follow(node.values[1], at, depth + 1)
         return Held(self._own, node, at)
 
@@ -157,19 +156,19 @@ class References(Objects):
             return calls[0].owner.references.follow(given[0], calls[0].at, depth + 1)
         if any(each is not None for each in given):
             raise UnknownValueError
-        if argument.default is not None and (calls or not is_none(argument.default)):
+        if argument.default is not None and (calls or not _is_none(argument.default)):
             self._own.shared.by_default |= not calls
             return self.follow(argument.default, argument.where, depth + 1)
         if calls:
             raise UnknownValueError
-        kind = class_named(argument.annotation)
+        kind = _class_named(argument.annotation)
         if kind:
             return self._any_of(kind, argument.where)
         raise FromOutsideError
 
     def _renewed(self, name: str, scope: Scope, argument: Argument) -> Instance:
         """An argument that is bound anew where it is none: ``config = config or Config()``."""
-        kind = class_named(argument.annotation)
+        kind = _class_named(argument.annotation)
         made = [binding.value for binding in self._names.bindings(name, scope)[1:]]
         calls = [each.values[-1] if isinstance(each, ast.BoolOp) else each for each in made]
         if not kind or not all(isinstance(each, ast.Call) and dotted_name(each.func) == kind for each in calls):
@@ -213,6 +212,72 @@ class References(Objects):
             return found.owner.references._field(found.value.id, node.attr, depth + 1)
         raise UnknownValueError
 
+    def attribute_of(self, instance: Instance, attribute: str, depth: int) -> Found:
+        """What an object has under a name: what its call was given, or its class says."""
+        known = self._class(instance.name, instance.at)
+        if known is None:
+            raise UnknownValueError
+        home, name = known
+        call = instance.call
+        if self._own.shared.is_stored(attribute) or home._names.has_method(name, _MAKES):
+            raise UnknownValueError
+        if call is not None:
+            started = home._names.has_method(name, ("__init__",))
+            if call.args and not started:
+                raise UnknownValueError
+            given = next((each.value for each in call.keywords if each.arg == attribute), None)
+            for more in (each.value for each in call.keywords if each.arg is None):  # Config(**loaded["training"])
+                if given is not None or not home._has_fields(name):
+                    raise UnknownValueError
+                found = instance.owner.references._held_in(more, attribute, instance.at, depth)
+                if found is not None:
+                    return found
+            if given is not None and home._has_fields(name):
+                return self.follow(given, instance.at, depth + 1)
+            if given is not None and not started:
+                raise UnknownValueError
+            if started and home is not self:
+                instance.owner.shared.called(home._own.path, name, Caller(instance.owner, call, instance.at))
+        return home._field(name, attribute, depth + 1)
+
+    def _held_in(self, mapping: ast.expr, key: str, at: Where, depth: int) -> Found | None:
+        """``mapping[key]`` of something that a file says; None where it has no such key."""
+        held = self.follow(mapping, at, depth + 1)
+        if not isinstance(held, Loaded) or not isinstance(held.data, Mapping) or self._own.shared.is_stored(key):
+            raise UnknownValueError
+        return held.entry(key) if held.has(key) else None
+
+    def _has_fields(self, name: str) -> bool:
+        """Whether the arguments of a class's call are its fields, by itself or by a class that it is built on."""
+        return self._names.is_dataclass(name) or any(
+            known is not None and known[0]._names.is_dataclass(known[1])
+            for known in (self._class(base, END) for base in self._names.bases(name))
+        )
+
+    def _field(self, class_name: str, attribute: str, depth: int) -> Found:
+        """What a class, or the one that it is built on, says of an attribute."""
+        names = self._names
+        bases = names.bases(class_name)
+        if depth > MAX_STEPS or len(bases) > 1 or names.is_changed(class_name, attribute):
+            raise UnknownValueError
+        if names.is_stored(attribute) or names.has_method(class_name, _MAKES):
+            raise UnknownValueError
+        own, binding = names.set_on_self(class_name, attribute), names.field(class_name, attribute)
+        based = self._class(bases[0], END) if bases else None
+        if based is not None and based[0]._sets(based[1], attribute):
+            raise UnknownValueError
+        if own:
+            binding = own[0] if len(own) == 1 and binding is None else None
+        elif binding is None and based is not None:
+            return based[0]._field(based[1], attribute, depth + 1)
+        if binding is None or binding.value is None:
+            raise UnknownValueError
+        return self.follow(_field_default(binding.value), binding.where, depth + 1)
+
+    def _sets(self, class_name: str, attribute: str) -> bool:
+        """Whether methods of a class give its objects the attribute."""
+        return bool(self._names.set_on_self(class_name, attribute)) or self._names.has_method(class_name, _MAKES)
+
     def _class(self, name: str, at: Where) -> "tuple[References, str] | None":
         """The module and the name of a class of the project's own."""
         if self._names.is_class(name):
@@ -241,7 +306,7 @@ class References(Objects):
             raise UnknownValueError
         if isinstance(held, Instance):
             raise UnknownValueError
-        for name, value in pairs_of(held.value):
+        for name, value in _pairs_of(held.value):
             if name == key:
                 return held.owner.references.follow(value, held.at, depth + 1)
         if default is not None and isinstance(held.value, ast.Dict):
@@ -298,3 +363,54 @@ class References(Objects):
             return Held(self._own, node, at)
         where = returned.where._replace(made=Made(returned.where.scope, self._own, node, at))
         return home.follow(returned.value, where, depth + 1)
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _class_named(annotation: ast.expr | None) -> str:
+    """The class of ``Config``, ``"Config"``, ``Optional[Config]`` and ``Config | None``; empty of any other."""
+    if isinstance(annotation, ast.Name):
+        return annotation.id
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        return annotation.value
+    if isinstance(annotation, ast.Subscript) and (dotted_name(annotation.value) or "").endswith("Optional"):
+        return _class_named(annotation.slice)
+    if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr) and _is_none(annotation.right):
+        return _class_named(annotation.left)
+    return ""
+
+
+def _field_default(value: ast.expr) -> ast.expr:
+    """The default of ``field(default=…)``, ``field(default_factory=lambda: …)`` and pydantic's ``Field(…)``."""
+    if not isinstance(value, ast.Call) or not is_called(value, _FIELDS):
+        return value
+    given = {each.arg: each.value for each in value.keywords}
+    factory = given.get("default_factory")
+    found = given.get("default") or (factory.body if isinstance(factory, ast.Lambda) else None)
+    found = found or (value.args[0] if value.args and not factory else None)
+    if found is None or (isinstance(found, ast.Constant) and found.value is ...):
+        raise UnknownValueError
+    return found
+
+
+def _pairs_of(node: ast.expr) -> list[tuple[Any, ast.expr]]:
+    """The entries of a dictionary that is written out, the last first.
+
+    Raises:
+        UnknownValueError: one of its keys, or all it holds, cannot be told.
+    """
+    if isinstance(node, ast.Dict):
+        if not all(isinstance(key, ast.Constant) for key in node.keys):
+            raise UnknownValueError
+        rows = [
+            (key.value, value)
+            for key, value in zip(node.keys, node.values, strict=True)
+            if isinstance(key, ast.Constant)
+        ]
+        return rows[::-1]
+    is_dict = isinstance(node, ast.Call) and dotted_name(node.func) == "dict" and not node.args
+    if is_dict and isinstance(node, ast.Call) and all(each.arg for each in node.keywords):
+        return [(each.arg, each.value) for each in node.keywords]
+    raise UnknownValueError

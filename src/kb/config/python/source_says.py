@@ -1,26 +1,31 @@
-"""What the source of a Python run says beside its calls: adapters and losses of its own, positions, kept logits."""
+"""What the source of a program says beside its calls and flags: how its model is loaded and spread over GPUs, adapters
+and losses of its own, positions, kept logits. Nothing is run; a value that comes from flags is not told here.
+"""
 
+import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from itertools import permutations
+from typing import Any
 
-from kb.config.python.placing import LOSS_ONLY, POSITIONS, asks_for_metrics, keeps_no_logits, resizes_positions
+from kb.config.python.declared import called_name, nodes_of
 from kb.core.document import NO_SUCH_RUN, Setting
 from kb.core.expression import Unknown
 from kb.core.finding import Span
 from kb.core.program import freezes, has_own_loss
 
 ADAPTER, LORA, FUSED = "run.adapter", "lora.enabled", "model.fused_loss"
-OWN_LAYER = re.compile(r"^class (\w*(?:lora|adapter)\w*)\((?:\w+\.)*(?:Module|Linear\w*)\b", re.I | re.M)
+OWN_LAYER = r"(?im)^class (\w*(?:lora|adapter)\w*)\((?:\w+\.)*(?:Module|Linear\w*)\b"
 LOSS, COLUMNS = "embedding.loss", "embedding.columns"
 # The columns of a data set of triplets by the names that Sentence Transformers' own have, or a sample of three texts.
-TRIPLETS = re.compile(
-    r"""["']anchor["'].{0,300}?["']positive["'].{0,300}?["'](negative)(?:_1)?["']"""
-    r"""|\b(InputExample)\(\s*texts\s*=\s*\[[^\[\],]+,[^\[\],]+,[^\[\],]+\]|["'](triplet)["']\s*[,)]""",
-    re.S,
+TRIPLETS = (
+    r"""(?s)["']anchor["'].{0,300}?["']positive["'].{0,300}?["'](negative)(?:_1)?["']"""
+    r"""|\b(InputExample)\(\s*texts\s*=\s*\[[^\[\],]+,[^\[\],]+,[^\[\],]+\]|["'](triplet)["']\s*[,)]"""
 )
-MORE_NEGATIVES = re.compile(r"""["'](?:negative_[2-9]|hard_negatives?)\b""")
+MORE_NEGATIVES = r"""["'](?:negative_[2-9]|hard_negatives?)\b"""
 # Beside functions a list of rewards may name a model, which is loaded beside the one that is trained.
-REWARD_MODEL = re.compile(r"""\breward_funcs\s*=\s*\[[^\]\n]*["']([\w.-]+/[\w./-]+)["']""")
+REWARD_MODEL = r"""\breward_funcs\s*=\s*\[[^\]\n]*["']([\w.-]+/[\w./-]+)["']"""
 NOT_MODELLED = "run.not_modelled"
 OWN_TRAINER = "def compute_loss("  # of a trainer that takes the loss from the logits by itself
 
@@ -37,11 +42,11 @@ def said_by_source(text: str, settings: Mapping[str, Setting], span: Span) -> di
         found[FUSED] = _unknown(FUSED, span, "forward" if fused is None else "compute_loss")
     if resizes_positions(text):
         found[POSITIONS] = _unknown(POSITIONS, span, "max_position_embeddings")
-    rewards = REWARD_MODEL.search(text) if NOT_MODELLED not in settings else None
+    rewards = re.search(REWARD_MODEL, text) if NOT_MODELLED not in settings else None
     if rewards is not None:
         found[NOT_MODELLED] = Setting(f"a reward model ({rewards[1]})", span, span, ("reward_funcs",), alias=True)
-    triplets = TRIPLETS.search(text) if LOSS in settings and COLUMNS not in settings else None
-    if triplets is not None and MORE_NEGATIVES.search(text) is None:
+    triplets = re.search(TRIPLETS, text) if LOSS in settings and COLUMNS not in settings else None
+    if triplets is not None and re.search(MORE_NEGATIVES, text) is None:
         found[COLUMNS] = Setting(3, span, span, (triplets[triplets.lastindex or 0],), alias=True)
     asked = {name: each.value for name, each in (*settings.items(), *found.items())}
     if LOSS_ONLY not in settings and not asks_for_metrics(asked) and keeps_no_logits(text):
@@ -54,7 +59,7 @@ def _own_adapter(text: str, span: Span) -> dict[str, Setting]:
     """The adapters that a program makes by a layer of its own, ``class LoRALinear(nn.Module)``; and that it lets a part
     of the weights not train, ``parameter.requires_grad = False``: then the run is no full fine-tuning.
     """
-    named = OWN_LAYER.search(text)
+    named = re.search(OWN_LAYER, text)
     if named is not None:
         return {ADAPTER: Setting(named[1], span, span, (named[1],), alias=True)}
     if not freezes(text):
@@ -66,3 +71,162 @@ def _own_adapter(text: str, span: Span) -> dict[str, Setting]:
 def _unknown(name: str, span: Span, key: str) -> Setting:
     value = Unknown(frozenset((name,)), "known only when the program runs")
     return Setting(value, span, span, (key,), alias=True)
+
+
+DTYPE, ATTENTION, CHECKPOINTING = "model.torch_dtype", "model.attn_implementation", "training.gradient_checkpointing"
+_KEYWORDS = {"torch_dtype": DTYPE, "dtype": DTYPE, "attn_implementation": ATTENTION}
+_ENABLES = "gradient_checkpointing_enable"
+_SWITCH = "checkpointing"  # in a test: the program asks its flag
+
+
+@lru_cache(64)
+def loaded(text: str) -> Mapping[str, str | bool | None]:
+    """The settings of a model that a program gives by itself, whatever its flags are, by the name of the setting.
+
+    None where it does and the value cannot be told: it depends on something else, or two calls say different things.
+    """
+    if ".from_pretrained(" not in text and _ENABLES not in text:
+        return {}
+    found: dict[str, set[str | bool | None]] = {}
+    nodes = nodes_of(text)
+    conditional = {id(inner): node.test for node in nodes if isinstance(node, ast.If) for inner in ast.walk(node)}
+    ways: list[tuple[ast.Call, dict[str, str | None]]] = []
+    for node in nodes:
+        if not isinstance(node, ast.Call):
+            continue
+        if _loads_model(node):
+            ways.append((node, dict(_of_model(node))))
+            for name, value in ways[-1][1].items():
+                found.setdefault(name, set()).add(value)
+        if called_name(node) == _ENABLES:
+            test = conditional.get(id(node))
+            if test is None or _SWITCH not in ast.unparse(test):
+                found.setdefault(CHECKPOINTING, set()).add(True if test is None else None)
+    for name in _only_in_one_arm(ways, nodes):
+        found[name].add(None)
+    return {name: next(iter(values)) if len(values) == 1 else None for name, values in found.items()}
+
+
+def _only_in_one_arm(ways: list[tuple[ast.Call, dict[str, str | None]]], nodes: list[ast.AST]) -> Iterator[str]:
+    """What one arm of an ``if`` gives the model that it loads, and the other, which loads it too, does not."""
+    if len(ways) < 2:
+        return
+    arms: dict[int, dict[int, str]] = {}  # of each call, by the id of an `if` that it lies in
+    for node in nodes:
+        if isinstance(node, ast.If):
+            for arm, body in (("body", node.body), ("orelse", node.orelse)):
+                for inner in (each for statement in body for each in ast.walk(statement)):
+                    arms.setdefault(id(inner), {})[id(node)] = arm
+    for (one, given), (other, not_given) in permutations(ways, 2):
+        here, there = arms.get(id(one), {}), arms.get(id(other), {})
+        if any(there.get(test, arm) != arm for test, arm in here.items()):
+            yield from (name for name in given if name not in not_given)
+
+
+def _loads_model(call: ast.Call) -> bool:
+    """Whether a call loads a model: a loader of adapters, and of what is no model, does not."""
+    if called_name(call) != "from_pretrained" or not isinstance(call.func, ast.Attribute):
+        return False
+    loader = ast.unparse(call.func.value).rpartition(".")[2]
+    return "Peft" not in loader and ("Model" in loader or "For" in loader)
+
+
+def _of_model(call: ast.Call) -> Iterator[tuple[str, str | None]]:
+    """What a call that loads a model says of it."""
+    for keyword in call.keywords:
+        name = _KEYWORDS.get(keyword.arg or "")
+        if name is not None and not _of_flags(keyword.value):
+            yield name, _literal(keyword.value)
+
+
+def _of_flags(value: ast.expr) -> bool:
+    """Whether a value is, or may be, what the flags say: an attribute or a name that is none of torch's."""
+    return not isinstance(value, ast.Constant) and not _is_of_torch(value)
+
+
+def _literal(value: ast.expr) -> str | None:
+    if isinstance(value, ast.Constant):
+        return value.value if isinstance(value.value, str) else None
+    return value.attr if isinstance(value, ast.Attribute) else None
+
+
+def _is_of_torch(value: ast.expr) -> bool:
+    return isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) and value.value.id == "torch"
+
+
+_SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")
+_AFTERWARDS = re.compile(r"merge|generat|eval|infer|predict|test|export", re.I)
+
+
+@lru_cache(64)
+def device_map_of(text: str) -> str | None:
+    """The way in which a program spreads its model over GPUs, where its source says so: ``device_map="auto"``.
+
+    Of a model that is loaded once training is over, in a function of that name or as ``AutoPeftModel``, nothing.
+    """
+    if "device_map" not in text:
+        return None
+    nodes = nodes_of(text)
+    afterwards = {
+        id(inner) for node in nodes if isinstance(node, ast.FunctionDef) and _AFTERWARDS.search(node.name)
+        for inner in ast.walk(node)
+    }  # fmt: skip
+    for node in nodes:
+        if id(node) in afterwards:
+            continue
+        found: ast.expr | None = None
+        if (
+            isinstance(node, ast.Call)
+            and called_name(node) == "from_pretrained"
+            and "Peft" not in ast.unparse(node.func)
+        ):
+            found = next((each.value for each in node.keywords if each.arg == "device_map"), None)
+        elif isinstance(node, ast.Assign) and any(getattr(each, "id", "") == "device_map" for each in node.targets):
+            found = node.value
+        if isinstance(found, ast.Constant) and found.value in _SPREADS:
+            return str(found.value)
+    return None
+
+
+LOSS_ONLY = "training.prediction_loss_only"
+OF_METRICS = ("training.predict_with_generate", "training.metric_for_best_model")
+_TRAINER = r"Trainer\s*[(\[)]|(?m:^[ \t]*(?:from|import)\b[^\n]*Trainer\b)|(?m:^[ \t]+\w*Trainer,?[ \t]*$)"
+_BOUND_TRAINER = r"(?m)=[ \t]*(?:\w+\.)*\w*Trainer[ \t]*(?:if\b[^\n]*)?$"  # `trainer_cls = Trainer if … else …`
+_NO_METRIC = ("eval_loss", "loss", False, None)
+
+
+def asks_for_metrics(settings: Mapping[str, Any]) -> bool:
+    """Whether settings, by name, ask for metrics of evaluation, whatever the source shows: the loss is none."""
+    return any(settings.get(name) not in _NO_METRIC for name in OF_METRICS)
+
+
+def keeps_no_logits(text: str) -> bool:
+    """Whether evaluation keeps no logits: no metric function is given to the trainer (``Trainer.evaluate``), or one
+    with a function that makes less of the logits of each step (``preprocess_logits_for_metrics``).
+    """
+    if "#" in text:  # a metric function in a comment is given to nobody
+        text = re.sub(r"(?m)^[ \t]*#.*$", "", text)
+    kept = "compute_metrics" in text and "preprocess_logits_for_metrics=" not in text
+    trains = "Trainer(" in text or re.search(_BOUND_TRAINER, text) is not None
+    return trains and not kept and ".predict(" not in text and "Trainer(**" not in text
+
+
+POSITIONS = "model.max_positions"
+
+
+def resizes_positions(text: str) -> bool:
+    """Whether a source gives a model another number of positions than its checkpoint has."""
+    return re.search(r"\bmax_position_embeddings[\"']?\]?\s*=(?!=)|\bresize_position_embeddings\(", text) is not None
+
+
+def goes_its_own_way(text: str) -> bool:
+    """Whether a source trains by a loop of its own, or sets the precision of what it computes by itself: of a Trainer's
+    arguments it has none, and their defaults say nothing of it."""
+    return any(sign in text for sign in (".backward(", "autocast(", "MixedPrecision("))
+
+
+def has_own_loop(text: str) -> bool:
+    """Whether a source trains by a loop of its own: what a Trainer does with a setting need not hold there. Prose may
+    speak of a Trainer; what is one is called, built on or imported.
+    """
+    return ".backward(" in text and re.search(_TRAINER, text) is None

@@ -142,37 +142,7 @@ def dotted_name(node: ast.expr) -> str | None:
     return ".".join(reversed([*parts, node.id]))
 
 
-def opens_answers(expression: ast.expr) -> bool:
-    """Whether a ``with`` of this makes the tokenizer one for answers."""
-    held = expression.func if isinstance(expression, ast.Call) else None
-    return isinstance(held, ast.Attribute) and held.attr == "as_target_tokenizer"
-
-
-def arguments_of(given: ast.arguments) -> list[ast.arg]:
-    """All arguments of a function."""
-    every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
-    return [argument for argument in every if argument is not None]
-
-
-def bodies_of(node: ast.stmt) -> list[tuple[str, list[ast.stmt], bool]]:
-    """The blocks of a statement: their name, their statements, and whether they may be left out."""
-    if isinstance(node, ast.If):
-        main = _is_main(node.test)
-        return [("body", node.body, not main), ("orelse", node.orelse, True)]
-    if isinstance(node, ast.For | ast.AsyncFor | ast.While):
-        return [("body", node.body, True), ("orelse", node.orelse, True)]
-    if isinstance(node, ast.With | ast.AsyncWith):
-        return [("body", node.body, False)]
-    if isinstance(node, ast.Try | ast.TryStar):
-        handlers = [(f"except{number}", each.body, True) for number, each in enumerate(node.handlers)]
-        return [("body", node.body, False), *handlers, ("else", node.orelse, False), ("end", node.finalbody, False)]
-    if isinstance(node, ast.Match):
-        return [(f"case{number}", case.body, True) for number, case in enumerate(node.cases)]
-    return []
-
-
-def _is_main(test: ast.expr) -> bool:
-    """``__name__ == "__main__"``, and a plain ``True`` or ``1``."""
-    if isinstance(test, ast.Constant):
-        return bool(test.value)
-    return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
+def is_called(node: ast.Call, names: tuple[str, ...]) -> bool:
+    """Whether this is called, by whatever holds it."""
+    called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    return called in names

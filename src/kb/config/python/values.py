@@ -1,20 +1,32 @@
-"""Values of a Python file: of assignments and calls, and the lengths that a tokenizer is given."""
+"""Values that a Python program gives: an expression as a config's value, what calls are given, what is set later."""
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterator, Mapping
 from copy import copy
 from typing import Any
 
-from kb.config.python.arithmetic import Symbol, UnknownValueError
-from kb.config.python.expressions import COMPUTED, MAX_DEPTH, Expressions, Pairs
-from kb.config.python.held import CommandLine, GivenConfig, Loaded, NoSources, Read, Shared, Sources
-from kb.config.python.names import Names, Where
-from kb.config.python.syntax import Module
+from kb.config.files import ConfigError
+from kb.config.python.calls import Call, Home
+from kb.config.python.expressions import COMPUTED, MAX_DEPTH, Expressions, Pairs, met
+from kb.config.python.held import (
+    CommandLine,
+    GivenConfig,
+    Loaded,
+    NoSources,
+    Read,
+    Shared,
+    Sources,
+    Symbol,
+    UnknownValueError,
+)
+from kb.config.python.names import Names
+from kb.config.python.places import END, Binding, Where
+from kb.config.python.syntax import Module, dotted_name
 from kb.config.text.json_nodes import Place
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
 from kb.config.text.source import Source
-from kb.core.document import Setting
-from kb.core.expression import Unknown, is_unknown
+from kb.core.expression import Unknown
+from kb.core.record import NamedTuple
 
 FIRST = Place(0, 0, 0)
 WRITTEN = "py"  # the style of a scalar that is no text in quotes
@@ -206,84 +218,147 @@ def moved(node: Node, start: Place, end: Place) -> Node:
     return node
 
 
-SOURCE, TARGET = "data.max_source_length", "data.max_target_length"
-# Names that programs give the length of a row, folded; texts are cut to one of the last two where they are grouped.
-OF_ROWS = ("max_input_length", "max_source_length", "max_seq_length", "max_seq_len", "max_input_len", "max_source_len")
-OF_ANSWERS = ("max_target_length", "max_target_len", "max_label_length")
-CUT = "max_seq_length"
-OF_GROUPS, GROUPING = ("block_size", "chunk_size"), "group_texts"
-MOST = 1_000_000  # tokens; what is longer is a size of something else
+def set_later(call: Call, names: Names, values: Values, known: Container[str]) -> Iterator[tuple[str, ast.expr, Node]]:
+    """The attributes that a run's arguments are given before it trains: name, expression and value.
+
+    One that another function gives, or that an ``if`` gives of which only a run can tell, is unknown.
+
+    Args:
+        known: the names that are settings.
+    """
+    target = call.target
+    if target is None or call.kind.dialect is None:
+        return
+    for attribute, binding in names.set_on(target):
+        if attribute not in known or binding.value is None:
+            continue
+        sure = _is_given(call, target, binding, names, values)
+        if sure is not None:
+            at = binding.where.told(call.where)
+            yield attribute, binding.value, values.node(binding.value, at) if sure else values.unknown(binding.value)
 
 
-def lengths_by_constants(module: Module, names: Names, values: Values) -> dict[str, Setting]:
-    """The lengths that plain constants at the top of a module give, each where it is assigned and used once."""
-    found: dict[str, Setting] = {}
-    grouped = GROUPING in names.uses
-    for setting, known in ((SOURCE, (*OF_ROWS, *(OF_GROUPS if grouped else ()))), (TARGET, OF_ANSWERS)):
-        named = [name for name in names.at_top() if name.casefold() in known and name in names.uses]
-        read = [(name, binding) for name in named if (binding := names.only(name)) is not None]
-        given = [(name, value, length) for name, (value, at) in read if (length := _length(values, value, at))]
-        if len({length for _, _, length in given}) == 1:
-            name, value, length = given[0]
-            start, end = module.extent(value)
-            span = module.source.between(module.place(start), module.place(end))
-            found[setting] = Setting(length, span, span, (name,), alias=True)
-    if grouped and SOURCE not in found:
-        found |= _length_of_groups(module)
-    return found or _length_of_embedder(module, names)
+def _is_given(call: Call, target: str, binding: Binding, names: Names, values: Values) -> bool | None:
+    """Whether the arguments are given it for certain; None where they are not."""
+    at, made = binding.where, call.where
+    if call.home is not None or at.scope != made.scope:
+        of_any = "." in target or not made.scope or at.scope == made.scope
+        return False if of_any else None
+    if not made.order < at.order < _trained(call, names):
+        return None
+    between = (each.where for each in names.bindings(target, made.scope))
+    if any(made.order < each.order < at.order and not each.excludes(at) for each in between):
+        return None  # another object by then
+    left = met(at.branch, values.expressions, made.made)
+    if left.branch is None or at.excludes(made):
+        return None
+    return at._replace(branch=left.branch).holds_at(made)
 
 
-def _length_of_groups(module: Module) -> dict[str, Setting]:
-    """The length that texts joined together are cut to, where a function says it: ``block_size = 128``, or
-    ``group_texts(rows, 128)``; none where several are said."""
-    said: list[ast.expr] = []
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Assign):
-            said += [node.value for each in node.targets if isinstance(each, ast.Name) and each.id in OF_GROUPS]
-        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == GROUPING:
-            said += node.args[1:2]
-    known = {each.value for each in said if isinstance(each, ast.Constant) and type(each.value) is int}
-    length = known.pop() if len(known) == 1 and all(isinstance(each, ast.Constant) for each in said) else None
-    if not (isinstance(length, int) and 1 < length <= MOST):
-        return {}
-    start, end = module.extent(said[0])
-    span = module.source.between(module.place(start), module.place(end))
-    return {SOURCE: Setting(length, span, span, (OF_GROUPS[0],), alias=True)}
+def _trained(call: Call, names: Names) -> int:
+    """The place of the first ``….train()`` behind the call in its function."""
+    orders = [
+        where.order
+        for node, where, _ in names.calls
+        if where.scope == call.where.scope and (dotted_name(node.func) or "").endswith(".train")
+    ]
+    return min((order for order in orders if order > call.where.order), default=END.order)
 
 
-def _length_of_embedder(module: Module, names: Names) -> dict[str, Setting]:
-    """The length that a model of sentence-transformers is set to after it is made: ``model.max_seq_length = 128``."""
-    if CUT not in names.stored or not names.imports("sentence_transformers"):
-        return {}
-    found = [
-        node.value for node in ast.walk(module.tree) if isinstance(node, ast.Assign)
-        for each in node.targets if isinstance(each, ast.Attribute) and each.attr == CUT
-    ]  # fmt: skip
-    value = found[0] if len(found) == 1 else None
-    if isinstance(value, ast.Name):
-        known = names.only(value.id)
-        value = known[0] if known is not None else None
-    if not (isinstance(value, ast.Constant) and type(value.value) is int and 1 < value.value <= MOST):
-        return {}
-    start, end = module.extent(value)
-    span = module.source.between(module.place(start), module.place(end))
-    return {SOURCE: Setting(value.value, span, span, (CUT,), alias=True)}
+class Given(NamedTuple):
+    """One keyword of a call: its path (the call's number, its name, names within), its key and its value."""
+
+    path: tuple[str, ...]
+    key: Node
+    value: Node
 
 
-def _length(values: Values, value: ast.expr, at: Where) -> int | None:
-    length = values.scalar_of(value, at)
-    whole = isinstance(length, int) and not isinstance(length, bool)
-    return length if whole and 1 < length <= MOST else None
+class Arguments(NamedTuple):
+    """What a call is given: what is written out, and whether there is a ``**more`` that cannot be told."""
+
+    known: tuple[Given, ...]
+    hides: bool
 
 
-def alike(parts: Iterable[Mapping[str, Setting]]) -> dict[str, Setting]:
-    """The settings that several calls give, of which any may be the one that counts, and all give alike."""
-    each = list(parts)
-    first = each[0] if each else {}
-    return {
-        name: setting
-        for name, setting in first.items()
-        if not is_unknown(setting.value)
-        and all(name in other and other[name].value == setting.value for other in each)
-        and not any(is_unknown(other[name].value) for other in each)
-    }
+def given_to(call: Call, module: Module, values: Values, names: Names, settings: Container[str]) -> Arguments:
+    """What a call is given, and what its object is given afterwards.
+
+    Args:
+        settings: the names that are settings of what the call makes.
+    """
+    if call.home is not None:
+        found = _given_elsewhere(call, call.home, module, values)
+    else:
+        found = _given_here(call, module, values)
+    known = {each.path: each for each in found.known}
+    for name, expression, node in set_later(call, names, values, settings):
+        node.alias = True  # a fix that gives the call this argument would change nothing
+        _add(known, Given((str(call.number), name), values.key(module.extent(expression), name), node))
+    return Arguments(tuple(known.values()), found.hides)
+
+
+def _given_here(call: Call, module: Module, values: Values) -> Arguments:
+    known: dict[tuple[str, ...], Given] = {}
+    hides = False
+    first = str(call.number)
+    for keyword, name, expression in call.keywords():
+        if name is None:
+            pairs = values.pairs(expression, call.where)
+            if pairs is None:
+                loaded = values.loaded(expression, call.where)
+                hides |= loaded is None
+                for inner, node in loaded or ():
+                    _add(known, Given((first, inner), values.key(module.extent(expression), inner), node))
+                continue
+            for key, inner, value in pairs[0]:
+                node = values.node(value, pairs[2])
+                node.alias = node.alias or pairs[1]
+                start, end = module.extent(key)
+                _add(known, Given((first, inner), values.key((start, end), inner, _quote(key, module)), node))
+            continue
+        node = values.node(expression, call.where)
+        if name in call.kind.literal and isinstance(node.data, Unknown):
+            continue
+        start, _ = module.extent(keyword or expression)
+        key_node = values.key((start, start + len(name)) if keyword else module.extent(expression), name)
+        if keyword is not None and (first, name) in known:
+            raise ConfigError(
+                "config.python-syntax", *module.at_offset(start), reason=f"keyword argument repeated: {name}"
+            )
+        _add(known, Given((first, name), key_node, node))
+    return Arguments(tuple(known.values()), hides)
+
+
+def _given_elsewhere(call: Call, home: Home, module: Module, values: Values) -> Arguments:
+    """What a call of another module is given: it stands where the program calls the function that makes it."""
+    known: dict[tuple[str, ...], Given] = {}
+    hides = False
+    reading = values.of(home.owner)
+    extent = module.extent(home.place)
+    for _, name, expression in call.keywords():
+        written: list[tuple[str, Node]] | None = None
+        if name is not None:
+            written = [(name, reading.node(expression, home.at))]
+        elif (more := reading.pairs(expression, home.at)) is not None:
+            written = [(inner, reading.node(value, more[2])) for _, inner, value in more[0]]
+        else:
+            written = reading.loaded(expression, home.at)
+        hides |= written is None
+        for inner, node in written or ():
+            if not values.of_config:
+                node = moved(node, *map(module.place, extent))
+            if inner not in call.kind.literal or not isinstance(node.data, Unknown):
+                _add(known, Given((str(call.number), inner), values.key(extent, inner), node))
+    return Arguments(tuple(known.values()), hides)
+
+
+def _quote(key: Any, module: Module) -> str:
+    start, end = module.extent(key)
+    return module.text[start] if module.text[start : start + 1] in ("'", '"') and end > start else ""
+
+
+def _add(known: dict[tuple[str, ...], Given], given: Given) -> None:
+    known[given.path] = given
+    if given.value.kind == MAPPING:
+        for key, value in given.value.value:
+            _add(known, Given((*given.path, key.value), key, value))

@@ -8,8 +8,7 @@ from typing import Any
 
 from kb.config.dialect.targets import LAST, Target
 from kb.config.python.declared import Default, declared, set_anyway
-from kb.config.python.loaded import loaded
-from kb.config.python.placing import (
+from kb.config.python.source_says import (
     LOSS_ONLY,
     OF_METRICS,
     POSITIONS,
@@ -17,6 +16,7 @@ from kb.config.python.placing import (
     device_map_of,
     has_own_loop,
     keeps_no_logits,
+    loaded,
     resizes_positions,
 )
 from kb.config.shell.expand import Argument

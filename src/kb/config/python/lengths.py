@@ -1,12 +1,15 @@
-"""How many rows a data set has at most, as the code that cuts it says: ``select(range(200))``, ``train_test_split``."""
+"""How many tokens the rows of a data set are cut to, and how many rows there are, as the code that does it says."""
 
 import ast
 import re
 
-from kb.config.python.arithmetic import UnknownValueError
 from kb.config.python.calls import Call
 from kb.config.python.expressions import Expressions
+from kb.config.python.held import UnknownValueError
+from kb.config.python.names import Names
 from kb.config.python.places import MAX_STEPS, Where
+from kb.config.python.syntax import Module
+from kb.config.python.values import Values
 from kb.core.document import Setting
 from kb.core.finding import Span
 
@@ -99,3 +102,83 @@ def _whole(node: ast.expr, at: Where, known: Expressions) -> int:
     if type(value) is not int:
         raise UnknownValueError
     return value
+
+
+SOURCE, TARGET = "data.max_source_length", "data.max_target_length"
+
+
+# Names that programs give the length of a row, folded; texts are cut to one of the last two where they are grouped.
+OF_ROWS = ("max_input_length", "max_source_length", "max_seq_length", "max_seq_len", "max_input_len", "max_source_len")
+
+
+OF_ANSWERS = ("max_target_length", "max_target_len", "max_label_length")
+
+
+CUT = "max_seq_length"
+
+
+OF_GROUPS, GROUPING = ("block_size", "chunk_size"), "group_texts"
+
+
+MOST = 1_000_000  # tokens; what is longer is a size of something else
+
+
+def lengths_by_constants(module: Module, names: Names, values: Values) -> dict[str, Setting]:
+    """The lengths that plain constants at the top of a module give, each where it is assigned and used once."""
+    found: dict[str, Setting] = {}
+    grouped = GROUPING in names.uses
+    for setting, known in ((SOURCE, (*OF_ROWS, *(OF_GROUPS if grouped else ()))), (TARGET, OF_ANSWERS)):
+        named = [name for name in names.at_top() if name.casefold() in known and name in names.uses]
+        read = [(name, binding) for name in named if (binding := names.only(name)) is not None]
+        given = [(name, value, length) for name, (value, at) in read if (length := _length(values, value, at))]
+        if len({length for _, _, length in given}) == 1:
+            name, value, length = given[0]
+            start, end = module.extent(value)
+            span = module.source.between(module.place(start), module.place(end))
+            found[setting] = Setting(length, span, span, (name,), alias=True)
+    if grouped and SOURCE not in found:
+        found |= _length_of_groups(module)
+    return found or _length_of_embedder(module, names)
+
+
+def _length_of_groups(module: Module) -> dict[str, Setting]:
+    """The length that texts joined together are cut to, where a function says it: ``block_size = 128``, or
+    ``group_texts(rows, 128)``; none where several are said."""
+    said: list[ast.expr] = []
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Assign):
+            said += [node.value for each in node.targets if isinstance(each, ast.Name) and each.id in OF_GROUPS]
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == GROUPING:
+            said += node.args[1:2]
+    known = {each.value for each in said if isinstance(each, ast.Constant) and type(each.value) is int}
+    length = known.pop() if len(known) == 1 and all(isinstance(each, ast.Constant) for each in said) else None
+    if not (isinstance(length, int) and 1 < length <= MOST):
+        return {}
+    start, end = module.extent(said[0])
+    span = module.source.between(module.place(start), module.place(end))
+    return {SOURCE: Setting(length, span, span, (OF_GROUPS[0],), alias=True)}
+
+
+def _length_of_embedder(module: Module, names: Names) -> dict[str, Setting]:
+    """The length that a model of sentence-transformers is set to after it is made: ``model.max_seq_length = 128``."""
+    if CUT not in names.stored or not names.imports("sentence_transformers"):
+        return {}
+    found = [
+        node.value for node in ast.walk(module.tree) if isinstance(node, ast.Assign)
+        for each in node.targets if isinstance(each, ast.Attribute) and each.attr == CUT
+    ]  # fmt: skip
+    value = found[0] if len(found) == 1 else None
+    if isinstance(value, ast.Name):
+        known = names.only(value.id)
+        value = known[0] if known is not None else None
+    if not (isinstance(value, ast.Constant) and type(value.value) is int and 1 < value.value <= MOST):
+        return {}
+    start, end = module.extent(value)
+    span = module.source.between(module.place(start), module.place(end))
+    return {SOURCE: Setting(value.value, span, span, (CUT,), alias=True)}
+
+
+def _length(values: Values, value: ast.expr, at: Where) -> int | None:
+    length = values.scalar_of(value, at)
+    whole = isinstance(length, int) and not isinstance(length, bool)
+    return length if whole and 1 < length <= MOST else None
