@@ -101,7 +101,6 @@ def keys_raised() -> set[str]:
     mine = (
         "text/guard",
         "text/nodes",
-        "text/yaml_nodes",
         "text/json_nodes",
         "text/parsing",
         "reader",

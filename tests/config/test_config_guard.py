@@ -70,7 +70,7 @@ SLOW_IN_PYTHON = {"1 MB of rows", "100,000 items", "200,000 documents", "a milli
 
 @pytest.mark.parametrize("name", sorted(set(REJECTED) - SLOW_IN_PYTHON))
 def test_hostile_yaml_is_refused_without_libyaml_too(name, monkeypatch):
-    monkeypatch.setattr("kb.config.text.yaml_nodes.LOADER", yaml.SafeLoader)
+    monkeypatch.setattr("kb.config.text.parsing.LOADER", yaml.SafeLoader)
     text, key, _ = REJECTED[name]
     with pytest.raises(ConfigError) as caught:
         read(text)

@@ -10,12 +10,12 @@ from catalog_sample import load_catalog
 from kb.config.dialect.dialects import CompiledDialect
 from kb.config.discovery import discover
 from kb.config.files import ConfigError
-from kb.config.fixing.entries import CannotEditError, Editor
+from kb.config.fixing.changes import CannotEditError, splice
+from kb.config.fixing.tree_edits import Editor
 from kb.config.reader import ConfigReader
 from kb.config.shell.command import CommandReader
 from kb.config.shell.script import read_shell
 from kb.config.text.parsing import parse
-from kb.config.text.splices import splice
 from kb.core.expression import is_unknown
 
 CATALOG = load_catalog()

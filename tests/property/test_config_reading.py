@@ -19,8 +19,7 @@ from kb.config.dialect.typos import slips
 from kb.config.files import ConfigError
 from kb.config.text.json_nodes import JsonReader
 from kb.config.text.nodes import MAPPING, SCALAR, Node, construct_scalar, number_meant
-from kb.config.text.parsing import parse
-from kb.config.text.yaml_nodes import Composer
+from kb.config.text.parsing import Composer, parse
 
 WORDS = st.text(st.sampled_from("abz019_-+.:eEx#'\"{}[], \t\n&*!|>%@`~<=?가🔥é\u2028"), max_size=12)
 SCALARS = st.one_of(

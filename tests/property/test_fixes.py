@@ -11,7 +11,7 @@ from config_sample import DIALECTS, FACTS, read
 from effort import examples
 from kb.config.files import ConfigError
 from kb.config.fixing.fixes import Fixer, Request
-from kb.config.text.yaml_nodes import LOADER
+from kb.config.text.parsing import LOADER
 from kb.core.finding import Edit, Fix
 from kb.core.text import Text
 

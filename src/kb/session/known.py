@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from kb.config.dialect.dialects import DOT, Entry
 from kb.config.dialect.recognition import Recognition
 from kb.config.discovery import names_of_calls, starts_runs
-from kb.config.text.json_nodes import Place
-from kb.config.text.nodes import MAPPING, SCALAR, Node
+from kb.config.text.nodes import MAPPING, SCALAR, Node, Place
 from kb.core.catalog import Catalog
 
 ENOUGH = 3  # known names; fewer stand by chance in other files too

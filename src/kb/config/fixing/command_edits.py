@@ -3,10 +3,8 @@
 import re
 
 from kb.config.dialect.dialects import CompiledDialect
-from kb.config.fixing.entries import CannotEditError
-from kb.config.fixing.tree_edits import GONE, Change, in_words_of_key, refuse_unresolved
+from kb.config.fixing.changes import GONE, CannotEditError, Change, Splice, in_words_of_key, refuse_unresolved
 from kb.config.fixing.written import as_words
-from kb.config.text.splices import Splice
 from kb.core.document import KEY, Setting, Unit
 from kb.core.finding import Edit, Span
 

@@ -5,17 +5,26 @@ from typing import TYPE_CHECKING, Any
 
 from kb.config.dialect.dialects import CompiledDialect
 from kb.config.files import ConfigError, is_dockerfile
+from kb.config.fixing.changes import (
+    CannotEditError,
+    Change,
+    CommandData,
+    Outcome,
+    Path,
+    Splice,
+    TreeData,
+    overlaps,
+    same_but_for,
+    splice,
+)
 from kb.config.fixing.command_edits import CommandEdits
-from kb.config.fixing.entries import CannotEditError
-from kb.config.fixing.outcome import CommandData, Outcome, TreeData, same_but_for
-from kb.config.fixing.tree_edits import Change, Path, TreeEdits
+from kb.config.fixing.tree_edits import TreeEdits
 from kb.config.fixing.written import as_words
 from kb.config.notebook.edits import CodeText
 from kb.config.python.reader import DIALECT, PythonReader
 from kb.config.shell.command import CommandReader
 from kb.config.text.encoding import TO_UTF8
 from kb.config.text.source import Places
-from kb.config.text.splices import Splice, overlaps, splice
 from kb.core.catalog import Dialect
 from kb.core.document import Unit
 from kb.core.expression import is_unknown

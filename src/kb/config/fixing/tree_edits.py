@@ -1,71 +1,212 @@
 """The edits of a fix → splices in a YAML or JSON text, and what they must change in its data."""
 
-from collections.abc import Iterable
+import re
 from typing import Any
 
 from kb.config.dialect.dialects import CompiledDialect
-from kb.config.dialect.spelling import in_words_of
-from kb.config.fixing.entries import CannotEditError, Editor
-from kb.config.text.nodes import MAPPING, Node
+from kb.config.fixing.changes import GONE, CannotEditError, Change, Path, Splice, in_words_of_key, refuse_unresolved
+from kb.config.fixing.written import as_json, as_yaml
+from kb.config.text.json_nodes import JsonPlace
+from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
 from kb.config.text.parsing import Parsed
-from kb.config.text.splices import Splice
+from kb.config.text.source import Source
+from kb.config.text.toml_nodes import TomlPlace
 from kb.core.document import KEY, Setting, Unit
-from kb.core.expression import is_unknown
 from kb.core.finding import Edit, Span
 
-Path = tuple[str | int, ...]
-GONE: Any = object()
+_COMMENT = re.compile(r"(?:^|\s)#")
 
 
-class Change:
-    """Splices, and the data they are to lead to: the value of each path, or GONE."""
+class Editor:
+    """Makes splices for one text; ``source`` maps the nodes' marks to its offsets."""
 
-    __slots__ = ("after", "splices", "touched")
+    def __init__(self, source: Source, root: Node) -> None:
+        self.text = source.text
+        self._source = source
+        self._json = isinstance(root.start, JsonPlace)
+        self._toml = isinstance(root.start, TomlPlace)
+        self._newline = "\r\n" if "\r\n" in self.text else "\n"
 
-    def __init__(self) -> None:
-        self.splices: list[Splice] = []
-        self.after: dict[Path, Any] = {}
-        self.touched: list[Span] = []  # of `replace`: what stands there may change
+    def extent(self, node: Node) -> tuple[int, int]:
+        """Offsets of a node's own text."""
+        span = self._source.span(node)
+        if node.kind == SCALAR or node.flow:
+            return span.start, span.end
+        # What ends in a block of text ends, to the parser, on the line after it.
+        return span.start, span.start + len(self.text[span.start : span.end].rstrip())
 
-    @classmethod
-    def of_text(cls, edits: Iterable[Edit]) -> "Change":
-        """The change of edits that replace text as such."""
-        change = cls()
-        for edit in edits:
-            change.replace(edit)
-        return change
+    def set_value(self, node: Node, value: Any) -> list[Splice]:
+        """Put ``value`` where the value ``node`` stands."""
+        if node.alias:
+            raise CannotEditError("config.fix.alias")
+        start, end = self.extent(node)
+        if node.kind == MAPPING:
+            raise CannotEditError("config.fix.group")
+        if node.kind == SEQUENCE and not node.flow and isinstance(value, list | tuple):
+            return self._set_items(node, list(value))
+        old = self.text[start:end]
+        if node.kind == SEQUENCE and (not node.flow or _COMMENT.search(old)):
+            raise CannotEditError("config.fix.comment-inside")
+        written = self._write(value, old)
+        # A key with nothing after it: `fp16:`
+        return [Splice(start, end, written if start < end or self.text[start - 1 : start] != ":" else " " + written)]
 
-    def replace(self, edit: Edit) -> None:
-        assert edit.span is not None
-        self.splices.append(Splice(edit.span.start, edit.span.end, str(edit.value)))
-        self.touched.append(edit.span)
+    def rename(self, key: Node, name: str) -> list[Splice]:
+        start, end = self.extent(key)
+        return [Splice(start, end, name if self._toml else self._write(name, self.text[start:end]))]
 
+    def insert(self, mapping: Node, after: int, name: str, value: Any) -> list[Splice]:
+        """A new entry after entry number ``after`` of ``mapping``; -1 where it has none."""
+        if after < 0:
+            start, _ = self.extent(mapping)
+            if not mapping.flow:
+                raise CannotEditError("config.fix.no-place")
+            return [Splice(start + 1, start + 1, self._entry(name, value))]
+        key, node = mapping.value[after]
+        if self._toml and (isinstance(value, dict) or (node.kind == MAPPING and not node.flow)):
+            raise CannotEditError("config.fix.no-place")  # what stands behind a table's header is that table's
+        if mapping.flow:
+            return self._insert_in_flow(key, node, self._entry(name, value))
+        if isinstance(value, dict):
+            inner = "".join(f"{self._newline}{self._indent(key)}  {self._entry(n, v)}" for n, v in value.items())
+            return [self._line_after(key, node, f"{self._write(name)}:{inner}")]
+        return [self._line_after(key, node, self._entry(name, value))]
 
-def refuse_unresolved(setting: Setting) -> None:
-    """A value that something else fills in is not written over: that something may well give the wanted one.
+    def remove(self, mapping: Node, index: int) -> list[Splice]:
+        """Take entry number ``index`` out of ``mapping``, with its line if it has one of its own."""
+        if len(mapping.value) == 1:
+            raise CannotEditError("config.fix.only-entry")
+        key, node = mapping.value[index]
+        start, end = self.extent(key)[0], self._end_of(key, node)
+        if not mapping.flow:
+            if not self._own_line(start):
+                raise CannotEditError("config.fix.shared-line")
+            return [self._whole_lines(start, end)]
+        comma = self._comma(end)
+        if comma is not None and self._own_line(start) and self._blank_to_line_end(comma + 1):
+            return [self._whole_lines(start, end)]
+        if index + 1 < len(mapping.value):
+            return [self._checked(Splice(start, self.extent(mapping.value[index + 1][0])[0], ""))]
+        return [self._checked(Splice(self._end_of(*mapping.value[index - 1]), end, ""))]
 
-    Raises:
-        CannotEditError: this is such a value.
-    """
-    if is_unknown(setting.value):
-        raise CannotEditError("config.fix.unresolved")
+    def _insert_in_flow(self, key: Node, node: Node, entry: str) -> list[Splice]:
+        start, end = self.extent(key)[0], self._end_of(key, node)
+        if not self._own_line(start):
+            return [Splice(end, end, f", {entry}")]
+        comma = self._comma(end)
+        if not self._blank_to_line_end(end if comma is None else comma + 1):
+            return [Splice(end, end, f",{self._newline}{self._indent(key)}{entry}")]
+        line_end = self._line_end(end)
+        line = f"{self._newline}{self._indent(key)}{entry}"
+        if comma is not None:
+            return [Splice(line_end, line_end, line + ",")]
+        return [Splice(end, end, ","), Splice(line_end, line_end, line)]
 
+    def _line_after(self, key: Node, node: Node, entry: str) -> Splice:
+        at = self._line_end(self._end_of(key, node))
+        return Splice(at, at, f"{self._newline}{self._indent(key)}{entry}")
 
-def in_words_of_key(dialect: CompiledDialect | None, steps: tuple[str, ...], edit: Edit) -> Any:
-    """The value as the key that says the setting writes it: ``bf16-mixed`` for bf16. ``steps``: the key's path, which
-    may begin with a section.
+    def _entry(self, name: str, value: Any) -> str:
+        if isinstance(value, dict):
+            inner = ", ".join(self._entry(n, v) for n, v in value.items())
+            return f"{self._write(name)}: {{{inner}}}"
+        if self._toml:
+            return f"{name} = {self._write(value)}"
+        return f"{self._write(name)}: {self._write(value)}"
 
-    Raises:
-        CannotEditError: no value of the key means it.
-    """
-    for start in range(len(steps) if dialect is not None else 0):
-        for target in dialect.targets.get(".".join(steps[start:]), ()) if dialect is not None else ():
-            if target.fact.name == edit.name:
-                found = in_words_of(target, edit.value)
-                if found is None:
-                    raise CannotEditError("config.fix.value")
-                return found[0]
-    return edit.value
+    def _write(self, value: Any, old: str = "") -> str:
+        try:
+            return as_json(value) if self._json else as_yaml(value, old)
+        except (TypeError, ValueError) as error:
+            raise CannotEditError("config.fix.value") from error
+
+    def _set_items(self, node: Node, values: list[Any]) -> list[Splice]:
+        """A block list to other values: items that stay keep their lines and comments."""
+        import difflib
+
+        items: list[Node] = node.value
+        if not items or not values or any(item.kind != SCALAR for item in items):
+            raise CannotEditError("config.fix.list")
+        old = [repr(item.scalar()) for item in items]
+        new = [repr(value) for value in values]
+        splices: list[Splice] = []
+        for kind, i, i_end, j, j_end in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+            if kind == "equal":
+                continue
+            both = min(i_end - i, j_end - j)
+            for item, value in zip(items[i : i + both], values[j : j + both], strict=True):
+                splices += self.set_value(item, value)
+            splices += [self._item_lines(item) for item in items[i + both : i_end]]
+            if j + both < j_end:
+                splices.append(self._new_items(items[max(i + both - 1, 0)], values[j + both : j_end], i + both == 0))
+        return splices
+
+    def _item_lines(self, item: Node) -> Splice:
+        start, end = self.extent(item)
+        if self.text[self._line_start(start) : start].strip(" \t") != "-":
+            raise CannotEditError("config.fix.list")
+        return self._whole_lines(start, end)
+
+    def _new_items(self, beside: Node, values: list[Any], before: bool) -> Splice:
+        start, end = self.extent(beside)
+        prefix = self.text[self._line_start(start) : start]
+        if prefix.strip(" \t") != "-":
+            raise CannotEditError("config.fix.list")
+        quote = beside.style if beside.style in ("'", '"') else ""
+        lines = [prefix + self._write(value, quote) for value in values]
+        if before:
+            at = self._line_start(start)
+            return Splice(at, at, "".join(line + self._newline for line in lines))
+        at = self._line_end(end)
+        return Splice(at, at, "".join(self._newline + line for line in lines))
+
+    def _end_of(self, key: Node, node: Node) -> int:
+        """Where the entry ends; one that a merge brought in does not stand here."""
+        key_end, (start, end) = self.extent(key)[1], self.extent(node)
+        if start < key_end:
+            raise CannotEditError("config.fix.alias")
+        return end
+
+    def _indent(self, key: Node) -> str:
+        """What stands before the key on its line, a list's dash as a blank."""
+        start = self.extent(key)[0]
+        return re.sub(r"[^\t]", " ", self.text[self._line_start(start) : start])
+
+    def _line_start(self, offset: int) -> int:
+        return self.text.rfind("\n", 0, offset) + 1
+
+    def _line_end(self, offset: int) -> int:
+        """Where the line's text ends: before ``\\r\\n`` or ``\\n``."""
+        end = self.text.find("\n", offset)
+        end = len(self.text) if end < 0 else end
+        return end - 1 if end > offset and self.text[end - 1] == "\r" else end
+
+    def _own_line(self, start: int) -> bool:
+        return not self.text[self._line_start(start) : start].strip(" \t")
+
+    def _blank_to_line_end(self, offset: int) -> bool:
+        rest = self.text[offset : self._line_end(offset)].lstrip(" \t")
+        return not rest or rest.startswith("#")
+
+    def _comma(self, end: int) -> int | None:
+        """The offset of the comma after an entry that ends at ``end``, if it stands on the same line."""
+        at = end
+        while self.text[at : at + 1] in (" ", "\t"):
+            at += 1
+        return at if self.text[at : at + 1] == "," else None
+
+    def _whole_lines(self, start: int, end: int) -> Splice:
+        first, newline = self._line_start(start), self.text.find("\n", end)
+        if newline >= 0:
+            return Splice(first, newline + 1, "")
+        # The last line goes with the line end before it, so that the file still ends as it did.
+        first -= 2 if self.text[first - 2 : first] == "\r\n" else int(first > 0)
+        return Splice(first, len(self.text), "")
+
+    def _checked(self, splice: Splice) -> Splice:
+        if _COMMENT.search(self.text[splice.start : splice.end]):
+            raise CannotEditError("config.fix.comment-inside")
+        return splice
 
 
 class TreeEdits:

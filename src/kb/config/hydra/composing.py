@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from kb.config.dialect.dialects import Entry
 from kb.config.hydra.tree import File, Placed, Problem, ReadGroup, Tree, defaults_of, read_file
-from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Mark, Node
+from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Mark, Node, Place
 from kb.config.text.parsing import Parsed, duplicate_events
 from kb.config.text.source import Source
 from kb.core.document import Event
@@ -72,13 +72,6 @@ class VirtualText:
         return _Mover(self, source, number).copy(node)
 
 
-class _Mark:
-    __slots__ = ("column", "index", "line")
-
-    def __init__(self, index: int, line: int, column: int) -> None:
-        self.index, self.line, self.column = index, line, column
-
-
 class _Mover:
     def __init__(self, virtual: VirtualText, source: Source, number: int) -> None:
         self._virtual, self._source, self._number = virtual, source, number
@@ -99,7 +92,7 @@ class _Mover:
     def _mark(self, mark: Mark) -> Mark:
         # what stands between two marks is of no matter here, only where they are in the file as it is on disk
         span = self._virtual.span(self._source.between(mark, mark), self._number)
-        return _Mark(span.start, span.line - 1, span.column - 1)
+        return Place(span.start, span.line - 1, span.column - 1)
 
 
 def moved_event(event: Event, move: Move) -> Event:

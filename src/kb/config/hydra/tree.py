@@ -6,7 +6,7 @@ from typing import Any
 
 from kb.config.files import ConfigError
 from kb.config.text.encoding import decode
-from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
+from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, START, Node
 from kb.config.text.parsing import Parsed, parse
 from kb.core.document import Event
 from kb.core.record import NamedTuple
@@ -157,7 +157,7 @@ class Tree:
                 self._overrides.setdefault(self._key(item, group, package), item.options)
         plain = [item for item in items if not item.override]
         if not any(item.is_self for item in plain):
-            plain.append(Default(file.document or Node(MAPPING, [], None, "", _START, _START), None, (SELF,)))
+            plain.append(Default(file.document or Node(MAPPING, [], None, "", START, START), None, (SELF,)))
         found: list[list[Placed]] = []
         # from the last to the first: what a later file overrides is known when an earlier item is followed
         for item in reversed(plain):
@@ -227,13 +227,6 @@ def _upwards(path: str) -> str:
         else:
             steps.append(step)
     return "/".join(steps)
-
-
-class _Start:
-    index = line = column = 0
-
-
-_START = _Start()
 
 
 def read_file(name: str, raw: bytes) -> File:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from kb.config.files import MAX_BYTES, MAX_NOTEBOOK_BYTES, ConfigError
-from kb.config.text.json_nodes import Place
+from kb.config.text.nodes import Place
 from kb.config.text.source import BYTE_ORDER_MARK, Source
 from kb.core.finding import Span
 from kb.core.record import NamedTuple

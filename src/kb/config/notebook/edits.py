@@ -3,14 +3,11 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from kb.config.fixing.entries import CannotEditError
-from kb.config.fixing.outcome import Region
-from kb.config.fixing.tree_edits import Change, Path
+from kb.config.fixing.changes import CannotEditError, Change, Path, Region, Splice
 from kb.config.notebook.cells import NotebookSource, read_notebook
 from kb.config.python.edits import PythonData, PythonEdits
 from kb.config.python.reader import PythonReader
 from kb.config.text.source import Source
-from kb.config.text.splices import Splice
 from kb.core.document import Unit
 from kb.core.finding import Edit, Span
 

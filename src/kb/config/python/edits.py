@@ -1,20 +1,28 @@
-"""Edits of Python source: arguments of a call changed, added, removed; and all that a text says, to tell what changed."""
+"""Edits of Python source: arguments of a call changed, added, removed; and what a text says, to tell what changed."""
 
 import ast
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from kb.config.fixing.entries import CannotEditError
-from kb.config.fixing.outcome import AsItStands, Region, form, meet
-from kb.config.fixing.tree_edits import GONE, Change, Path, refuse_unresolved
+from kb.config.fixing.changes import (
+    GONE,
+    AsItStands,
+    CannotEditError,
+    Change,
+    Path,
+    Region,
+    Splice,
+    form,
+    meet,
+    refuse_unresolved,
+)
 from kb.config.python.calls import Call, Run, runs_of
 from kb.config.python.reader import DIALECT, OWN, Analysis, PythonReader
 from kb.config.python.syntax import Module
 from kb.config.python.values import Given
 from kb.config.text.nodes import MAPPING
 from kb.config.text.source import Source
-from kb.config.text.splices import Splice
 from kb.core.document import KEY, Unit
 from kb.core.expression import is_unknown
 from kb.core.finding import Edit

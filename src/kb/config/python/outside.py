@@ -11,8 +11,7 @@ from kb.config.python.held import CommandLine, Flags, Found, FromOutsideError, H
 from kb.config.python.names import Names
 from kb.config.python.places import END, MAX_STEPS, Where
 from kb.config.python.syntax import dotted_name, is_called
-from kb.config.text.json_nodes import Place
-from kb.config.text.nodes import SCALAR, Node
+from kb.config.text.nodes import SCALAR, Node, Place
 from kb.core.document import Setting
 from kb.core.expression import is_unknown
 from kb.core.record import NamedTuple

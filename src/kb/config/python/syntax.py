@@ -4,7 +4,7 @@ import ast
 import re
 
 from kb.config.files import ConfigError
-from kb.config.text.json_nodes import Place
+from kb.config.text.nodes import Place
 from kb.config.text.source import BYTE_ORDER_MARK, Source
 
 MAX_BRACKETS = 200  # where Python itself stops

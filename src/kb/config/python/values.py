@@ -22,13 +22,11 @@ from kb.config.python.held import (
 from kb.config.python.names import Names
 from kb.config.python.places import END, Binding, Where
 from kb.config.python.syntax import Module, dotted_name
-from kb.config.text.json_nodes import Place
-from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
+from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, START, Node, Place
 from kb.config.text.source import Source
 from kb.core.expression import Unknown
 from kb.core.record import NamedTuple
 
-FIRST = Place(0, 0, 0)
 WRITTEN = "py"  # the style of a scalar that is no text in quotes
 
 
@@ -151,7 +149,7 @@ class Values:
 
     def key(self, extent: tuple[int, int], name: str, style: str = "") -> Node:
         """The node of a key that stands at these offsets."""
-        start, end = (FIRST, FIRST) if self.of_config else [self._module.place(offset) for offset in extent]
+        start, end = (START, START) if self.of_config else [self._module.place(offset) for offset in extent]
         return Node(SCALAR, name, None, style, start, end)
 
     def _mapping(self, read: Read, at: Where) -> Node:
@@ -184,7 +182,7 @@ class Values:
 
     def _at(self, kind: int, value: Any, style: str, place: ast.expr) -> Node:
         if self.of_config:
-            return Node(kind, value, None, style, FIRST, FIRST)
+            return Node(kind, value, None, style, START, START)
         start, end = self._module.extent(place)
         return Node(kind, value, None, style, self._module.place(start), self._module.place(end))
 

@@ -8,8 +8,7 @@ from kb.config.dialect.targets import Target
 from kb.config.dialect.translation import AS_WRITTEN, SAYS_NOTHING, translated
 from kb.config.shell.expand import Argument
 from kb.config.shell.flags import Flag
-from kb.config.text.json_nodes import Place
-from kb.config.text.nodes import SCALAR, Node
+from kb.config.text.nodes import SCALAR, Node, Place
 from kb.config.text.source import Places
 from kb.core.document import Event, Setting
 from kb.core.expression import Unknown

@@ -5,8 +5,7 @@ from typing import Any
 
 from kb.config.files import ConfigError
 from kb.config.text import guard
-from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Mark, Node
-from kb.config.text.yaml_nodes import Duplicate
+from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Duplicate, Mark, Node, Place
 
 _TOKEN = re.compile(
     r"""[ \t\n\r]*+(?:"""
@@ -26,13 +25,10 @@ _WORDS: dict[str, Any] = {
 }
 
 
-class Place:
-    """A mark in a JSON text: index, line and column from 0."""
+class JsonPlace(Place):
+    """A mark in a JSON text."""
 
-    __slots__ = ("column", "index", "line")
-
-    def __init__(self, index: int, line: int, column: int) -> None:
-        self.index, self.line, self.column = index, line, column
+    __slots__ = ()
 
 
 class JsonReader:
@@ -61,7 +57,7 @@ class JsonReader:
             raise self._fault(kind, token, mark, "config.json-after-end")
         return node
 
-    def _next(self) -> tuple[str, str, Place]:
+    def _next(self) -> tuple[str, str, JsonPlace]:
         """The next token: its kind, its text and where it starts. ``_at`` is then where it ends."""
         match = _TOKEN.match(self._text, self._at)
         assert match is not None and match.lastgroup is not None
@@ -72,16 +68,16 @@ class JsonReader:
             self._line += newlines
             self._line_start = self._text.rfind("\n", self._at, start) + 1
         self._at = match.end()
-        place = Place(start, self._line, start - self._line_start)
+        place = JsonPlace(start, self._line, start - self._line_start)
         self._left -= kind != "mark"
         if self._left < 0:
             raise guard.at(place, "config.too-many-values", limit=guard.MAX_EVENTS)
         return kind, match[kind], place
 
-    def _here(self) -> Place:
-        return Place(self._at, self._line, self._at - self._line_start)
+    def _here(self) -> JsonPlace:
+        return JsonPlace(self._at, self._line, self._at - self._line_start)
 
-    def _value(self, kind: str, token: str, mark: Place) -> Node:
+    def _value(self, kind: str, token: str, mark: JsonPlace) -> Node:
         if kind == "mark" and token in "[{":
             self._depth += 1
             guard.check_depth(self._depth, mark)
@@ -100,7 +96,7 @@ class JsonReader:
             raise self._fault(kind, token, mark, "config.json-value")
         return node
 
-    def _object(self, mark: Place) -> Node:
+    def _object(self, mark: JsonPlace) -> Node:
         node = Node(MAPPING, [], None, "", mark, None)
         seen: dict[str, Node] = {}
         kind, token, place = self._next()
@@ -121,7 +117,7 @@ class JsonReader:
         node.end = self._here()
         return node
 
-    def _array(self, mark: Place) -> Node:
+    def _array(self, mark: JsonPlace) -> Node:
         node = Node(SEQUENCE, [], None, "", mark, None)
         kind, token, place = self._next()
         while token != "]" or kind != "mark":
@@ -130,7 +126,7 @@ class JsonReader:
         node.end = self._here()
         return node
 
-    def _after_item(self, closing: str, opened: Place) -> tuple[str, str, Place]:
+    def _after_item(self, closing: str, opened: JsonPlace) -> tuple[str, str, JsonPlace]:
         """The token after an item: the closing bracket, or what follows the comma."""
         kind, token, place = self._next()
         if kind == "end":

@@ -130,6 +130,18 @@ class Mark(Protocol):
     def column(self) -> int: ...
 
 
+class Place:
+    """A mark of ours: index, line and column from 0."""
+
+    __slots__ = ("column", "index", "line")
+
+    def __init__(self, index: int, line: int, column: int) -> None:
+        self.index, self.line, self.column = index, line, column
+
+
+START = Place(0, 0, 0)
+
+
 class Node:
     """One value. Mutable only while it is composed.
 
@@ -191,6 +203,9 @@ class Node:
         if self.kind == SEQUENCE:
             return [item.plain() for item in self.value]
         return {key.scalar(): value.plain() for key, value in self.pairs()}
+
+
+Duplicate = tuple[Node, Node, Node]  # the mapping, the key as first written, the key as written again
 
 
 def is_merge_key(node: Node) -> bool:

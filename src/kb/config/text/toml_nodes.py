@@ -6,7 +6,7 @@ from typing import Any
 
 from kb.config.files import ConfigError
 from kb.config.text import guard
-from kb.config.text.json_nodes import Place
+from kb.config.text.json_nodes import JsonPlace
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
 
 _BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*+")
@@ -19,7 +19,7 @@ _BARE = re.compile(r"\d{4}-\d\d-\d\d [^\s,\]}#]++|[^\s,\]}#]++")  # a time may s
 _AT = re.compile(r"^(.*) \(at line (\d+), column (\d+)\)$", re.DOTALL)
 
 
-class TomlPlace(Place):
+class TomlPlace(JsonPlace):
     """A mark in a TOML text."""
 
     __slots__ = ()

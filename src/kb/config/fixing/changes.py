@@ -1,17 +1,120 @@
-"""What a text says, flat, to tell whether a change changed only what it was to change."""
+"""A change to a text: pieces replaced by offset, what it is to change in the data, and whether it changed just that."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from kb.config.fixing.entries import CannotEditError
-from kb.config.fixing.tree_edits import GONE, Path
+from kb.config.dialect.dialects import CompiledDialect
+from kb.config.dialect.spelling import in_words_of
 from kb.config.shell.command import CommandReader
 from kb.config.shell.script import read_shell
 from kb.config.text.nodes import MAPPING, Node
 from kb.config.text.parsing import parse
-from kb.core.document import Unit
-from kb.core.finding import Span
+from kb.core.document import Setting, Unit
+from kb.core.expression import is_unknown
+from kb.core.finding import Edit, Span
 from kb.core.record import NamedTuple
+
+
+class Splice(NamedTuple):
+    """``text`` in place of what stands from ``start`` to ``end`` (exclusive)."""
+
+    start: int
+    end: int
+    text: str
+
+
+def overlaps(new: Iterable[Splice], accepted: Iterable[Splice]) -> bool:
+    """Whether any of ``new`` touches text that an accepted one replaces. Two insertions at one place do not clash."""
+    taken = list(accepted)
+    return any(_clash(splice, other) for splice in new for other in taken)
+
+
+def _clash(one: Splice, other: Splice) -> bool:
+    if one.start == one.end or other.start == other.end:
+        inner, outer = (one, other) if one.start == one.end else (other, one)
+        return outer.start < inner.start < outer.end
+    return one.start < other.end and other.start < one.end
+
+
+def splice(text: str, splices: Sequence[Splice]) -> tuple[str, list[tuple[int, int]]]:
+    """The text with all splices made, and where each new piece then stands. Those at one place keep their order."""
+    pieces: list[str] = []
+    regions: list[tuple[int, int]] = []
+    done = length = 0
+    for one in sorted(splices, key=lambda one: (one.start, one.end)):
+        pieces += [text[done : one.start], one.text]
+        length += one.start - done
+        regions.append((length, length + len(one.text)))
+        length += len(one.text)
+        done = one.end
+    pieces.append(text[done:])
+    return "".join(pieces), regions
+
+
+class CannotEditError(ValueError):
+    """No safe edit is known; ``key`` says why (i18n)."""
+
+    def __init__(self, key: str, **values: object) -> None:
+        super().__init__(key)
+        self.key, self.values = key, values
+
+
+Path = tuple[str | int, ...]
+
+
+GONE: Any = object()
+
+
+class Change:
+    """Splices, and the data they are to lead to: the value of each path, or GONE."""
+
+    __slots__ = ("after", "splices", "touched")
+
+    def __init__(self) -> None:
+        self.splices: list[Splice] = []
+        self.after: dict[Path, Any] = {}
+        self.touched: list[Span] = []  # of `replace`: what stands there may change
+
+    @classmethod
+    def of_text(cls, edits: Iterable[Edit]) -> "Change":
+        """The change of edits that replace text as such."""
+        change = cls()
+        for edit in edits:
+            change.replace(edit)
+        return change
+
+    def replace(self, edit: Edit) -> None:
+        assert edit.span is not None
+        self.splices.append(Splice(edit.span.start, edit.span.end, str(edit.value)))
+        self.touched.append(edit.span)
+
+
+def refuse_unresolved(setting: Setting) -> None:
+    """A value that something else fills in is not written over: that something may well give the wanted one.
+
+    Raises:
+        CannotEditError: this is such a value.
+    """
+    if is_unknown(setting.value):
+        raise CannotEditError("config.fix.unresolved")
+
+
+def in_words_of_key(dialect: CompiledDialect | None, steps: tuple[str, ...], edit: Edit) -> Any:
+    """The value as the key that says the setting writes it: ``bf16-mixed`` for bf16. ``steps``: the key's path, which
+    may begin with a section.
+
+    Raises:
+        CannotEditError: no value of the key means it.
+    """
+    for start in range(len(steps) if dialect is not None else 0):
+        for target in dialect.targets.get(".".join(steps[start:]), ()) if dialect is not None else ():
+            if target.fact.name == edit.name:
+                found = in_words_of(target, edit.value)
+                if found is None:
+                    raise CannotEditError("config.fix.value")
+                return found[0]
+    return edit.value
+
 
 Region = tuple[int, int]
 
