@@ -4,9 +4,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kb.config.hydra.composing import arranged, compose, looks_composed, moved_edit
+from kb.config.hydra.composing import arranged, compose, looks_composed
 from kb.config.hydra.tree import HydraError, defaults_of, read_file
 from kb.config.text.encoding import decode
+from kb.config.text.source import moved_edit
 from kb.core.document import Setting, Unit
 from kb.core.finding import Finding, Span
 from kb.core.lint import place_of

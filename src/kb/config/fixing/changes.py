@@ -51,6 +51,54 @@ def splice(text: str, splices: Sequence[Splice]) -> tuple[str, list[tuple[int, i
     return "".join(pieces), regions
 
 
+class Lines:
+    """The lines around places of a text that is edited."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.newline = "\r\n" if "\r\n" in text else "\n"
+
+    def start(self, offset: int) -> int:
+        return self.text.rfind("\n", 0, offset) + 1
+
+    def end(self, offset: int) -> int:
+        """Where the line's text ends: before ``\\r\\n`` or ``\\n``; the text's end where there is neither."""
+        end = self.text.find("\n", offset)
+        if end < 0:
+            return len(self.text)
+        return end - 1 if end > offset and self.text[end - 1] == "\r" else end
+
+    def begins_at(self, start: int) -> bool:
+        """Whether nothing stands before this place on its line."""
+        return not self.text[self.start(start) : start].strip(" \t")
+
+    def is_blank_from(self, offset: int) -> bool:
+        """Whether nothing but a comment follows on the line."""
+        rest = self.text[offset : self.end(offset)].lstrip(" \t")
+        return not rest or rest.startswith("#")
+
+    def comma(self, end: int) -> int | None:
+        """The offset of the comma after what ends at ``end``, if it stands on the same line."""
+        at = end
+        while self.text[at : at + 1] in (" ", "\t"):
+            at += 1
+        return at if self.text[at : at + 1] == "," else None
+
+    def entry_after(self, start: int, end: int, entry: str, indent: str) -> list[Splice]:
+        """A new entry after the one that stands from ``start`` to ``end`` within brackets: on a line of its own where
+        that one has its own.
+        """
+        if not self.begins_at(start):
+            return [Splice(end, end, f", {entry}")]
+        line = f"{self.newline}{indent}{entry}"
+        comma, line_end = self.comma(end), self.end(end)
+        if not self.is_blank_from(end if comma is None else comma + 1):
+            return [Splice(end, end, f",{line}")]
+        if comma is not None:
+            return [Splice(line_end, line_end, line + ",")]
+        return [Splice(end, end, ","), Splice(line_end, line_end, line)]
+
+
 class CannotEditError(ValueError):
     """No safe edit is known; ``key`` says why (i18n)."""
 

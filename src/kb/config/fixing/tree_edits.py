@@ -4,7 +4,16 @@ import re
 from typing import Any
 
 from kb.config.dialect.dialects import CompiledDialect
-from kb.config.fixing.changes import GONE, CannotEditError, Change, Path, Splice, in_words_of_key, refuse_unresolved
+from kb.config.fixing.changes import (
+    GONE,
+    CannotEditError,
+    Change,
+    Lines,
+    Path,
+    Splice,
+    in_words_of_key,
+    refuse_unresolved,
+)
 from kb.config.fixing.written import as_json, as_yaml
 from kb.config.text.json_nodes import JsonPlace
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
@@ -25,7 +34,7 @@ class Editor:
         self._source = source
         self._json = isinstance(root.start, JsonPlace)
         self._toml = isinstance(root.start, TomlPlace)
-        self._newline = "\r\n" if "\r\n" in self.text else "\n"
+        self._lines = Lines(source.text)
 
     def extent(self, node: Node) -> tuple[int, int]:
         """Offsets of a node's own text."""
@@ -66,9 +75,10 @@ class Editor:
         if self._toml and (isinstance(value, dict) or (node.kind == MAPPING and not node.flow)):
             raise CannotEditError("config.fix.no-place")  # what stands behind a table's header is that table's
         if mapping.flow:
-            return self._insert_in_flow(key, node, self._entry(name, value))
+            start, end = self.extent(key)[0], self._end_of(key, node)
+            return self._lines.entry_after(start, end, self._entry(name, value), self._indent(key))
         if isinstance(value, dict):
-            inner = "".join(f"{self._newline}{self._indent(key)}  {self._entry(n, v)}" for n, v in value.items())
+            inner = "".join(f"{self._lines.newline}{self._indent(key)}  {self._entry(n, v)}" for n, v in value.items())
             return [self._line_after(key, node, f"{self._write(name)}:{inner}")]
         return [self._line_after(key, node, self._entry(name, value))]
 
@@ -79,32 +89,19 @@ class Editor:
         key, node = mapping.value[index]
         start, end = self.extent(key)[0], self._end_of(key, node)
         if not mapping.flow:
-            if not self._own_line(start):
+            if not self._lines.begins_at(start):
                 raise CannotEditError("config.fix.shared-line")
             return [self._whole_lines(start, end)]
-        comma = self._comma(end)
-        if comma is not None and self._own_line(start) and self._blank_to_line_end(comma + 1):
+        comma = self._lines.comma(end)
+        if comma is not None and self._lines.begins_at(start) and self._lines.is_blank_from(comma + 1):
             return [self._whole_lines(start, end)]
         if index + 1 < len(mapping.value):
             return [self._checked(Splice(start, self.extent(mapping.value[index + 1][0])[0], ""))]
         return [self._checked(Splice(self._end_of(*mapping.value[index - 1]), end, ""))]
 
-    def _insert_in_flow(self, key: Node, node: Node, entry: str) -> list[Splice]:
-        start, end = self.extent(key)[0], self._end_of(key, node)
-        if not self._own_line(start):
-            return [Splice(end, end, f", {entry}")]
-        comma = self._comma(end)
-        if not self._blank_to_line_end(end if comma is None else comma + 1):
-            return [Splice(end, end, f",{self._newline}{self._indent(key)}{entry}")]
-        line_end = self._line_end(end)
-        line = f"{self._newline}{self._indent(key)}{entry}"
-        if comma is not None:
-            return [Splice(line_end, line_end, line + ",")]
-        return [Splice(end, end, ","), Splice(line_end, line_end, line)]
-
     def _line_after(self, key: Node, node: Node, entry: str) -> Splice:
-        at = self._line_end(self._end_of(key, node))
-        return Splice(at, at, f"{self._newline}{self._indent(key)}{entry}")
+        at = self._lines.end(self._end_of(key, node))
+        return Splice(at, at, f"{self._lines.newline}{self._indent(key)}{entry}")
 
     def _entry(self, name: str, value: Any) -> str:
         if isinstance(value, dict):
@@ -143,22 +140,22 @@ class Editor:
 
     def _item_lines(self, item: Node) -> Splice:
         start, end = self.extent(item)
-        if self.text[self._line_start(start) : start].strip(" \t") != "-":
+        if self.text[self._lines.start(start) : start].strip(" \t") != "-":
             raise CannotEditError("config.fix.list")
         return self._whole_lines(start, end)
 
     def _new_items(self, beside: Node, values: list[Any], before: bool) -> Splice:
         start, end = self.extent(beside)
-        prefix = self.text[self._line_start(start) : start]
+        prefix = self.text[self._lines.start(start) : start]
         if prefix.strip(" \t") != "-":
             raise CannotEditError("config.fix.list")
         quote = beside.style if beside.style in ("'", '"') else ""
         lines = [prefix + self._write(value, quote) for value in values]
         if before:
-            at = self._line_start(start)
-            return Splice(at, at, "".join(line + self._newline for line in lines))
-        at = self._line_end(end)
-        return Splice(at, at, "".join(self._newline + line for line in lines))
+            at = self._lines.start(start)
+            return Splice(at, at, "".join(line + self._lines.newline for line in lines))
+        at = self._lines.end(end)
+        return Splice(at, at, "".join(self._lines.newline + line for line in lines))
 
     def _end_of(self, key: Node, node: Node) -> int:
         """Where the entry ends; one that a merge brought in does not stand here."""
@@ -170,33 +167,10 @@ class Editor:
     def _indent(self, key: Node) -> str:
         """What stands before the key on its line, a list's dash as a blank."""
         start = self.extent(key)[0]
-        return re.sub(r"[^\t]", " ", self.text[self._line_start(start) : start])
-
-    def _line_start(self, offset: int) -> int:
-        return self.text.rfind("\n", 0, offset) + 1
-
-    def _line_end(self, offset: int) -> int:
-        """Where the line's text ends: before ``\\r\\n`` or ``\\n``."""
-        end = self.text.find("\n", offset)
-        end = len(self.text) if end < 0 else end
-        return end - 1 if end > offset and self.text[end - 1] == "\r" else end
-
-    def _own_line(self, start: int) -> bool:
-        return not self.text[self._line_start(start) : start].strip(" \t")
-
-    def _blank_to_line_end(self, offset: int) -> bool:
-        rest = self.text[offset : self._line_end(offset)].lstrip(" \t")
-        return not rest or rest.startswith("#")
-
-    def _comma(self, end: int) -> int | None:
-        """The offset of the comma after an entry that ends at ``end``, if it stands on the same line."""
-        at = end
-        while self.text[at : at + 1] in (" ", "\t"):
-            at += 1
-        return at if self.text[at : at + 1] == "," else None
+        return re.sub(r"[^\t]", " ", self.text[self._lines.start(start) : start])
 
     def _whole_lines(self, start: int, end: int) -> Splice:
-        first, newline = self._line_start(start), self.text.find("\n", end)
+        first, newline = self._lines.start(start), self.text.find("\n", end)
         if newline >= 0:
             return Splice(first, newline + 1, "")
         # The last line goes with the line end before it, so that the file still ends as it did.

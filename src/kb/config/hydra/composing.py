@@ -11,13 +11,12 @@ from kb.config.dialect.dialects import Entry
 from kb.config.hydra.tree import File, Placed, Problem, ReadGroup, Tree, defaults_of, read_file
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Mark, Node, Place
 from kb.config.text.parsing import Parsed, duplicate_events
-from kb.config.text.source import Source
+from kb.config.text.source import Source, moved_event
 from kb.core.document import Event
-from kb.core.finding import Edit, Span
+from kb.core.finding import Span
 from kb.core.record import NamedTuple
 from kb.core.text import nearest
 
-Move = Callable[[Span], Span]
 Names = Callable[[str], Sequence[str]]
 Listed = Callable[[str, str], Sequence[str]]
 """The primary config's path, a folder below its own → the names of the files there."""
@@ -93,18 +92,6 @@ class _Mover:
         # what stands between two marks is of no matter here, only where they are in the file as it is on disk
         span = self._virtual.span(self._source.between(mark, mark), self._number)
         return Place(span.start, span.line - 1, span.column - 1)
-
-
-def moved_event(event: Event, move: Move) -> Event:
-    return event._replace(
-        span=move(event.span),
-        edits=tuple(moved_edit(edit, move) for edit in event.edits),
-        related=tuple((name, move(span)) for name, span in event.related),
-    )
-
-
-def moved_edit(edit: Edit, move: Move) -> Edit:
-    return edit if edit.span is None else edit._replace(span=move(edit.span))
 
 
 _LOOKS = re.compile(r"^defaults[ \t]*:", re.MULTILINE)

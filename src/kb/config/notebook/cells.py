@@ -346,14 +346,14 @@ def _cell(cell: CellText) -> tuple[str, str, ConfigError | None]:
         line, _, rest = first.partition("\n")
         magic = (line[2:].split() or [""])[0]
         if magic not in _PYTHON_MAGICS:
-            commands = _blank(text[: len(text) - len(rest)]) + rest if magic in _SHELL_MAGICS and rest else _blank(text)
-            return _blank(text), commands, None
+            commands = blank(text[: len(text) - len(rest)]) + rest if magic in _SHELL_MAGICS and rest else blank(text)
+            return blank(text), commands, None
     if _parses(text):
-        return text, _blank(text), None
+        return text, blank(text), None
     own = _ASSIGNED_MAGIC.sub(lambda found: found[1] + "0".ljust(len(found[2])), text)
     own = _MAGIC.sub(lambda found: found[1] + _filled(found[0][len(found[1]) :]), _without_continued(own))
     fault = None if _parses(own) else ConfigError("config.python-syntax", reason="")
-    return (own if fault is None else _blank(text)), _commands(text), fault
+    return (own if fault is None else blank(text)), _commands(text), fault
 
 
 def _without_continued(text: str) -> str:
@@ -361,7 +361,7 @@ def _without_continued(text: str) -> str:
 
     def rest_blank(found: re.Match[str]) -> str:
         head, newline, tail = found[0].partition("\n")
-        return head.rstrip("\\ \t").ljust(len(head)) + newline + _blank(tail)
+        return head.rstrip("\\ \t").ljust(len(head)) + newline + blank(tail)
 
     return _SHELL_LINE.sub(rest_blank, text)
 
@@ -375,12 +375,13 @@ def _commands(text: str) -> str:
     """The commands after ``!``, everything else blanked."""
     commands, done = [], 0
     for found in _SHELL_LINE.finditer(text):
-        commands += [_blank(text[done : found.start(1)]), found[1]]
+        commands += [blank(text[done : found.start(1)]), found[1]]
         done = found.end()
-    return "".join((*commands, _blank(text[done:])))
+    return "".join((*commands, blank(text[done:])))
 
 
-def _blank(text: str) -> str:
+def blank(text: str) -> str:
+    """The text with a space for each character but line breaks."""
     return re.sub(r"[^\r\n]", " ", text)
 
 

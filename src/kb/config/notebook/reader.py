@@ -5,15 +5,15 @@ from collections.abc import Collection, Sequence
 
 from kb.config.discovery import bears_marks
 from kb.config.files import ConfigError
-from kb.config.notebook.cells import CellText, Notebook, NotebookSource, read_notebook
+from kb.config.notebook.cells import CellText, Notebook, NotebookSource, blank, read_notebook
 from kb.config.python.held import Sources
 from kb.config.python.reader import PythonReader
 from kb.config.python.syntax import Module, string_extents
 from kb.config.shell.command import CommandReader
 from kb.config.shell.script import read_shell
 from kb.config.suppressions import Suppressed, read_suppressions, suppress
-from kb.config.text.source import Places
-from kb.core.document import Event, Setting, Unit
+from kb.config.text.source import Move, Places, moved_event
+from kb.core.document import Setting, Unit
 from kb.core.finding import Finding, Span
 
 
@@ -35,7 +35,7 @@ def suppress_in_cells(
     settled = tuple(
         finding._replace(suppressed=found.suppressed) for finding, found in zip(findings, outcome.findings, strict=True)
     )
-    return Suppressed(settled, tuple(_forth(event, source) for event in outcome.events))
+    return Suppressed(settled, tuple(moved_event(event, _forth(source)) for event in outcome.events))
 
 
 def _back(span: Span, source: NotebookSource, lines: Places) -> Span:
@@ -44,12 +44,9 @@ def _back(span: Span, source: NotebookSource, lines: Places) -> Span:
     return lines.span(source.back(span.start), source.back(span.end))
 
 
-def _forth(event: Event, source: NotebookSource) -> Event:
-    def moved(span: Span) -> Span:
-        return source.places().span(source.forth(span.start), source.forth(span.end))
-
-    edits = tuple(edit if edit.span is None else edit._replace(span=moved(edit.span)) for edit in event.edits)
-    return event._replace(span=moved(event.span), edits=edits)
+def _forth(source: NotebookSource) -> Move:
+    """From places in the Python of the cells to those in the notebook file."""
+    return lambda span: source.places().span(source.forth(span.start), source.forth(span.end))
 
 
 def read_cells(
@@ -75,10 +72,10 @@ def read_cells(
 
 def fault_of(notebook: Notebook, cell: CellText) -> ConfigError:
     """What Python says of a cell, at its place in the file."""
-    alone = "".join(each if each in "\r\n" else " " for each in notebook.source.python[: cell.start])
-    rest = notebook.source.python[cell.end :]
+    alone = blank(notebook.source.python[: cell.start])
+    rest = blank(notebook.source.python[cell.end :])
     try:
-        Module(notebook.source, alone + cell.text + "".join(each if each in "\r\n" else " " for each in rest))
+        Module(notebook.source, alone + cell.text + rest)
     except ConfigError as fault:
         row = 1
         if fault.line is not None and fault.column is not None:
@@ -105,19 +102,14 @@ def _named(units: Sequence[Unit], notebook: Notebook) -> list[Unit]:
 def _moved(unit: Unit, source: NotebookSource) -> Unit:
     """A command's unit with its places in the notebook. No fix writes into it: the shell's quotes lie in JSON's."""
 
-    def span(own: Span) -> Span:
-        return source.places().span(source.forth(own.start), source.forth(own.end))
+    span = _forth(source)
 
     def setting(own: Setting) -> Setting:
         return own._replace(span=span(own.span), key_span=span(own.key_span), alias=True)
-
-    def event(own: Event) -> Event:
-        related = tuple((name, span(each)) for name, each in own.related)
-        return own._replace(span=span(own.span), edits=(), related=related)
 
     return unit._replace(
         span=span(unit.span),
         settings={name: setting(each) for name, each in unit.settings.items()},
         keys={name: setting(each) for name, each in unit.keys.items()},
-        events=tuple(event(each) for each in unit.events),
+        events=tuple(moved_event(each._replace(edits=()), span) for each in unit.events),
     )

@@ -10,6 +10,7 @@ from kb.config.fixing.changes import (
     AsItStands,
     CannotEditError,
     Change,
+    Lines,
     Path,
     Region,
     Splice,
@@ -148,6 +149,7 @@ class PythonEdits:
     def __init__(self, data: PythonData, unit: Unit, reader: PythonReader, constants: Mapping[str, str]) -> None:
         self._module, self._analysis = data.module, data.analysis
         self._text = data.module.text
+        self._lines = Lines(self._text)
         self._unit, self._reader, self._constants = unit, reader, constants
         self._data = data
         self._holders: dict[int, tuple[_List, int]] | None = None
@@ -275,27 +277,20 @@ class PythonEdits:
             return [Splice(holder.opening, holder.opening, entry)]
         beside = next((each for each in holder.elements if each[0] <= at < each[1]), holder.elements[-1])
         start, end = beside
-        if not self._own_line(start):
-            return [Splice(end, end, f", {entry}")]
-        indent = self._text[self._line_start(start) : start]
-        line = f"{self._newline()}{indent}{entry}"
-        comma, line_end = self._comma(end), self._line_end(end)
-        rest = self._text[end if comma is None else comma + 1 : line_end].strip()
-        if rest and not rest.startswith("#"):
-            return [Splice(end, end, f",{line}")]
-        if comma is not None:
-            return [Splice(line_end, line_end, line + ",")]
-        if beside != holder.elements[-1]:  # its comma stands on another line
-            raise CannotEditError("config.fix.no-place")
-        return [Splice(end, end, ","), Splice(line_end, line_end, line)]
+        lines = self._lines
+        last = beside == holder.elements[-1]
+        if not last and lines.comma(end) is None and lines.begins_at(start) and lines.is_blank_from(end):
+            raise CannotEditError("config.fix.no-place")  # its comma stands on another line
+        return lines.entry_after(start, end, entry, self._text[lines.start(start) : start])
 
     def _without(self, holder: _List, number: int) -> Splice:
         start, end = holder.elements[number]
-        comma = self._comma(end)
+        lines, text = self._lines, self._text
+        comma = lines.comma(end)
         stop = end if comma is None else comma + 1
-        rest = self._text[stop : self._line_end(stop)].strip()
-        if self._own_line(start) and (not rest or rest.startswith("#")) and self._line_end(stop) < len(self._text):
-            return Splice(self._line_start(start), self._line_end(stop) + len(self._newline_at(stop)), "")
+        line_end = lines.end(stop)
+        if lines.begins_at(start) and lines.is_blank_from(stop) and line_end < len(text):
+            return Splice(lines.start(start), text.index("\n", line_end) + 1, "")
         if number + 1 < len(holder.elements):
             cut = Splice(start, holder.elements[number + 1][0], "")
         elif number:
@@ -335,33 +330,6 @@ class PythonEdits:
         spans = sorted([*(extent(each) for each in node.args), *(extent(each) for each in node.keywords)])
         opening = self._text.find("(", extent(node.func)[1]) + 1
         return _List(spans, opening, False)
-
-    def _newline(self) -> str:
-        return "\r\n" if "\r\n" in self._text else "\n"
-
-    def _newline_at(self, offset: int) -> str:
-        end = self._line_end(offset)
-        return "\r\n" if self._text.startswith("\r\n", end) else "\n"
-
-    def _line_start(self, offset: int) -> int:
-        return self._text.rfind("\n", 0, offset) + 1
-
-    def _line_end(self, offset: int) -> int:
-        """The offset of the line break after ``offset``; the text's end where there is none."""
-        end = self._text.find("\n", offset)
-        if end < 0:
-            return len(self._text)
-        return end - 1 if end and self._text[end - 1] == "\r" else end
-
-    def _own_line(self, start: int) -> bool:
-        return not self._text[self._line_start(start) : start].strip(" \t")
-
-    def _comma(self, end: int) -> int | None:
-        """The offset of the comma after an element, if it stands on the same line."""
-        at = end
-        while self._text[at : at + 1] in (" ", "\t"):
-            at += 1
-        return at if self._text[at : at + 1] == "," else None
 
 
 def as_python(value: Any, old: str = "", constants: Mapping[str, str] = {}) -> str:

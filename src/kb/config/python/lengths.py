@@ -105,21 +105,11 @@ def _whole(node: ast.expr, at: Where, known: Expressions) -> int:
 
 
 SOURCE, TARGET = "data.max_source_length", "data.max_target_length"
-
-
-# Names that programs give the length of a row, folded; texts are cut to one of the last two where they are grouped.
+# Names that programs give the length of a row, folded; texts are cut to one of OF_GROUPS where they are grouped.
 OF_ROWS = ("max_input_length", "max_source_length", "max_seq_length", "max_seq_len", "max_input_len", "max_source_len")
-
-
 OF_ANSWERS = ("max_target_length", "max_target_len", "max_label_length")
-
-
 CUT = "max_seq_length"
-
-
 OF_GROUPS, GROUPING = ("block_size", "chunk_size"), "group_texts"
-
-
 MOST = 1_000_000  # tokens; what is longer is a size of something else
 
 
@@ -133,9 +123,7 @@ def lengths_by_constants(module: Module, names: Names, values: Values) -> dict[s
         given = [(name, value, length) for name, (value, at) in read if (length := _length(values, value, at))]
         if len({length for _, _, length in given}) == 1:
             name, value, length = given[0]
-            start, end = module.extent(value)
-            span = module.source.between(module.place(start), module.place(end))
-            found[setting] = Setting(length, span, span, (name,), alias=True)
+            found[setting] = _set_at(module, value, length, name)
     if grouped and SOURCE not in found:
         found |= _length_of_groups(module)
     return found or _length_of_embedder(module, names)
@@ -154,9 +142,7 @@ def _length_of_groups(module: Module) -> dict[str, Setting]:
     length = known.pop() if len(known) == 1 and all(isinstance(each, ast.Constant) for each in said) else None
     if not (isinstance(length, int) and 1 < length <= MOST):
         return {}
-    start, end = module.extent(said[0])
-    span = module.source.between(module.place(start), module.place(end))
-    return {SOURCE: Setting(length, span, span, (OF_GROUPS[0],), alias=True)}
+    return {SOURCE: _set_at(module, said[0], length, OF_GROUPS[0])}
 
 
 def _length_of_embedder(module: Module, names: Names) -> dict[str, Setting]:
@@ -173,9 +159,12 @@ def _length_of_embedder(module: Module, names: Names) -> dict[str, Setting]:
         value = known[0] if known is not None else None
     if not (isinstance(value, ast.Constant) and type(value.value) is int and 1 < value.value <= MOST):
         return {}
-    start, end = module.extent(value)
-    span = module.source.between(module.place(start), module.place(end))
-    return {SOURCE: Setting(value.value, span, span, (CUT,), alias=True)}
+    return {SOURCE: _set_at(module, value, value.value, CUT)}
+
+
+def _set_at(module: Module, place: ast.expr, length: int, name: str) -> Setting:
+    span = module.span(place)
+    return Setting(length, span, span, (name,), alias=True)
 
 
 def _length(values: Values, value: ast.expr, at: Where) -> int | None:

@@ -8,6 +8,7 @@ from kb.config.dialect.dialects import DOT, CompiledDialect, Entry
 from kb.config.dialect.settings import Extractor, Part
 from kb.config.files import ConfigError
 from kb.config.python.calls import CUTTING, LOSS, TRAINER, Call, CallTable, Run, calls_of, runs_of
+from kb.config.python.expressions import COMPUTED
 from kb.config.python.held import CommandLine, GivenConfig, NoSources, Sources
 from kb.config.python.lengths import SOURCE, evaluated_rows, lengths_by_constants
 from kb.config.python.names import Names
@@ -267,8 +268,7 @@ class Analysis(NamedTuple):
     def _span(self, node: ast.expr) -> Span:
         if self.source is not self.module.source:
             return Span(1, 1, 1, 1, 0, 0)
-        start, end = self.module.extent(node)
-        return self.source.between(self.module.place(start), self.module.place(end))
+        return self.module.span(node)
 
 
 def _hidden_by(call: Call, analysis: Analysis) -> tuple[str, ...]:
@@ -293,7 +293,7 @@ def _told(setting: Setting, name: str) -> Setting:
 
 
 def _unknown(name: str) -> Unknown:
-    return Unknown(frozenset((name,)), "known only when the program runs")
+    return Unknown(frozenset((name,)), COMPUTED)
 
 
 def _as_python(event: Event) -> Event:

@@ -47,8 +47,7 @@ def gone_imports(module: Module, path: str, sources: Sources, known: Container[s
         for name, place in names:
             fact = f"{GROUP}{library}.{name.lower()}"
             if fact in known and fact not in found:
-                start, end = module.extent(place)
-                span = module.source.between(module.place(start), module.place(end))
+                span = module.span(place)
                 found[fact] = Setting(True, span, span, (name,), alias=True)
     return found
 

@@ -6,6 +6,7 @@ import re
 from kb.config.files import ConfigError
 from kb.config.text.nodes import Place
 from kb.config.text.source import BYTE_ORDER_MARK, Source
+from kb.core.finding import Span
 
 MAX_BRACKETS = 200  # where Python itself stops
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -98,6 +99,11 @@ class Module:
         """Offsets of a node's own text."""
         assert node.end_lineno is not None and node.end_col_offset is not None
         return self.offset(node.lineno, node.col_offset), self.offset(node.end_lineno, node.end_col_offset)
+
+    def span(self, node: ast.expr | ast.stmt | ast.keyword | ast.alias) -> Span:
+        """Where a node's own text stands in the source."""
+        start, end = self.extent(node)
+        return self.source.between(self.place(start), self.place(end))
 
 
 def string_extents(text: str) -> list[tuple[int, int]]:

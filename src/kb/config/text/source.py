@@ -2,10 +2,11 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kb.config.text.nodes import Mark, Node
-from kb.core.finding import Span
+from kb.core.document import Event
+from kb.core.finding import Edit, Span
 
 _LINE_FEED = "\n"
 
@@ -96,3 +97,19 @@ class Source:
             return index
         parsed, original = self._shifts[max(bisect_right(self._shifts, (index, len(self.text) + 1)) - 1, 0)]
         return original + index - parsed
+
+
+Move = Callable[[Span], Span]
+
+
+def moved_event(event: Event, move: Move) -> Event:
+    """An event of one text as one of another that holds it."""
+    return event._replace(
+        span=move(event.span),
+        edits=tuple(moved_edit(edit, move) for edit in event.edits),
+        related=tuple((name, move(span)) for name, span in event.related),
+    )
+
+
+def moved_edit(edit: Edit, move: Move) -> Edit:
+    return edit if edit.span is None else edit._replace(span=move(edit.span))
