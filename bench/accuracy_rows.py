@@ -14,7 +14,7 @@ from kb.advice.setup import setup_of
 from kb.core.catalog import Catalog
 from kb.core.hardware import Gpu
 from kb.core.setup import TrainingSetup
-from kb.guide.measured_runs import SCRIPT, as_measured
+from kb.guide.accuracy import SCRIPT, as_measured
 from kb.memory import UnsupportedArchitectureError, architecture_from_config
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -10,12 +10,11 @@ from kb.advice.attempts import WAYS
 from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.recommend import alone_at_inference, base_of
 from kb.core.text import LANGUAGES
-from kb.guide import all_fits as whole
-from kb.guide.curves import Curves
-from kb.guide.entry_pages import model_page
-from kb.guide.fits import fit_of, heat_map, map_of
+from kb.guide import fits as whole
+from kb.guide.fits import Curves, fit_of, heat_map, map_of
 from kb.guide.kept import KEPT
 from kb.guide.library import load_library
+from kb.guide.pages import model_page
 from kb.knowledge import load_catalog
 from kb.report.lessons import SHOWN_WAYS
 

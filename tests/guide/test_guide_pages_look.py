@@ -10,24 +10,20 @@ import pytest
 
 from kb.core.memory_report import Phase, Term
 from kb.core.text import LANGUAGES
-from kb.guide.accuracy import accuracy_tables, bench_results, engine_scores, measured_rows
-from kb.guide.cases import noted_settings
+from kb.guide.accuracy import OF_THE_BENCH, accuracy_tables, bench_results, engine_scores, measured_rows
 from kb.guide.choices import choice_of
 from kb.guide.choose import chooser, ways
-from kb.guide.coloured import coloured, reachable
-from kb.guide.compare import compare
-from kb.guide.figures import drawn
+from kb.guide.figures import compare, drawn
 from kb.guide.fits import fit_of
-from kb.guide.fits_table import by_family, fits_by_model
+from kb.guide.fits_tables import by_family, fits_by_model
 from kb.guide.formulas import formula
 from kb.guide.library import load_library
 from kb.guide.macros import SHOWN
-from kb.guide.markup import held, text, wide_table
-from kb.guide.measured_runs import OF_THE_BENCH
-from kb.guide.noted_facts import SOURCES, noted_facts
+from kb.guide.markup import coloured, held, reachable, text, wide_table
+from kb.guide.original_guide import SOURCES, noted_facts, noted_settings
 from kb.guide.proof import accuracy_summary
 from kb.guide.runbooks import checklist
-from kb.guide.source_tables import source_tables
+from kb.guide.tables import source_tables
 from kb.integrations.browser import choose
 from kb.report.bars import HUES, SMALL, term_colours
 from kb.report.recommend.choice import choice_object

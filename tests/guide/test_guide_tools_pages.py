@@ -11,12 +11,10 @@ from kb.commands import COMMANDS
 from kb.core.expression import FUNCTIONS
 from kb.core.grammar import SIGNS
 from kb.guide import pages
-from kb.guide.api_reference import api_reference, described
-from kb.guide.command_reference import command_reference
-from kb.guide.grammar_page import EXAMPLES, grammar_tables
 from kb.guide.library import UnknownIdError, load_library
 from kb.guide.markup import code
-from kb.guide.remedy_page import remedy_page
+from kb.guide.pages import remedy_page
+from kb.guide.reference import EXAMPLES, api_reference, command_reference, described, grammar_tables
 from kb.guide.search_words import other_names, phrases
 from kb.guide.tables import dialect_table, remedy_table
 

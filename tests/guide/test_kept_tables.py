@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from kb.guide import all_fits, choices
+from kb.guide import choices, fits
 from kb.knowledge import load_catalog
 
-MARKS = "from kb.guide import all_fits, choices; print(choices._mark(), all_fits._mark())"
+MARKS = "from kb.guide import choices, fits; print(choices._mark(), fits._mark())"
 
 
 def test_every_process_finds_what_another_kept() -> None:
     run = subprocess.run([sys.executable, "-c", MARKS], capture_output=True, text=True, timeout=60, check=True)
-    assert run.stdout.split() == [choices._mark(), all_fits._mark()]
+    assert run.stdout.split() == [choices._mark(), fits._mark()]
 
 
 def test_a_preview_has_a_model_of_each_family_and_some_of_the_first_pages_choices() -> None:
     models = load_catalog().models
     families = {model.architecture.family for model in models.values()}
-    assert {models[name].architecture.family for name in all_fits.TYPICAL_MODELS} == families
+    assert {models[name].architecture.family for name in fits.TYPICAL_MODELS} == families
     assert all(
         set(few) < set(every) for few, every in zip(choices.PREVIEWED, (choices.MODELS, choices.GPUS), strict=True)
     )

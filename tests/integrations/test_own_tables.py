@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from kb.guide.compare import compare
-from kb.guide.figures import drawn, drawn_server, drawn_workers
+from kb.guide.figures import compare, drawn, drawn_server, drawn_workers
 from kb.guide.lessons import (
     beam_counts,
     cache_sizes,

@@ -268,7 +268,7 @@ def test_every_engine_answers_and_what_is_changed_changes(engine: str) -> None:
 @pytest.mark.parametrize("language", ["ko", "en"])
 def test_the_guide_shows_what_the_command_says(language: str) -> None:
     from kb.guide.library import load_library
-    from kb.guide.serving_tables import serving_defaults, serving_messages, serving_table
+    from kb.guide.tables import serving_defaults, serving_messages, serving_table
 
     library = load_library(language)
     shown = serving_table(library, ["llama-3.1-8b", "llama-3.1-70b"], ["rtx-3090"], "vllm", 8192)

@@ -13,7 +13,7 @@ import pytest
 
 from catalog_sample import load_catalog, load_guide
 from effort import EXHAUSTIVE
-from kb.guide.measured_runs import measured_runs
+from kb.guide.accuracy import measured_runs
 from kb.memory import architecture_from_config, predict
 
 ROOT = Path(__file__).parents[2]

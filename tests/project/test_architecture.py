@@ -29,7 +29,7 @@ FLOORS = (
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 TOP = len(FLOORS)  # kb itself: `__main__` and the modules behind `python -m kb.NAME`
 # The page of the commands shows their own parsers.
-UPWARD = (("kb.guide.command_reference", "kb.commands"),)
+UPWARD = (("kb.guide.reference", "kb.commands"),)
 PURE = ("core", "memory", "advice")
 # What the pure floors may use of the standard library: nothing that reads, writes, waits or prints.
 PURE_LIBRARY = {
@@ -198,7 +198,6 @@ MANY_PARAMETERS = {
 }
 LONG_MODULES: dict[str, str] = {}
 SHORT_MODULES = {
-    "kb.guide.site_words": "the site's words stand below all of its pages",
     "kb.knowledge.problems": "every module of the room raises it",
     "kb.machine.surroundings": "two ways of looking for GPUs share it",
     "kb.torch_runs.simulation.torch_modules": "imports torch in the order that it needs",

@@ -1,18 +1,95 @@
-"""How far off predictions are: the bench's table with other programs beside, and every measured run predicted again."""
+"""How far off predictions are, as tables: the bench's figures with other programs beside, also by release of
+transformers, and every measured run of ``rules/measurements`` predicted again.
+"""
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from html import escape
 from typing import Any
 
+from kb.advice.flags import optimizer_named, unit_of
+from kb.advice.question import RunSettings
+from kb.advice.setup import setup_of
+from kb.core.catalog import Catalog
 from kb.core.memory_report import WORKING
+from kb.core.record import NamedTuple
+from kb.core.setup import TrainingSetup
 from kb.core.units import GIB
-from kb.guide.library import Library
+from kb.guide.library import Library, say
 from kb.guide.markup import Told, badge, filter_box, prose, told, wide_table
-from kb.guide.measured_runs import Run, measured_runs
-from kb.guide.site_words import say
+from kb.memory import architecture_from_config, predict
+
+SCRIPT = "measure.py"  # fitcheck-llm's, which is no Trainer
+OF_THE_BENCH = {"setup", "config"}
+# settings of a measurement that a flag of kb.estimate has under another name or type
+_OWN = {"padded", "lora_dropout", "optimizer", "lora_targets", "model", "phases"}
+
+
+class Run(NamedTuple):
+    """One measured run. Bytes; None where a figure was not taken."""
+
+    model: str
+    setup: TrainingSetup
+    allocated_bytes: int | None
+    predicted_allocated_bytes: int
+    process_bytes: int | None
+    predicted_process_bytes: int
+
+
+def measured_runs(campaign: Mapping[str, Any], catalog: Catalog) -> Iterator[Run]:
+    """The runs of one file that trained on a GPU; none where it measured something else, and of a campaign of whole
+    setups or of commands (bench/gpu), whose hundreds of rows ``bench/accuracy.py`` scores instead."""
+    gpu = catalog.gpus.get(campaign["machine"].get("gpu", ""))
+    if campaign["kind"] != "gpu" or gpu is None or OF_THE_BENCH & campaign["rows"][0].keys():
+        return
+    by_script = SCRIPT in campaign["command"]
+    for row in campaign["rows"]:
+        truth = row["phases"].get("train")
+        if not truth:
+            continue
+        config = campaign["models"][row["model"]]["architecture"]
+        setup = _setup({**campaign.get("settings", {}), **row}, catalog)
+        if by_script:
+            setup = as_measured(setup)
+        architecture = architecture_from_config(config)
+        report = predict(setup, architecture, constants=catalog.constants, gpu=gpu, gpu_memory_bytes=gpu.memory_total)
+        phase = report.phase("train")
+        assert phase is not None  # it trains
+        yield Run(
+            model=row["model"],
+            setup=setup,
+            allocated_bytes=truth.get("allocated_bytes"),
+            predicted_allocated_bytes=phase.peak_allocated_bytes,
+            process_bytes=truth.get("process_bytes"),
+            predicted_process_bytes=phase.process_used_bytes,
+        )
+
+
+def as_measured(setup: TrainingSetup) -> TrainingSetup:
+    """The setup as :data:`SCRIPT` runs it: a function makes a step and keeps the model's outputs to its end. With sdpa
+    it repeats grouped heads itself, for the kernel that a mask gets."""
+    return setup._replace(keeps_outputs="step", padded=setup.padded or setup.attn_implementation == "sdpa")
+
+
+def _setup(settings: Mapping[str, Any], catalog: Catalog) -> TrainingSetup:
+    """A setup from a measurement's settings, which carry the names of kb.estimate's flags."""
+    targets = settings.get("lora_targets")
+    given = {name: settings[name] for name in RunSettings._fields if name in settings and name not in _OWN}
+    if "generation_length" in settings:
+        given["generation_length"] = settings["generation_length"]
+    flags = RunSettings(
+        **{"task": "train", **given},
+        optimizer=optimizer_named(settings.get("optimizer")),
+        lora_targets=tuple(targets) if targets else None,
+    )
+    unit = unit_of(flags)
+    setup = setup_of(
+        unit, None, facts=catalog.facts, constants=catalog.constants, gpu_count=None, versions=lambda *_: None
+    )
+    return setup._replace(padded=bool(settings.get("padded")), lora_dropout=float(settings.get("lora_dropout", 0)))
+
 
 PREDICTORS = ("kb", "kb, roughly", "kb, level 1", "fitcheck-llm", "accelerate", "DeepSpeed", "the notes' formula")
 # As bench/accuracy_lengths.py calls its two answers: with the data's lengths, and were every batch at the maximum.
@@ -35,6 +112,7 @@ def accuracy_tables(library: Library) -> str:
     language, results = library.language, bench_results()
     versions = [f"{name} {version}" for name, version in results["rivals"]["versions"].items()]
     judged = results["verdicts"]
+    traces = [line for line in results["traces"] if line["quantity"] == "allocated"]
     about = say(language, "accuracy.about", date=results["date"], versions=escape(", ".join(versions)))
     limited = f"{say(language, 'accuracy.limits', **_limited(results))} {badge(library, 'measured')}"
     verdicts = [say(language, "accuracy.verdict.ran", **judged), limited]
@@ -49,10 +127,8 @@ def accuracy_tables(library: Library) -> str:
             "\n".join(f"- {verdict}" for verdict in verdicts),
             *_published(library, results["published"]),
             f"### {say(language, 'accuracy.traces')} {{ #traces }}",
-            prose(say(language, "accuracy.traces_about", rows=_traced(results["traces"]))),
-            _scores(
-                library, "accuracy.traces", [line for line in results["traces"] if line["quantity"] == "allocated"]
-            ),
+            prose(say(language, "accuracy.traces_about", rows=sum(line["rows"] for line in traces))),
+            _scores(library, "accuracy.traces", traces),
         ]
     )
 
@@ -236,10 +312,6 @@ def _group(library: Library, name: str) -> str:
     return " · ".join(known.get(part, part) for part in name.split(", "))
 
 
-def _traced(lines: Sequence[Mapping[str, Any]]) -> int:
-    return sum(line["rows"] for line in lines if line["quantity"] == "allocated")
-
-
 @lru_cache(maxsize=2)
 def bench_results(name: str = "accuracy") -> Any:
     """What ``make bench-accuracy`` last wrote, or another bench.
@@ -254,3 +326,40 @@ def bench_results(name: str = "accuracy") -> Any:
             return json.load(stream)
     except (OSError, ValueError) as error:
         raise ValueError(f"bench/results/{name}.json: {error}; make it with `make bench-{name}`") from None
+
+
+_NOTHING = 1e-5  # some 512 bytes: less than a table says
+_COLUMNS = ("release", "phases", "allocated", "reserved", "phases_held_out", "held_out", "refused")
+
+
+def release_scores(library: Library) -> str:
+    """A row for each release that ``make bench-releases`` last simulated.
+
+    Raises:
+        ValueError: the bench's results are not there.
+    """
+    language, found = library.language, bench_results("releases")
+    phases = sum(each["score"][name] for each in found.values() for name in ("phases", "phases_held_out"))
+    about = say(language, "release_scores.about", phases=f"{phases:,}", releases=len(found))
+    head = [escape(say(language, f"release_scores.{name}")) for name in _COLUMNS]
+    rows = [_row(each) for each in found.values()]
+    table = wide_table(say(language, "release_scores.table"), head, [("", rows)], told(library, "computed"))
+    return f"{about} {badge(library, 'computed')}\n\n{table}"
+
+
+def _row(found: Mapping[str, Any]) -> Sequence[str]:
+    score = found["score"]
+    return (
+        escape(found["transformers"]),
+        f"{score['phases']:,}",
+        _mean_and_worst(score["allocated"]),
+        _mean_and_worst(score["reserved"]),
+        f"{score['phases_held_out']:,}",
+        _mean_and_worst(score["held_out"]),
+        escape(", ".join(score["refused"]) or "–"),
+    )
+
+
+def _mean_and_worst(errors: Sequence[float]) -> str:
+    mean, worst = (0.0 if abs(error) < _NOTHING else error for error in errors)
+    return f"{100 * mean:.2g}&nbsp;%<br><small>{100 * worst:+.2g}&nbsp;%</small>"

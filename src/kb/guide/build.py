@@ -8,12 +8,11 @@ import sys
 from collections.abc import Callable
 
 from kb.core.text import LANGUAGES, UserError
-from kb.guide.all_fits import all_fits
-from kb.guide.assets import fetch_assets
+from kb.guide.assets import fetch_assets, write_playground
 from kb.guide.choices import choices
-from kb.guide.export import atom_feed, library_tables, write_data
+from kb.guide.export import atom_feed, tables, write_data
+from kb.guide.fits import all_fits
 from kb.guide.pages import write_pages
-from kb.guide.playground import write_playground
 from kb.guide.rule_page import rules_that_open
 from kb.knowledge import load_catalog, load_guide
 from kb.knowledge.locations import cache_folder
@@ -87,7 +86,7 @@ def _build_languages(root: str, made: str, say: Callable[[str], None], preview: 
 def _write_shared(root: str, site: str, preview: bool) -> None:
     """What both languages share: tables as data, the feed of the changelog."""
     fits = all_fits(os.path.join(root, "build"), preview)
-    write_data(site, library_tables(fits), load_catalog().version)
+    write_data(site, tables(fits), load_catalog().version)
     with open(os.path.join(root, "CHANGELOG.md"), encoding="utf-8") as stream:
         feed = atom_feed(stream.read(), os.environ.get("KB_SITE_URL", "http://127.0.0.1:8000/"))
     with open(os.path.join(site, "feed.xml"), "w", encoding="utf-8") as stream:

@@ -1,8 +1,5 @@
 """What to choose for a model on a GPU: the table of batches, and the small chooser of the first page."""
 
-import json
-from html import escape
-
 from kb.advice.answer import answer
 from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.question import Question
@@ -11,11 +8,10 @@ from kb.core.hardware import Gpu
 from kb.core.memory_report import STATUSES
 from kb.core.text import UserError
 from kb.guide.choices import Choice, Way, choices
-from kb.guide.fits_table import by_family
-from kb.guide.library import Library
-from kb.guide.markup import badge, computed, fenced, origin, quantity, table, text
-from kb.guide.memory_bars import memory_bars
-from kb.guide.site_words import say
+from kb.guide.figures import memory_bars
+from kb.guide.fits_tables import by_family
+from kb.guide.library import Library, say
+from kb.guide.markup import attribute, badge, computed, fenced, origin, quantity, scripted, table, text
 from kb.machine.arguments import find_gpu
 from kb.report.recommend.choice import choice_object
 from kb.report.recommend.text import config_yaml
@@ -123,10 +119,8 @@ def chooser(library: Library, model: str, gpu: str) -> str:
     held["gpus"] = [_card(library, one) for one in gpus]
     # as the page's own engine and the table below say it: whoever asks for the same reads the same numbers
     held["chosen"] = choice_object({"model": model, "gpu": gpu}, library.words)
-    shown = escape(json.dumps(held, ensure_ascii=False), quote=True)
-    needs = escape(say(language, "chooser.no_script"))
-    place = f'<div id="kb-choose" class="kb-choose" data-given="{shown}"></div>'
-    return f'{place}\n<noscript><p class="kb-notice">{needs}</p></noscript>'
+    place = f'<div id="kb-choose" class="kb-choose" data-given="{attribute(held)}"></div>'
+    return scripted(place, say(language, "chooser.no_script"))
 
 
 def _card(library: Library, gpu: Gpu) -> list[str]:

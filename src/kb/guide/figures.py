@@ -1,17 +1,45 @@
-"""The figures of the chapters: one run with more of one thing, a bar for each; a worker's and a server's memory; a run
-over time. Each is drawn again for what its reader chose (``kb-own.mjs``)."""
+"""The figures of the chapters: bars of a run's memory by phase; one run with more of one thing, or in several ways side
+by side; a worker's and a server's memory; a run over time. Each is drawn again for what its reader chose
+(``kb-own.mjs``).
+"""
 
-import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from kb.guide.library import Library
-from kb.guide.markup import held
-from kb.guide.memory_bars import marked
-from kb.guide.site_words import say
+from kb.core.memory_report import MemoryReport
+from kb.core.units import GIB
+from kb.guide.library import Library, say
+from kb.guide.markup import attribute, badge, cells, folded, held, own_table, table, text, told, wide_table
 from kb.integrations.over_time import chapter_timeline
-from kb.report.lessons import DRAWN, case_of, figure_of
+from kb.report.bars import Bar, term_figure
+from kb.report.lessons import DRAWN, Case, case_of, figure_of, way_rows
+
+
+def memory_bars(library: Library, report: MemoryReport, limit_bytes: int | None, title: str) -> str:
+    """The drawing of each phase with its legend, then its figures folded away."""
+    phases = [(library.words.phase(phase), phase) for phase in report.phases if phase.name != "load"]
+    drawing, bars = term_figure(library.words, phases, limit_bytes, title)
+    figures = folded(say(library.language, "memory.figures"), _figures(library, bars))
+    return f"{held(_marked(library, drawing))}\n\n{figures}"
+
+
+def _marked(library: Library, figure: str) -> str:
+    """A figure with the mark of what kb computed, after its title."""
+    return figure.replace("</figcaption>", f" {badge(library, 'computed')}</figcaption>", 1)
+
+
+def _figures(library: Library, bars: Sequence[Bar]) -> str:
+    head = [say(library.language, "memory.phase"), say(library.language, "memory.term")]
+    head.append(f"GiB {badge(library, 'computed')}")
+    rows = [
+        (text(bar.label), text(segment.label), f"{segment.size_bytes / GIB:.2f}")
+        for bar in bars
+        for segment in sorted(bar.segments, key=lambda segment: -segment.size_bytes)
+        if segment.size_bytes >= GIB // 200
+    ]
+    return table(head, rows, numbers=(2,))
+
 
 BY_BATCH = ("batch", "generation")  # what these vary is the batch
 
@@ -60,36 +88,53 @@ def own_figure(library: Library, key: str, model: str, gpu: str, asked: Mapping[
         key: the text of its title, whose placeholders the figure fills.
         asked: as of :func:`kb.report.lessons.figure_of`, without the title.
     """
-    library.entry("models", model)
-    library.entry("hardware", gpu)
     asked = {**asked, "title": say(library.language, key)}
-    case = case_of(library.catalog, model, gpu, asked.get("source_length"))
+    case = example(library, model, gpu, asked.get("source_length"))
     draw = chapter_timeline if asked["figure"] == "over_time" else figure_of
-    shown = marked(library, draw(case, library.words, asked))
-    given = escape(json.dumps({**asked, "model": model, "gpu": gpu}, ensure_ascii=False), quote=True)
+    shown = _marked(library, draw(case, library.words, asked))
+    given = attribute({**asked, "model": model, "gpu": gpu})
     return held(f'<div class="kb-own" data-given="{given}">{shown}</div>')
 
 
-FIELDS = ("model", "gpu", "source_length", "target_length", "batch", "effective_batch", "beams", "workers", "prefetch",
-          "host_memory")  # fmt: skip
-WORDS = ("back", "close", "compute", "failed", "for", "loading", "no_wasm", "open", "usual", "whole")
-
-
-def own_numbers(library: Library, *fields: str) -> str:
-    """The form in which a reader gives the numbers that the page's tables and figures are computed again for.
+def compare(
+    library: Library, what: str, model: str, gpu: str, batch: int, length: int | None = None, drawn: bool = False
+) -> str:
+    """Training with a per-device ``batch`` in each way: states, activations and the rest, process memory, verdict.
 
     Args:
-        fields: of ``FIELDS``, in their order on the page.
+        what: ``attention``, ``checkpointing``, ``gpus``, ``method`` or ``post``.
+        length: input tokens; None is the model's usual length.
+        drawn: with a bar for each way above.
 
     Raises:
-        ValueError: there is no such field.
+        ValueError: there is no such comparison.
     """
-    if wrong := [name for name in fields if name not in FIELDS]:
-        raise ValueError(f"no field {wrong[0]!r}; there are: {', '.join(FIELDS)}")
     language = library.language
-    given = {
-        "fields": [[name, say(language, f"own.field.{name}")] for name in fields],
-        "words": {name: say(language, f"own.{name}") for name in WORDS},
+    case = example(library, model, gpu, length)
+    found = way_rows(case, library.words, what, batch)
+    labels = {
+        name: say(language, f"way.{name}" if what == "method" else f"compare.{what}.{name}") for name, _, _ in found
     }
-    shown = escape(json.dumps(given, ensure_ascii=False), quote=True)
-    return held(f'<div class="kb-numbers" data-given="{shown}"></div>')
+    rows = [(escape(labels[name]), *cells(row)) for name, _, row in found]
+    head = [say(language, f"compare.{key}") for key in ("way", "verdict", "process", "states", "rest")]
+    title = say(language, "compare.title", **case.named(), batch=batch)
+    asked = {"what": what, "batch": batch, "source_length": length, "model": model, "gpu": gpu}
+    about = own_table(library, "compare.title", {**case.named(), "batch": batch}, {"table": "ways", **asked})
+    below = told(library, "computed", alone=False)
+    shown = wide_table(title, [escape(cell) for cell in head], [("", rows)], below)
+    parts = [about, shown]
+    if drawn:
+        figure = {"figure": "ways", **asked, "labels": labels}
+        parts.insert(0, own_figure(library, f"compare.found.{what}", model, gpu, figure))
+    return "\n\n".join(parts)
+
+
+def example(library: Library, model: str, gpu: str, length: int | None = None) -> Case:
+    """A chapter's example: a model on a GPU with ``length`` tokens of input; None is the model's usual length.
+
+    Raises:
+        UnknownIdError: the rules have no such model or GPU.
+    """
+    library.entry("models", model)
+    library.entry("hardware", gpu)
+    return case_of(library.catalog, model, gpu, length)

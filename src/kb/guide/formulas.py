@@ -6,9 +6,8 @@ from html import escape
 from typing import Any
 
 from kb.core.expression import Tree
-from kb.guide.library import Library
+from kb.guide.library import Library, say
 from kb.guide.markup import PLAIN, badge, prose, table, text
-from kb.guide.site_words import say
 from kb.report.rules.entry import figure
 
 _SIGNS = {"*": " × ", "+": " + ", "-": " − ", "//": " div ", "%": " mod "}

@@ -1,4 +1,9 @@
-"""What is added to a plain MkDocs build: pages from the rules, search in both languages, a content policy."""
+"""What is added to a plain MkDocs build: pages from the rules, search in both languages, a content policy.
+
+A heat map or a table of all models is a hundred times the text around it; neither Markdown nor the search index gains
+from reading it, so that large blocks that are HTML already, and code, stand aside while Markdown is turned into pages.
+Read by MkDocs from a path (``hooks:`` in mkdocs.yml).
+"""
 
 import base64
 import hashlib
@@ -14,16 +19,15 @@ from urllib.parse import urlsplit
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
-from mkdocs.plugins import event_priority
+from mkdocs.plugins import CombinedEvent, event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from kb.guide.coloured import reachable
 from kb.guide.export import write_llms
-from kb.guide.markup import SOURCES
+from kb.guide.library import say
+from kb.guide.markup import SOURCES, coloured, reachable
 from kb.guide.pages import write_pages
 from kb.guide.search_words import FIELDS, empty_words, importance, phrases, programs, separator, synonyms
-from kb.guide.site_words import say
 from kb.knowledge import load_catalog
 
 _INLINE = re.compile(r"<script(?![^>]*\bsrc=)(?P<about>[^>]*)>(?P<body>.*?)</script>", re.DOTALL)
@@ -146,8 +150,33 @@ def source_sha(path: str) -> str:
         return hashlib.sha256(stream.read()).hexdigest()[:12]
 
 
-@event_priority(-50)  # when the macros are shown
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+_HTML = re.compile(r'^<div class="kb-held.*</div>$', re.MULTILINE)  # as markup.held writes it
+_FENCED = re.compile(
+    r"^(?P<fence>`{3,})(?P<language>bash|python|text|yaml)\n(?P<code>.*?)\n(?P=fence)$", re.MULTILINE | re.DOTALL
+)
+_PLACE = re.compile(r'<div data-held="(\d+)"></div>')
+# what a block brings to life, by its script; a template does not see what is held
+_SCRIPTS = {"kb-own": 'kb-own" data-given=', "kb-timeline": '<figure class="kb-timeline"'}
+_HELD: dict[str, list[str]] = {}  # by the page's file
+
+
+def _hold(page: Page, block: str) -> str:
+    """Put a block of HTML aside; what stands in its place."""
+    held = _HELD[page.file.src_uri]
+    held.append(block)
+    return f'<div data-held="{len(held) - 1}"></div>'
+
+
+@event_priority(-40)  # when the macros are shown, and before anything else reads the page
+def _hold_html(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    held = _HELD[page.file.src_uri] = []
+    placed = _HTML.sub(lambda block: _hold(page, block.group()), markdown)
+    page.meta["scripts"] = [name for name, sign in _SCRIPTS.items() if any(sign in block for block in held)]
+    return placed
+
+
+@event_priority(-50)
+def _with_meta(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Banners above a page that is not translated, or whose source has changed since it was."""
     _SHOWN.append((page.canonical_url or page.url, str(page.title), _to_sources(markdown, config.site_url or "")))
     meta: MutableMapping[str, Any] = page.meta
@@ -165,6 +194,20 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         meta["banner"] = "stale"
         log.info("en/%s is older than its source; source_sha is now %s", page.file.src_uri, source_sha(source))
     return markdown
+
+
+@event_priority(-60)  # when the text for language models is taken, which has the code
+def _hold_code(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """The code of a generated page too, coloured at once rather than token by token through Markdown and search.
+
+    So is that of a page with ``hold_code`` in its head, where macros make most of the code.
+    """
+    if not ("generated" in page.meta or page.meta.get("hold_code")):
+        return markdown
+    return _FENCED.sub(lambda block: _hold(page, coloured(block["code"], block["language"])), markdown)
+
+
+on_page_markdown = CombinedEvent(_hold_html, _with_meta, _hold_code)
 
 
 def _description(markdown: str) -> str | None:
@@ -185,11 +228,20 @@ def _edit_url(page: Page, config: MkDocsConfig) -> str | None:
     return f"{template.rpartition('docs/')[0]}{place}" if template else None
 
 
+@event_priority(90)
+def _put_back(output: str, page: Page, config: MkDocsConfig) -> str:
+    held = _HELD.pop(page.file.src_uri, [])
+    return _PLACE.sub(lambda place: held[int(place.group(1))], output) if held else output
+
+
 @event_priority(-100)
-def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+def _finish(output: str, page: Page, config: MkDocsConfig) -> str:
     output = _with_breaks(_named_search(output, config.extra["lang"]))
     output = _to_sources(output, "../" * page.url.strip("/").count("/") + ("../" if page.url.strip("./") else ""))
     return with_policy(output if "generated" in page.meta else reachable(output))
+
+
+on_post_page = CombinedEvent(_put_back, _finish)
 
 
 @event_priority(-100)

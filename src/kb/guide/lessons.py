@@ -8,16 +8,15 @@ from kb.advice.attempts import WAYS
 from kb.advice.estimator import on_gpu
 from kb.advice.usual import precision_for
 from kb.core.setup import TrainingSetup
-from kb.guide.library import Library
+from kb.guide.figures import example
+from kb.guide.library import Library, say
 from kb.guide.markup import cells, code, computed, own_table, prose, sourced, table, text, told, wide_table
-from kb.guide.site_words import say
 from kb.report.lessons import (
     PRECISIONS,
     Case,
     Cell,
     beam_rows,
     cache_rows,
-    case_of,
     changes_of,
     effective_rows,
     generating,
@@ -36,7 +35,7 @@ BATCH, EVAL_BATCH = "per_device_train_batch_size", "per_device_eval_batch_size"
 
 def effective_batches(library: Library, model: str, gpu: str, effective: int, batches: Sequence[int]) -> str:
     """Ways to one effective batch: per device × accumulation, with what training takes on the GPU in each."""
-    case = _case(library, model, gpu)
+    case = example(library, model, gpu)
     rows = effective_rows(case, library.words, effective, batches)
     head = ("batch", "accumulation", "effective", "memory", "verdict")
     return _own(
@@ -46,7 +45,7 @@ def effective_batches(library: Library, model: str, gpu: str, effective: int, ba
 
 def beam_counts(library: Library, model: str, gpu: str, batch: int, counts: Sequence[int]) -> str:
     """Generating with a batch, by the number of beams."""
-    case = _case(library, model, gpu)
+    case = example(library, model, gpu)
     rows = beam_rows(case, library.words, batch, counts)
     head = ("beams", "sequences", "memory", "verdict", "largest")
     asked = {"table": "beams", "batch": batch, "counts": [*counts]}
@@ -55,7 +54,7 @@ def beam_counts(library: Library, model: str, gpu: str, batch: int, counts: Sequ
 
 def worker_counts(library: Library, model: str, gpu: str, host_memory: str, counts: Sequence[int]) -> str:
     """Host memory of training by the number of DataLoader workers: what was measured, up to what was published."""
-    case = _case(library, model, gpu)
+    case = example(library, model, gpu)
     setup = case.setup
     asked = {
         "table": "workers",
@@ -71,7 +70,7 @@ def worker_counts(library: Library, model: str, gpu: str, host_memory: str, coun
 
 def precision_bytes(library: Library, model: str, gpu: str, names: Sequence[str], batch: int) -> str:
     """By precision: bytes a parameter, model states, a step's memory with a batch."""
-    case = _case(library, model, gpu)
+    case = example(library, model, gpu)
     rows = precision_rows(case, library.words, names, batch)
     firsts = [say(library.language, f"lesson.precision.{name}") for name in names]
     rows = [[((first, ""),), *row] for first, row in zip(firsts, rows, strict=True)]
@@ -82,7 +81,7 @@ def precision_bytes(library: Library, model: str, gpu: str, names: Sequence[str]
 
 def cache_sizes(library: Library, model: str, gpu: str, batches: Sequence[int], lengths: Sequence[int]) -> str:
     """Generating, the KV cache by batch and by the answer's length."""
-    case = _case(library, model, gpu)
+    case = example(library, model, gpu)
     rows = cache_rows(case, library.words, batches, lengths)
     asked = {"table": "caches", "counts": [*batches], "lengths": [*lengths]}
     return _own(library, "caches", ("generating_batch",), rows, case.named(), asked, case, lengths)
@@ -90,7 +89,7 @@ def cache_sizes(library: Library, model: str, gpu: str, batches: Sequence[int], 
 
 def serving_lengths(library: Library, model: str, gpu: str, lengths: Sequence[int]) -> str:
     """What vLLM holds of a model on a GPU, by the length of a request."""
-    case = _case(library, model, gpu)
+    case = example(library, model, gpu)
     rows = serving_rows(case, gpu, "vllm", lengths)
     asked = {"table": "serving", "lengths": [*lengths]}
     head = ("request", "request_cache", "cache_tokens", "at_once")
@@ -99,10 +98,10 @@ def serving_lengths(library: Library, model: str, gpu: str, lengths: Sequence[in
 
 def input_lengths(library: Library, model: str, gpus: Sequence[str], way: str, lengths: Sequence[int]) -> str:
     """The largest batch that trains in a way, by input length, and what a batch of 1 takes; a row for each GPU."""
-    rows, first = [], _case(library, model, gpus[0])
+    rows, first = [], example(library, model, gpus[0])
     for gpu in gpus:
         card = short_name(library.catalog.gpus[gpu])
-        found = length_rows(_case(library, model, gpu), way, lengths)
+        found = length_rows(example(library, model, gpu), way, lengths)
         rows.append((f'<a href="../../gpus/{gpu}/">{escape(card)}</a>', *cells(found)))
     head = [escape(say(library.language, "lesson.gpu")), *(f"{length:,}" for length in lengths)]
     values = {"model": library.catalog.models[model].name, "way": say(library.language, f"way.{way}")}
@@ -135,7 +134,7 @@ def precisions(library: Library, gpus: Sequence[str], models: Sequence[str]) -> 
 
 def saving_options(library: Library, model: str, gpu: str, batch: int) -> str:
     """Ways to save memory: what the run takes with each and saves, what it costs, when to take it."""
-    case, language = _case(library, model, gpu), library.language
+    case, language = example(library, model, gpu), library.language
     rows = option_rows(case, library.words, batch)
     head = [escape(say(language, f"saving.{column}")) for column in ("way", "memory", "saves", "costs", "when")]
     told_of = [
@@ -163,7 +162,7 @@ def largest_batch(library: Library, model: str, gpu: str, way: str = "full") -> 
     Raises:
         ValueError: there is no such comparison.
     """
-    case = _case(library, model, gpu)
+    case = example(library, model, gpu)
     if way == "generate":
         largest = case.estimator.largest(generating(case, 1), "inference_batch_size")
     else:
@@ -175,7 +174,7 @@ def largest_batch(library: Library, model: str, gpu: str, way: str = "full") -> 
 
 def requests_held(library: Library, model: str, gpu: str, length: int) -> str:
     """How many requests of ``length`` tokens vLLM holds at once of a model on a GPU."""
-    (_, _, _, ((held, _),)), *_ = serving_rows(_case(library, model, gpu), gpu, "vllm", [length])
+    (_, _, _, ((held, _),)), *_ = serving_rows(example(library, model, gpu), gpu, "vllm", [length])
     return computed(library, f"**{held}**")
 
 
@@ -205,16 +204,10 @@ def mt5_hypotheses(library: Library) -> str:
         for batch in tried:
             setups.append({**changes, BATCH: batch})
             names.append(say(library.language, f"lesson.mt5.{key}", batch=batch))
-    case = _case(library, history["model"], "rtx-3090")
+    case = example(library, history["model"], "rtx-3090")
     rows = [[((name, ""),), *row] for name, row in zip(names, setup_rows(case, library.words, setups), strict=True)]
     heads = [library.words.named("phase", name) for name in ("train", "evaluate", "generate")]
     return _own(library, "mt5", ("mt5.what",), rows, case.named(), {"table": "setups", "setups": setups}, case, heads)
-
-
-def _case(library: Library, model: str, gpu: str) -> Case:
-    library.entry("models", model)
-    library.entry("hardware", gpu)
-    return case_of(library.catalog, model, gpu)
 
 
 def _ids(case: Case) -> dict[str, str]:

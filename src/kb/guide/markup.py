@@ -3,12 +3,16 @@
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from html import escape
 from typing import Any
 
+from pygments.formatters.html import HtmlFormatter
+from pygments.lexer import Lexer
+from pygments.lexers import get_lexer_by_name
+
 from kb.core.record import NamedTuple
-from kb.guide.library import Library
-from kb.guide.site_words import say
+from kb.guide.library import Library, say
 from kb.report.lessons import Cell
 from kb.report.rules.entry import figure as figure_text
 from kb.report.terminal import Style
@@ -47,6 +51,53 @@ def fenced(value: str, language: str = "yaml") -> str:
     return f"{ticks}{language}\n{value.rstrip()}\n{ticks}"
 
 
+TAB = ' tabindex="0"'
+WIDE = 44  # characters of a line that a narrow window cannot show
+_CODE_BLOCK = re.compile(r"(?<=<pre><span></span><code)(?=>(?P<code>.*?)</code></pre>)", re.DOTALL)
+_TAG = re.compile(r"<[^>]*>|&\w+;")
+
+
+def coloured(source: str, language: str) -> str:
+    """``source`` with a span for each token, as ``pymdownx.highlight`` makes it."""
+    parts: list[str] = []
+    _formatter().format(_lexer(language).get_tokens(source), _Parts(parts))
+    code_tag = f"<code{TAB if is_wide(source) else ''}>"
+    return f'<div class="language-{language} highlight"><pre><span></span>{code_tag}{"".join(parts)}</code></pre></div>'
+
+
+def reachable(html: str) -> str:
+    """The page with its wide blocks of code open to the keyboard, since they scroll."""
+    return _CODE_BLOCK.sub(lambda block: TAB if is_wide(_TAG.sub("", block["code"])) else "", html)
+
+
+def is_wide(source: str) -> bool:
+    """Whether a narrow window cannot show a line of it."""
+    return any(len(line) > WIDE for line in source.split("\n"))
+
+
+class _Parts:
+    """What a formatter writes to."""
+
+    def __init__(self, parts: list[str]) -> None:
+        self.write = parts.append
+
+
+@lru_cache(maxsize=1)
+def _formatter() -> "HtmlFormatter[str]":
+    return HtmlFormatter(nowrap=True)
+
+
+@lru_cache(maxsize=8)
+def _lexer(language: str) -> Lexer:
+    return get_lexer_by_name(language)
+
+
+def folded(title: str, body: str, kind: str = "note") -> str:
+    """A block that opens on click, and works without a script; in a title stands no straight quotation mark."""
+    inner = "\n".join(f"    {line}" if line else "" for line in body.splitlines())
+    return f'??? {kind} "{title.replace(chr(34), chr(39))}"\n\n{inner}'
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[int] = ()) -> str:
     """A Markdown table; ``numbers`` are the columns set to the right. Cells are Markdown already."""
     rule = ["--:" if column in numbers else "---" for column in range(len(head))]
@@ -62,9 +113,30 @@ class Told(NamedTuple):
 
 
 def held(body: str, kind: str = "", label: str = "") -> str:
-    """HTML as a block that Markdown passes by (``held.py``); one with a label scrolls by itself, and by keyboard."""
+    """HTML as a block that Markdown passes by (``hooks.py``); one with a label scrolls by itself, and by keyboard."""
     scrolls = f' tabindex="0" role="region" aria-label="{escape(label, quote=True)}"' if label else ""
     return f'<div class="kb-held{f" {kind}" if kind else ""}"{scrolls}>{" ".join(body.split(chr(10)))}</div>'
+
+
+def svg(width: float, height: float, title: str, parts: Sequence[str]) -> str:
+    """A drawing of this many pixels, with a title for who cannot see it."""
+    head = f'<svg class="kb-drawing" role="img" viewBox="0 0 {width:g} {height:g}" width="{width:g}">'
+    return f"{head}<title>{escape(title)}</title>{''.join(parts)}</svg>"
+
+
+def svg_text(x: float, y: float, words: str, anchor: str, kind: str = "kb-label") -> str:
+    """Words in a drawing; ``anchor`` is ``start``, ``middle`` or ``end``."""
+    return f'<text class="{kind}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def attribute(data: object) -> str:
+    """Data as the value of an attribute in HTML, which the page's script reads."""
+    return escape(json.dumps(data, ensure_ascii=False), quote=True)
+
+
+def scripted(place: str, needs: str) -> str:
+    """The place of what a script brings to life; without one it says what it needs."""
+    return f'{place}\n<noscript><p class="kb-notice">{escape(needs)}</p></noscript>'
 
 
 def filter_box(
@@ -80,7 +152,7 @@ def filter_box(
     """
     words = {name: say(library.language, f"filter.{name}") for name in ("all", "any", "count", "none", "text")}
     given = {"words": words, "sections": sections, "columns": columns or {}, "alone": alone}
-    return f'<div class="kb-filter" data-given="{escape(json.dumps(given, ensure_ascii=False), quote=True)}"></div>'
+    return f'<div class="kb-filter" data-given="{attribute(given)}"></div>'
 
 
 def wide_table(
@@ -128,7 +200,7 @@ def own_table(library: Library, key: str, values: Mapping[str, Any], asked: Mapp
         asked: what :func:`kb.integrations.own_tables.own_table` is asked for.
     """
     language = library.language
-    given = escape(json.dumps({**asked, "title": say(language, key)}, ensure_ascii=False), quote=True)
+    given = attribute({**asked, "title": say(language, key)})
     title = f"<span>{escape(say(language, key, **values))}</span>"
     return held(f'<p class="kb-caption kb-own" data-given="{given}">{title} {badge(library, "computed")}</p>')
 

@@ -1,18 +1,337 @@
-"""The generated pages: written into docs/ before the build, only where they changed, and never committed."""
+"""The generated pages, of each GPU, model, remedy, erratum and rule: written into docs/ before the build, only where
+they changed, and never committed. What a rule's page shows is in ``rule_page.py``.
+"""
 
+import io
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Set
-from functools import partial
+from functools import lru_cache, partial
+from html import escape
+from typing import Any
 
+from kb.advice.diagnosis import diagnose
+from kb.advice.question import Question
+from kb.config.log import read_lines
 from kb.core.catalog import Rule
+from kb.core.document import Unit
+from kb.core.expression import Tree
+from kb.core.hardware import Gpu
+from kb.core.model import Model
 from kb.core.record import NamedTuple
-from kb.guide.all_fits import Fits, all_fits
-from kb.guide.entry_pages import erratum_page, erratum_title, gpu_page, model_page
-from kb.guide.library import Library, load_library
-from kb.guide.remedy_page import remedy_page
+from kb.guide.fits import TYPICAL_MODELS, USUAL_GPUS, Fits, all_fits
+from kb.guide.fits_tables import fits_by_gpu, fits_by_model, heat_maps
+from kb.guide.library import Library, load_library, say
+from kb.guide.markup import PLAIN, badge, cited, cited_source, code, fenced, held, prose, quantity, table, text
+from kb.guide.original_guide import noted_settings
 from kb.guide.rule_page import rule_page, rules_that_open
 from kb.guide.search_words import importance, other_names
+from kb.guide.tables import named_sources
+from kb.report.condition import computes, named, sentence
+from kb.report.diagnosis_report import diagnosis_text
+from kb.report.rules.entry import figure
+from kb.report.terminal import Style
+from kb.report.words import Words
+from kb.session.prepare import file_checker
+from kb.session.project import Project
+
+FIGURES = (
+    "memory_total",
+    "cuda_memory",
+    "compute_capability",
+    "native_bf16",
+    "tensor_flops",
+    "memory_bandwidth",
+    "tdp",
+)
+
+
+def gpu_page(library: Library, gpu: Gpu, fits: Fits) -> str:
+    """The page as Markdown, its heading first."""
+    language = library.language
+    data = library.entry("hardware", gpu.id)
+    rows = []
+    for name in FIGURES:
+        values = data.get(name)
+        for row in values if isinstance(values, list) else [values] if values else []:
+            note = row.get("note") or row.get("drivers") or ""
+            rows.append((say(language, f"gpu.figure.{name}"), quantity(library, row), text(note)))
+    models, noted = library.catalog.models, noted_settings(library, fits.models, gpu=gpu.id)
+    head = [say(language, key) for key in ("gpu.figure", "gpu.value", "gpu.note")]
+    parts = [
+        f"# {text(gpu.name)}",
+        say(language, "gpu.names", names=", ".join(f"`{name}`" for name in (gpu.id, *gpu.aliases))),
+        f"## {say(language, 'fits.heading')} {{ #fits }}",
+        say(language, "fits.about"),
+        fits_by_model(library, [row for row in fits.rows if row.gpu == gpu.id]),
+        f"## {say(language, 'heat.heading')} {{ #lengths }}",
+        say(language, "heat.about"),
+        heat_maps(library, [(models[name], gpu) for name in TYPICAL_MODELS if name in models], fits.maps),
+        *(
+            [f"## {say(language, 'preset.heading')} {{ #notes }}", say(language, "preset.about"), noted]
+            if noted
+            else []
+        ),
+        f"## {say(language, 'gpu.figures')} {{ #figures }}",
+        table(head, rows),
+        _claims(library, gpu),
+        f"## {say(language, 'rule.sources')} {{ #sources }}",
+        "\n".join(f"- {cited_source(library, name)}" for name in data["sources"]),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _claims(library: Library, gpu: Gpu) -> str:
+    """What the original guide says of the card, as they say it."""
+    claims = library.entry("hardware", gpu.id).get("claims", [])
+    if not claims:
+        return ""
+    lines = [f"- {prose(claim['text'][library.language])} {cited(library, claim)}" for claim in claims]
+    return f"## {say(library.language, 'claims.heading')} {{ #claims }}\n\n" + "\n".join(lines)
+
+
+def model_page(library: Library, model: Model, fits: Fits) -> str:
+    """The page as Markdown, its heading first."""
+    language = library.language
+    data = library.entry("models", model.id)
+    gpus = library.catalog.gpus
+    mine = sorted((row for row in fits.rows if row.model == model.id), key=lambda row: gpus[row.gpu].memory_total)
+    # as config.json writes them
+    written = {
+        name: value if isinstance(value, str) else json.dumps(value) for name, value in data["architecture"].items()
+    }
+    fields = [(code(name), code(value)) for name, value in written.items()]
+    parts = [
+        f"# {text(model.name)}",
+        say(language, "model.names", names=", ".join(f"`{name}`" for name in (model.id, *model.aliases))),
+        _errata(library, data),
+    ]
+    if mine:
+        parts += [
+            f"## {say(language, 'fits.where')} {{ #fits }}",
+            say(language, "fits.about"),
+            fits_by_gpu(library, model, mine),
+            f"## {say(language, 'heat.heading')} {{ #lengths }}",
+            say(language, "heat.about"),
+            heat_maps(library, [(model, gpus[name]) for name in USUAL_GPUS if name in gpus], fits.maps),
+        ]
+    else:
+        command = f"kb recommend --model {model.id} --gpu {USUAL_GPUS[-1]}"
+        parts += [f"## {say(language, 'fits.where')} {{ #fits }}", say(language, "fits.asked", command=command)]
+    if noted := noted_settings(library, fits.models, model=model.id):
+        parts += [f"## {say(language, 'preset.heading')} {{ #notes }}", say(language, "preset.about"), noted]
+    claims = [f"- {prose(claim['text'][language])} {cited(library, claim)}" for claim in data.get("claims", [])]
+    if claims:
+        parts += [f"## {say(language, 'claims.heading')} {{ #claims }}", "\n".join(claims)]
+    parts += [
+        f"## {say(language, 'model.parameters')} {{ #parameters }}",
+        "\n".join(f"- {quantity(library, row)}{_note(row)}" for row in data["parameters"]),
+        f"## {say(language, 'model.stored')} {{ #stored }}",
+        _stored(library, data),
+        f"## {say(language, 'model.architecture')} {{ #architecture }}",
+        table([say(language, "model.field"), say(language, "gpu.value")], fields),
+        say(language, "model.from", source=cited_source(library, data["architecture_source"])),
+        f"## {say(language, 'rule.sources')} {{ #sources }}",
+        "\n".join(f"- {cited_source(library, name)}" for name in data["sources"]),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _note(row: dict[str, str]) -> str:
+    return f": {text(row['note'])}" if row.get("note") else ""
+
+
+def _stored(library: Library, data: dict[str, Any]) -> str:
+    """The types that the checkpoint, and those of aliases that differ, are stored in; or that none is known."""
+    rows = data.get("weights_dtype", [])
+    named = [f"{code(row['of'])}: " if "of" in row else "" for row in rows]
+    lines = [f"- {name}{quantity(library, row)}{_note(row)}" for name, row in zip(named, rows, strict=True)]
+    return "\n".join(lines) or say(library.language, "model.stored_unknown")
+
+
+def _errata(library: Library, data: dict[str, object]) -> str:
+    """Links to the errata that contradict what the notes say of it."""
+    claims = data.get("claims", [])
+    assert isinstance(claims, list)
+    names = dict.fromkeys(claim["erratum"] for claim in claims if claim.get("erratum"))
+    if not names:
+        return ""
+    links = ", ".join(f"[{name}](../errata/{name}.md)" for name in names)
+    return f'!!! warning "{say(library.language, "errata.about_this")}"\n\n    {links}'
+
+
+def erratum_page(library: Library, entry: Mapping[str, Any]) -> str:
+    """The page as Markdown, its heading first."""
+    language, words = library.language, library.words
+    claim, finding = entry["claim"], entry["finding"]
+    parts = [
+        f"# {prose(erratum_title(entry, language))}",
+        f"**{text(words.named('erratum_verdict', entry['verdict']))}** · {code(entry['id'])}",
+        f"## {say(language, 'erratum.claim')} {{ #claim }}",
+        f"{prose(claim['text'][language])} {cited(library, claim)}",
+        f"## {say(language, 'erratum.finding')} {{ #finding }}",
+        f"{prose(finding['text'][language]) if 'text' in finding else ''} {badge(library, finding['status'])}",
+    ]
+    rows = [
+        (text(value["label"][language]), figure(value["value"], value.get("unit"), words, PLAIN), _how(value))
+        for value in finding.get("values", [])
+    ]
+    if rows:
+        head = [say(language, key) for key in ("erratum.quantity", "gpu.value", "erratum.how")]
+        parts.append(table(head, rows, numbers=(1,)))
+    parts += [
+        f"## {say(language, 'erratum.use')} {{ #use }}",
+        f"{prose(entry['use'][language])} {badge(library, finding['status'])}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def erratum_title(entry: Mapping[str, Any], language: str) -> str:
+    """The claim itself, without its full stop."""
+    return str(entry["claim"]["text"][language]).rstrip(".")
+
+
+def _how(value: Mapping[str, Any]) -> str:
+    """The recipe by which a test computes the value again."""
+    if "expression" in value:
+        return f"`{value['expression']}`"
+    for kind in ("memory", "formula", "host", "generation"):
+        if isinstance(value.get(kind), Mapping):
+            shown = ", ".join(f"{name} {part}" for name, part in value[kind].items() if not isinstance(part, Mapping))
+            return text(f"{kind}: {shown}")
+    return ""
+
+
+CONFIG = "examples/mt5-summary-team.yaml"
+GPU = "RTX 3090"
+ASKED = Question.of(gpu="rtx-3090", host_memory="60GB", cpus="16")
+STYLE = Style(width=88)
+LONGEST_LOG = 1500  # characters of a log that is shown whole
+
+
+def diagnosed(library: Library, entry: Mapping[str, Any]) -> str:
+    """The log of a remedy's first example, and the answer to it; empty where no example is short enough to show."""
+    logs = [str(one["log"]) for one in entry.get("examples", ()) if one["expect"] == "found"]
+    log = next((log for log in logs if len(log) <= LONGEST_LOG), None)
+    if log is None:
+        return ""
+    facts, unit = _example()
+    lines = read_lines(io.BufferedReader(io.BytesIO(log.encode())), "train.log")
+    result = diagnose(lines, library.rows("remedies"), facts.get)
+    if not result.causes:
+        return ""
+    answer = diagnosis_text(result, "train.log", library.words, STYLE, unit)
+    command = (
+        f"kb diagnose train.log --config {CONFIG} --gpu {ASKED.machine.gpu} --host-memory {ASKED.machine.host_memory}"
+    )
+    label = say(library.language, "remedy.answer")
+    shown = escape(answer.rstrip()).replace("\n", "&#10;")
+    box = held(f'<pre class="kb-console"><code>{shown}</code></pre>', "kb-answer", label)
+    return "\n\n".join([fenced(log, "text"), fenced(command, "bash"), box])
+
+
+@lru_cache(maxsize=1)
+def _example() -> tuple[Any, Unit]:
+    """Facts of the example's config on the machine named."""
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    with open(os.path.join(root, CONFIG), "rb") as stream:
+        raw = stream.read()
+    checker = file_checker(load_library("ko").catalog, Project(), ASKED)
+    unit = next(result.unit for result in checker.check(raw, CONFIG).results if result.unit.dialect is not None)
+    return checker.facts(unit), unit
+
+
+SHORTEST = 6  # characters of a sign that is shown
+
+
+def remedy_page(library: Library, entry: Mapping[str, Any]) -> str:
+    """The page as Markdown, its heading first."""
+    language, words = library.language, library.words
+    seen = _signs(entry)
+    parts = [
+        f"# {text(entry['title'][language])}",
+        f"{say(language, 'remedy.resource')}: **{text(words.named('resource', entry['resource']))}** · `{entry['id']}`",
+        prose(entry["means"][language]),
+    ]
+    if seen:
+        parts += [
+            f"## {say(language, 'remedy.signs')} {{ #signs }}",
+            " · ".join(code(sign) for sign in seen),
+            say(language, "remedy.diagnose", command=code("kb diagnose train.log --config train.yaml")),
+        ]
+    parts += [f"## {say(language, 'remedy.steps')} {{ #steps }}", "\n".join(_steps(library, entry))]
+    if example := diagnosed(library, entry):
+        about = say(language, "remedy.example_about", config=code(CONFIG), gpu=GPU)
+        parts += [f"## {say(language, 'remedy.example')} {{ #example }}", about, example]
+    sources = list(dict.fromkeys(named_sources(entry)))
+    if sources:
+        parts += [
+            f"## {say(language, 'rule.sources')} {{ #sources }}",
+            "\n".join(f"- {cited_source(library, name)}" for name in sources),
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _signs(entry: Mapping[str, Any]) -> list[str]:
+    """The words of a log that tell it, each once; pieces that say nothing to a reader are left out."""
+    held = [line for pattern in entry.get("patterns", ()) for line in pattern.get("holds", ())]
+    seen = {" ".join(line.lower().replace("_", " ").replace("-", " ").split()): line for line in reversed(held)}
+    return [line for line in reversed(seen.values()) if len(line) >= SHORTEST]
+
+
+def _steps(library: Library, entry: Mapping[str, Any]) -> Iterator[str]:
+    words = library.words
+    own = {f"condition.noun.{name}": row[library.language] for name, row in entry.get("variables", {}).items()}
+    words = Words(words.language, {**words.messages, **own}, words.facts)
+    for number, step in enumerate(entry["steps"], 1):
+        noted = f" {badge(library, 'claimed', step['claims'][0])}" if step.get("claims") else ""
+        said = [prose(step["text"][library.language]) + noted]
+        changes = ", ".join(_change(name, value, words) for name, value in step.get("set", {}).items())
+        if changes:
+            said.append(changes)
+        if "run" in step:
+            said.append(code(step["run"]))
+        if when := _when(step, words):
+            said.append(f'<span class="kb-when">{when}</span>')
+        yield f"{number}. {'<br>'.join(said)}"
+
+
+def _when(step: Mapping[str, Any], words: Words) -> str:
+    """A step's condition as a sentence; nothing where it has none, or where it is a sum: its own words tell that.
+
+    Args:
+        words: with what the remedy calls what it reads in a log.
+    """
+    if "when" not in step or computes(step["when_tree"]):
+        return ""
+    return say(words.language, "remedy.when", condition=prose(sentence(step["when_tree"], words)))
+
+
+def _change(name: str, value: Any, words: Words) -> str:
+    """A setting and its new value; one that is worked out is told in words, and with numbers by the example below."""
+    key = name.rpartition(".")[2]
+    if not isinstance(value, Mapping):
+        return code(f"{key}: {str(value).lower() if isinstance(value, bool) else value}")
+    return f"{code(key)}: {text(_worked_out(name, value['compute_tree'], words))}"
+
+
+def _worked_out(name: str, tree: Tree, words: Words) -> str:
+    """How a value follows: from what the setting was, or as a fact that has a name."""
+    language, own = words.language, ["fact", name]
+    least = None
+    if tree[:2] == ["call", "max"] and tree[2][0] == "lit":
+        least, tree = tree[2][1], tree[3]
+    if tree[1:] == [own, ["lit", 2]] and tree[0] in ("//", "/", "*"):
+        if tree[0] == "*":
+            return say(language, "remedy.change.twice")
+        said = "remedy.change.half" if least is None else "remedy.change.half_least"
+        return say(language, said, **({} if least is None else {"least": least}))
+    if tree[0] == "-" and tree[1] == own and tree[2][0] == "lit":
+        return say(language, "remedy.change.lower", by=tree[2][1])
+    if tree[0] in ("fact", "lit"):
+        return sentence(tree, words) if tree[0] == "lit" else named(tree[1], words)
+    return say(language, "remedy.change.computed")
+
 
 FRONT = (
     "---\ntitle: {title}\ngenerated: {made_from}\nrender_macros: false\nhide: [navigation]\n"

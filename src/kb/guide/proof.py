@@ -6,12 +6,9 @@ from html import escape
 
 from kb.core.record import NamedTuple
 from kb.core.units import GIB
-from kb.guide.accuracy import bench_results
-from kb.guide.drawings import svg, svg_text
-from kb.guide.library import Library, load_library
-from kb.guide.markup import badge, held
-from kb.guide.measured_runs import OF_THE_BENCH, Run, measured_runs
-from kb.guide.site_words import say
+from kb.guide.accuracy import OF_THE_BENCH, Run, bench_results, measured_runs
+from kb.guide.library import Library, load_library, say
+from kb.guide.markup import badge, held, svg, svg_text
 from kb.report.values import short_name
 
 DRAWN = "--drawn"  # of a command whose runs' settings nobody chose

@@ -8,9 +8,8 @@ from urllib.parse import quote, urlencode
 
 from kb.core.catalog import Catalog, Computed, Rule, RuleFix
 from kb.guide.kept import kept, mark_of
-from kb.guide.library import Library
+from kb.guide.library import Library, say
 from kb.guide.markup import cited_source, code, fenced, prose, table, text
-from kb.guide.site_words import say
 from kb.integrations.browser import check
 from kb.knowledge import load_table_rows
 from kb.report.check.changes import as_written

@@ -1,12 +1,15 @@
-"""Checklists, procedures, commands, targets, and questions with their answers."""
+"""What a reader decides and works by: checklists, procedures, commands, targets, questions with their answers, decision
+trees, trade-offs.
+"""
 
+import re
 from collections.abc import Iterator, Mapping
+from html import escape
 from typing import Any
 
 from kb.core.text import fill
-from kb.guide.library import Library
-from kb.guide.markup import PLAIN, badge, code, fenced, prose, table, text
-from kb.guide.site_words import say
+from kb.guide.library import Library, say
+from kb.guide.markup import PLAIN, badge, code, fenced, folded, prose, table, text
 from kb.report.rules.entry import figure
 
 
@@ -16,10 +19,7 @@ def questions(library: Library, name: str = "faq", scope: str = "") -> str:
     for row in library.entry("runbooks", name)["questions"]:
         if scope and row.get("scope", scope) not in (scope, "both"):
             continue
-        title = row["question"][library.language].replace('"', "'")
-        body = "\n\n".join(_answer(library, row))
-        inner = "\n".join(f"    {line}" if line else "" for line in body.splitlines())
-        parts.append(f'??? question "{title}"\n\n{inner}')
+        parts.append(folded(row["question"][library.language], "\n\n".join(_answer(library, row)), "question"))
     return "\n\n".join(parts)
 
 
@@ -104,3 +104,68 @@ def commands_table(library: Library, name: str = "commands") -> str:
 def _one_line(command: str) -> str:
     """A table's cell has no lines: continued ones are joined."""
     return code(" ".join(command.replace("\\\n", " ").split()))
+
+
+def decision_tree(library: Library, name: str, tree: str) -> str:
+    """The tree ``tree`` of ``rules/decisions/<name>.yaml``, each way with where it comes from.
+
+    Raises:
+        ValueError: the entry has no such tree.
+    """
+    entry = library.entry("decisions", name)
+    found = next((one for one in entry["trees"] if one["id"] == tree), None)
+    if found is None:
+        raise ValueError(f"decision {name!r} has no tree {tree!r}; there are: {[one['id'] for one in entry['trees']]}")
+    return f'<div class="kb-tree">{_node(library, entry, found["nodes"], found["start"])}</div>'
+
+
+def _node(library: Library, entry: Mapping[str, Any], nodes: Mapping[str, Any], name: str) -> str:
+    """A question and its answers, each with what follows; a question that two ways lead to stands twice."""
+    language, node = library.language, nodes[name]
+    ways = []
+    for edge in node["edges"]:
+        leaf = entry["leaves"].get(edge["to"])
+        end = f"<b>{_html(_leaf(library, leaf))}</b>" if leaf else _node(library, entry, nodes, edge["to"])
+        source = badge(library, edge["status"], edge)
+        answer = f'<span class="kb-tree-if">{_html(edge["answer"][language])}</span>'
+        ways.append(f"<li>{answer} {f'{end} {source}' if leaf else f'{source} {end}'}</li>")
+    return f'<p class="kb-tree-ask">{_html(node["question"][language])}</p><ul>{"".join(ways)}</ul>'
+
+
+def _leaf(library: Library, leaf: Mapping[str, Any]) -> str:
+    batch = leaf.get("value") or (f"{leaf['low']}–{leaf['high']}" if "low" in leaf else "")
+    return say(library.language, "decision.leaf", title=leaf["title"][library.language], batch=batch)
+
+
+def _html(words: str) -> str:
+    """A sentence of the rules as HTML: what stands between backticks is code."""
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(" ".join(words.split())))
+
+
+def tradeoff(library: Library, name: str) -> str:
+    """The options of ``rules/tradeoffs/<name>.yaml`` with what they are compared by and their remarks."""
+    language = library.language
+    entry = library.entry("tradeoffs", name)
+    aspects = entry.get("aspects", {})
+    head = [say(language, "tradeoff.option"), *(text(about[language]) for about in aspects.values())]
+    rows = []
+    for option in entry["options"]:
+        title = f"**{text(option['title'][language])}** {badge(library, option['status'], option)}"
+        compared = option.get("aspects", {})
+        cells = [prose(compared[key][language]) if key in compared else "–" for key in aspects]
+        rows.append((title, *cells))
+    parts = [prose(entry["text"][language])] if "text" in entry else []
+    parts.append(table(head, rows))
+    for option in entry["options"]:
+        remarks = option.get("remarks", ())
+        if not remarks:
+            continue
+        lines = []
+        for remark in remarks:
+            value = f" **{shown_quantity(library, remark)}**" if "value" in remark else ""
+            erratum = f" ([{remark['erratum']}](errata/{remark['erratum']}.md))" if "erratum" in remark else ""
+            mark = say(language, f"remark.{remark['kind']}")
+            source = badge(library, remark.get("status", option["status"]), remark if "source" in remark else option)
+            lines.append(f"- {mark}: {prose(remark['text'][language])}{value} {source}{erratum}")
+        parts.append(folded(option["title"][language], "\n".join(lines)))
+    return "\n\n".join(parts)

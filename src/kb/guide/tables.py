@@ -1,18 +1,31 @@
-"""Tables of what the rules hold: formats, GPUs, models, causes, errata, rules, trade-offs."""
+"""Tables of what the rules hold: formats, GPUs, models, causes, errata, rules, sources; and inference servers."""
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from kb.core.model import Model
-from kb.guide.fits_table import by_family, kind_of
-from kb.guide.library import Library
-from kb.guide.markup import badge, code, fenced, filter_box, prose, quantity, sourced, table, text
-from kb.guide.runbooks import shown_quantity
-from kb.guide.site_words import say
+from kb.guide.fits_tables import by_family, kind_of
+from kb.guide.library import Library, say
+from kb.guide.markup import (
+    badge,
+    code,
+    computed,
+    fenced,
+    filter_box,
+    prose,
+    quantity,
+    source_anchor,
+    sourced,
+    table,
+    text,
+)
 from kb.knowledge.locations import shipped
+from kb.memory.serving.budget import bytes_of_token
+from kb.memory.serving.setup import Engine
+from kb.report.lessons import case_of, served_on
 from kb.report.values import short_name
 
 # the commonest first; a new one without a place here fails the build for want of a text
@@ -181,37 +194,169 @@ def _libraries(library: Library, sources: Sequence[str]) -> list[str]:
     return sorted(found & known)
 
 
-def tradeoff(library: Library, name: str) -> str:
-    """The options of ``rules/tradeoffs/<name>.yaml`` with what they are compared by and their remarks."""
-    language = library.language
-    entry = library.entry("tradeoffs", name)
-    aspects = entry.get("aspects", {})
-    head = [say(language, "tradeoff.option"), *(text(about[language]) for about in aspects.values())]
-    rows = []
-    for option in entry["options"]:
-        title = f"**{text(option['title'][language])}** {badge(library, option['status'], option)}"
-        compared = option.get("aspects", {})
-        cells = [prose(compared[key][language]) if key in compared else "–" for key in aspects]
-        rows.append((title, *cells))
-    parts = [prose(entry["text"][language])] if "text" in entry else []
-    parts.append(table(head, rows))
-    for option in entry["options"]:
-        remarks = option.get("remarks", ())
-        if not remarks:
-            continue
-        lines = []
-        for remark in remarks:
-            value = f" **{shown_quantity(library, remark)}**" if "value" in remark else ""
-            erratum = f" ([{remark['erratum']}](errata/{remark['erratum']}.md))" if "erratum" in remark else ""
-            mark = say(language, f"remark.{remark['kind']}")
-            source = badge(library, remark.get("status", option["status"]), remark if "source" in remark else option)
-            lines.append(f"    - {mark}: {prose(remark['text'][language])}{value} {source}{erratum}")
-        title = option["title"][language].replace('"', "'")
-        parts.append(f'??? note "{title}"\n\n' + "\n".join(lines))
-    return "\n\n".join(parts)
-
-
 def entry_file(library: Library, folder: str, name: str) -> str:
     """The file of one entry of the rules as it is, to be copied."""
     with open(os.path.join(shipped().rules, folder, f"{name}.yaml"), encoding="utf-8") as stream:
         return fenced(stream.read().rstrip())
+
+
+STATUSES = ("claimed", "computed", "measured")
+SHOWN = 3  # pages of a source that has no note
+
+
+def source_tables(library: Library) -> str:
+    """A heading for each status, then one for each kind of source with a row a source, where the badges lead."""
+    language = library.language
+    parts = []
+    for status in STATUSES:
+        name = library.words.named("status", status)
+        parts += [f"### {text(name)} {{ #{status} }}", say(language, f"source.status.{status}")]
+    parts += [
+        f"## {say(language, 'source.all')} {{ #all }}",
+        filter_box(library, sections=say(language, "source.kind")),
+    ]
+    head = [say(language, "source.title"), say(language, "source.cited_for")]
+    citing = _citing(library)
+    kinds: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+    for name, about in library.catalog.sources.items():
+        kinds.setdefault(about["kind"], []).append((name, about))
+    for kind in sorted(kinds, key=lambda kind: -len(kinds[kind])):
+        title = say(language, f"source.of.{kind.replace(' ', '_').replace('-', '_')}")
+        rows = [
+            (_title(name, about), _said(library, about) or _pages(library, citing.get(name, [])))
+            for name, about in kinds[kind]
+        ]
+        parts += [f"### {title} {{ #{kind.replace(' ', '-')} }}", table(head, rows)]
+    return "\n\n".join(parts)
+
+
+def _title(name: str, about: Mapping[str, Any]) -> str:
+    title = text(about["title"])
+    linked = f"[{title}](<{about['url']}>)" if about.get("url") else title
+    return f'<span id="{source_anchor(name)}"></span>{linked}<br><small><code>{escape(name)}</code></small>'
+
+
+def _said(library: Library, about: Mapping[str, Any]) -> str:
+    """What it is cited for; of a field note what it says of itself as well."""
+    note = about.get("note", "")
+    if isinstance(note, Mapping):
+        note = text(note[library.language])
+    elif note:
+        note = f'<span lang="en">{text(note)}</span>'
+    own = [
+        text(row["text"][library.language])
+        + (f": {text(row['value'])}" if "value" in row else "")
+        + f" ({row['lines']})"
+        for row in about.get("about", ())
+    ]
+    return "<br>".join(part for part in (note, *own) if part)
+
+
+def _citing(library: Library) -> dict[str, list[tuple[str, str]]]:
+    """By source the pages of rules, causes, errata and models that cite it, as path and title."""
+    language, catalog = library.language, library.catalog
+    found: dict[str, list[tuple[str, str]]] = {}
+    pages: list[tuple[str, str, Iterable[str]]] = [
+        (f"rules/{name}.md", library.words.described(rule.title), rule.sources) for name, rule in catalog.rules.items()
+    ]
+    for name, cause in library.rows("remedies").items():
+        pages.append((f"trouble/{name}.md", cause["title"][language], named_sources(cause)))
+    for name, erratum in library.rows("errata").items():
+        pages.append((f"errata/{name}.md", erratum["claim"]["text"][language], named_sources(erratum)))
+    for name, model in catalog.models.items():
+        pages.append((f"models/{name}.md", model.name, named_sources(library.entry("models", name))))
+    for path, title, sources in pages:
+        for source in dict.fromkeys(sources):
+            found.setdefault(source, []).append((path, title))
+    return found
+
+
+def named_sources(data: Any) -> Iterator[str]:
+    """Every source named anywhere in an entry."""
+    if isinstance(data, Mapping):
+        if isinstance(data.get("source"), str):
+            yield data["source"]
+        yield from (name for name in data.get("sources", ()) if isinstance(name, str))
+        data = list(data.values())
+    if isinstance(data, list):
+        for item in data:
+            yield from named_sources(item)
+
+
+def _pages(library: Library, pages: Sequence[tuple[str, str]]) -> str:
+    """The first pages that cite a source, and how many more do."""
+    if not pages:
+        return "–"
+    links = [f"[{text(title)}]({path})" for path, title in pages[:SHOWN]]
+    more = len(pages) - SHOWN
+    return "<br>".join([*links, *([say(library.language, "source.more", count=more)] if more > 0 else [])])
+
+
+def serving_table(library: Library, models: list[str], gpus: list[str], engine: Engine, length: int) -> str:
+    """For each model and GPU the tokens that the KV cache holds, and how many requests of ``length`` at once.
+
+    One GPU, 16-bit weights, the newest release's defaults. A dash where the server does not start.
+    """
+    language, catalog = library.language, library.catalog
+    head = [say(language, "fits.model"), say(language, "serving.token")]
+    for gpu in gpus:
+        library.entry("hardware", gpu)
+        head.append(f"[{text(short_name(catalog.gpus[gpu]))}](gpus/{gpu}.md)")
+    rows = []
+    for name in models:
+        library.entry("models", name)
+        cells = [f"[{name}](models/{name}.md)"]
+        for _, found in served_on(case_of(catalog, name, gpus[0]), gpus, engine, length):
+            if len(cells) == 1:
+                cells.append(computed(library, f"{round(bytes_of_token(found.model, found.setup)):,} B"))
+            tokens = f"{found.kv_tokens:,} · **{found.concurrency:.1f}×**"
+            cells.append(computed(library, tokens) if found.starts else "–")
+        rows.append(cells)
+    return table(head, rows, numbers=range(1, len(head)))
+
+
+def serving_defaults(library: Library, engine: Engine) -> str:
+    """An engine's options: what each means, and its default by release, GPU and entry point, with where it was read."""
+    data, language = library.entry("serving", engine), library.language
+    head = [say(language, f"serving.{name}") for name in ("option", "meaning", "default", "holds", "read_in")]
+    rows = []
+    for name, option in data["options"].items():
+        shown = code(option.get("flag", name))
+        defaults = option.get("defaults", ())
+        if not defaults:
+            rows.append([shown, text(option[language]), say(language, "serving.none"), "", ""])
+        for number, row in enumerate(defaults):
+            first = [shown, text(option[language])] if not number else ["", ""]
+            source = library.catalog.sources[row["source"]]
+            name_of = f"[{text(source['title'])}]({source['url']})"
+            value = f"{_value(row, language)} {badge(library, row['status'], row)}"
+            rows.append([*first, value, ", ".join(_conditions(row, language)), name_of])
+    return table(head, rows)
+
+
+def serving_messages(library: Library) -> str:
+    """What servers' logs say: the cause, what it means, and the first thing to do."""
+    language = library.language
+    head = [say(language, f"serving.{name}") for name in ("message", "means", "first_step")]
+    rows = []
+    for name, entry in library.rows("remedies").items():
+        if name.startswith(("serving-", "llama-")):
+            title = f"[{text(entry['title'][language])}](trouble/{name}.md)"
+            rows.append([title, prose(entry["means"][language]), prose(entry["steps"][0]["text"][language])])
+    return table(head, rows)
+
+
+def _value(row: Mapping[str, Any], language: str) -> str:
+    value = row["value"]
+    if isinstance(value, bool):
+        return say(language, f"serving.{'on' if value else 'off'}")
+    shown = f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{shown} {row['unit']}" if row["unit"] in ("tokens", "MiB", "requests") else shown
+
+
+def _conditions(row: Mapping[str, Any], language: str) -> Iterator[str]:
+    for name in ("from", "below", "memory_from", "memory_below", "called"):
+        if name in row:
+            yield say(language, f"serving.{name}", value=row[name])
+    if "except_gpus" in row:
+        yield say(language, "serving.except_gpus", value=", ".join(row["except_gpus"]))

@@ -10,8 +10,7 @@ import pytest
 
 from effort import EXHAUSTIVE, few
 from kb.core.text import LANGUAGES
-from kb.guide.library import load_library
-from kb.guide.site_words import say
+from kb.guide.library import load_library, say
 from site_browser import PHONE, Browser
 from site_html import EDITED
 from site_needs import ROOT

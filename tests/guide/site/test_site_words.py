@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from catalog_sample import load_catalog
-from kb.guide.site_words import site_texts
+from kb.guide.library import site_texts
 from kb.knowledge import load_words
 from site_needs import ROOT
 

@@ -1,15 +1,25 @@
-"""What Python programs call, from the code itself: signatures and docstrings, without importing what they need."""
+"""What there is to call and to write, from the code itself: names of the Python API, every command with its options,
+and the grammar of a rule's expressions, whose examples are computed as they are shown.
+"""
 
 import ast
 import inspect
 import os
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
-from kb.guide.library import Library, UnknownIdError
-from kb.guide.markup import fenced
-from kb.guide.site_words import say
+from kb.commands import COMMANDS, command
+from kb.core.dimensions import UNITS
+from kb.core.expression import FUNCTIONS, Unknown, compile_tree, is_unknown
+from kb.core.grammar import EXPONENTS, EXPRESSION_TYPES, MAX_LITERAL, MAX_NODES, SIGNS, parse
+from kb.core.surface import MAX_CHARACTERS, MAX_DEPTH
+from kb.core.units import BYTES_PER_UNIT
+from kb.guide.library import Library, UnknownIdError, say
+from kb.guide.markup import code, fenced, filter_box, table, text
+from kb.session import cli
 
 _ROLE = re.compile(r":\w+:`~?(?:[\w.]*\.)?(\w+)`")
 _CODE = re.compile(r"``([^`]+)``")
@@ -29,8 +39,7 @@ def api_reference(library: Library, path: str, *names: str) -> str:
     missing = [name for name in names if name not in found]
     if missing:
         raise UnknownIdError(f"src/kb/{path} defines no {missing[0]!r}; there are: {', '.join(sorted(found))}")
-    module = "kb." + path.removesuffix(".py").replace("/", ".")
-    return "\n\n".join(_shown(library, module, found[name]) for name in names)
+    return "\n\n".join(_defined(library, found[name]) for name in names)
 
 
 def _definitions(path: str) -> dict[str, Definition]:
@@ -43,7 +52,7 @@ def _definitions(path: str) -> dict[str, Definition]:
     return {node.name: node for node in tree.body if isinstance(node, Definition) and not node.name.startswith("_")}
 
 
-def _shown(library: Library, module: str, node: Definition) -> str:
+def _defined(library: Library, node: Definition) -> str:
     parts = [
         f"### `{node.name}` {{ #{node.name.lower()} }}",
         fenced(signature(node), "python"),
@@ -105,8 +114,7 @@ def described(language: str, docstring: str) -> Iterator[str]:
     yield from _paragraphs(first)
     for name, body in zip(rest[::2], rest[1::2], strict=True):
         yield f"**{say(language, f'api.{name.lower()}')}**"
-        entries = list(_entries(body))
-        yield "\n".join(f"- {entry}" for entry in entries)
+        yield "\n".join(f"- {entry}" for entry in _entries(body))
 
 
 def _paragraphs(text: str) -> Iterator[str]:
@@ -141,3 +149,112 @@ def _entries(body: str) -> Iterator[str]:
 
 def _inline(text: str) -> str:
     return _CODE.sub(r"`\1`", _ROLE.sub(r"`\1`", " ".join(text.split()))).replace("{{", "{ {")
+
+
+WIDTH = "92"  # columns of the page's code blocks
+
+
+def command_reference(library: Library) -> str:
+    """A heading, what it is for, and its ``--help`` for each command."""
+    words = cli.load_words_or_none(library.language)
+    parts = [filter_box(library)]
+    with _columns(WIDTH):
+        # by name, as kb itself finds them: the commands stand above this floor, and are asked for their help alone
+        for name in COMMANDS:
+            parser = command(name).build_parser(words)
+            parts += [
+                f"## kb {name} {{ #{name} }}",
+                text(cli.said(words, f"cli.about.{name}")),
+                fenced(parser.format_help(), "text"),
+            ]
+    return "\n\n".join(parts)
+
+
+@contextmanager
+def _columns(width: str) -> Iterator[None]:
+    """argparse asks the environment how wide a help may be."""
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = width
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = before
+
+
+# One of each sign and function of the grammar, which a test holds against it.
+EXAMPLES = (
+    *("2 + 3 * 4", "(10 - 4) / 4", "10 // 4", "10 % 4", "3 ** 2"),
+    *("1 < 2 <= 2", "3 > 2 and 2 >= 3", "1 == 2 or 1 != 2", "not true"),
+    *('"q" in ["q", "v"]', '"t5" in "mt5-base"', '"k" not in ["q", "v"]', "8 if 2 > 1 else 4"),
+    *("min(3, 8)", "max(3, 8)", "abs(-2)", "ceil(2.1)", "floor(2.9)", "round(2.6)"),
+    *("24 GiB - 24 GB", "48 GB > 40 GiB", "12 GiB / 2 GiB"),
+)
+TRUTHS = ("true", "false", "gpu.native_bf16")  # of the fact nothing is known
+CLASHES = ("gpu.memory_total < 24", "gpu.memory_total < 24 gb", "model.family > 3", "training.fp61")
+
+
+def evaluated(source: str) -> Any:
+    """What an expression gives where no fact is known."""
+    names = {"gpu.native_bf16": "bool", "true": "bool", "false": "bool"}
+    known = {"true": True, "false": False}
+    return compile_tree(parse(source, names))(lambda name: known.get(name, Unknown(frozenset((name,)))))
+
+
+def grammar_tables(library: Library) -> str:
+    """Signs and functions, sizes, types, what unknown makes of ``and`` and ``or``, refusals, limits."""
+
+    def told(key: str) -> str:
+        return say(library.language, f"grammar.{key}")
+
+    def section(key: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+        return f"## {told(key)} {{ #{key} }}\n\n{table([told(each) for each in head], rows)}"
+
+    types = library.catalog.fact_types()
+    counts = {kind: sum(each == kind for each in types.values()) for kind in EXPRESSION_TYPES}
+    junctions = [
+        (code(f"{one} {word} {two}".replace(TRUTHS[2], "?")), _given(evaluated(f"{one} {word} {two}")))
+        for word in ("and", "or")
+        for one in TRUTHS
+        for two in TRUTHS[2:]
+    ]
+    limits = {
+        "characters": MAX_CHARACTERS,
+        "parts": MAX_NODES,
+        "depth": MAX_DEPTH,
+        "literal": MAX_LITERAL,
+        "exponents": ", ".join(map(str, EXPONENTS)),
+    }
+    every = ", ".join(code(each) for each in (*SIGNS, *(f"{name}()" for name in FUNCTIONS)))
+    parts = [
+        f"{told('every')} {every}",
+        section("signs", ("expression", "gives"), [(code(each), _given(evaluated(each))) for each in EXAMPLES]),
+        section(
+            "sizes", ("unit", "bytes"), [(code(f"1 {each}"), f"{BYTES_PER_UNIT[each.upper()]:,}") for each in UNITS]
+        ),
+        section(
+            "types",
+            ("fact_type", "expression_type", "facts"),
+            [(code(kind), code(seen), str(counts[kind])) for kind, seen in EXPRESSION_TYPES.items()],
+        ),
+        section("unknown", ("expression", "gives"), junctions),
+        section("refused", ("expression", "reason"), [(code(each), code(_refusal(each, types))) for each in CLASHES]),
+        section("limits", ("what", "most"), [(told(f"limit.{name}"), str(most)) for name, most in limits.items()]),
+    ]
+    return "\n\n".join(parts)
+
+
+def _given(value: Any) -> str:
+    if is_unknown(value):
+        return code("?")
+    return code(str(value).lower() if isinstance(value, bool) else f"{value:,}")
+
+
+def _refusal(source: str, types: Any) -> str:
+    try:
+        parse(source, types)
+    except ValueError as error:
+        return str(error).splitlines()[0]
+    raise AssertionError(f"{source} is no longer refused: choose another example")

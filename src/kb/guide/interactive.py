@@ -1,13 +1,90 @@
-"""The forms of the Contribute page, which write the file of a GPU, a model, a rule or a measurement and check it as
-`kb rules validate` and `kb rules test` do."""
+"""What a script brings to life on a page: the playground, the box of the Fix page, the numbers of a reader's own, and
+the forms of the Contribute page. Each is a place that holds what the script is given.
+"""
 
-import json
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from kb.core.memory_report import STATUSES
 from kb.core.record import NamedTuple
-from kb.guide.library import Library
-from kb.guide.site_words import say
+from kb.guide.library import Library, say
+from kb.guide.markup import attribute, held, scripted
+from kb.guide.search_words import pages_names
+
+PLAYGROUND_WORDS = (
+    "chart", "check", "copied", "copy_by_hand", "cpus", "done", "editor", "example", "examples", "failed", "fix",
+    "fix_all", "fix_unsafe", "gpu", "gpus", "host", "loading", "no_gpu", "no_wasm", "nothing", "over_time", "share",
+    "still", "stuck", "too_long", "versions",
+)  # fmt: skip
+
+
+def playground(library: Library) -> str:
+    """The playground's place on the page; without a script it says what it needs."""
+    language, words = library.language, library.words
+    texts: dict[str, object] = {name: say(language, f"playground.{name}") for name in PLAYGROUND_WORDS}
+    texts |= {name: words(f"bars.{name}") for name in ("band", "limit", "small", "unused")}
+    texts |= {"computed": words.named("status", "computed"), "computed_title": say(language, "source.status.computed")}
+    texts["severity"] = {name: words.named("severity", name) for name in ("error", "warning", "info")}
+    texts["verdict"] = {name: words.named("verdict", name) for name in (*STATUSES, "unknown")}
+    place = f'<div id="kb-playground" data-words="{attribute(texts)}"></div>'
+    return scripted(place, say(language, "playground.no_script"))
+
+
+BOX_WORDS = (
+    "answered", "config", "config_about", "cpus", "evidence", "failed", "find", "gpu", "host", "likely", "loading",
+    "log", "log_hint", "more", "no_gpu", "no_wasm", "nothing", "nothing_near", "page", "steps", "stuck", "values",
+)  # fmt: skip
+
+
+def error_search(library: Library) -> str:
+    """The box's place on the page; without a script it says what to run instead.
+
+    Each cause comes with the words by which a line is recognised, so that likely ones are named at once, and where no
+    WebAssembly is: the engine's answer is the exact one.
+    """
+    language = library.language
+    gpus = sorted(library.catalog.gpus.values(), key=lambda gpu: (gpu.memory_total, gpu.name))
+    given = {
+        "words": {name: say(language, f"pasted.{name}") for name in BOX_WORDS},
+        "causes": [_cause(entry, language) for entry in library.rows("remedies").values() if "deprecated" not in entry],
+        "gpus": [[gpu.id, gpu.name.removeprefix("NVIDIA ")] for gpu in gpus],
+    }
+    box = f'<div id="kb-fix" class="kb-fix-box" data-given="{attribute(given)}"></div>'
+    return scripted(box, say(language, "pasted.no_script"))
+
+
+def _cause(entry: Mapping[str, Any], language: str) -> list[Any]:
+    """Id, title, signs of a log, and other words for it."""
+    signs = dict.fromkeys(sign.lower() for row in entry.get("patterns", ()) for sign in row["holds"])
+    other = "en" if language == "ko" else "ko"
+    words = [entry["title"][other], entry["id"].replace("-", " "), *pages_names(f"trouble/{entry['id']}", language)]
+    return [entry["id"], entry["title"][language], list(signs), " ".join(words).lower()]
+
+
+OWN_FIELDS = (
+    "model", "gpu", "source_length", "target_length", "batch", "effective_batch", "beams", "workers", "prefetch",
+    "host_memory",
+)  # fmt: skip
+OWN_WORDS = ("back", "close", "compute", "failed", "for", "loading", "no_wasm", "open", "usual", "whole")
+
+
+def own_numbers(library: Library, *fields: str) -> str:
+    """The form in which a reader gives the numbers that the page's tables and figures are computed again for.
+
+    Args:
+        fields: of ``OWN_FIELDS``, in their order on the page.
+
+    Raises:
+        ValueError: there is no such field.
+    """
+    if wrong := [name for name in fields if name not in OWN_FIELDS]:
+        raise ValueError(f"no field {wrong[0]!r}; there are: {', '.join(OWN_FIELDS)}")
+    language = library.language
+    given = {
+        "fields": [[name, say(language, f"own.field.{name}")] for name in fields],
+        "words": {name: say(language, f"own.{name}") for name in OWN_WORDS},
+    }
+    return held(f'<div class="kb-numbers" data-given="{attribute(given)}"></div>')
 
 
 class Field(NamedTuple):
@@ -97,7 +174,7 @@ FIELDS = {
         Field("process", "entry.process", "entry.process_hint"),
     ),
 }
-WORDS = (
+FORM_WORDS = (
     "beside", "check", "copied", "copy", "failed", "loading", "no_address", "no_wasm", "open", "paste", "right",
     "stuck", "unplaced", "wrong",
 )  # fmt: skip
@@ -122,8 +199,7 @@ def entry_form(library: Library, kind: str) -> str:
         }
         for field in FIELDS[kind]
     ]
-    words = {name: say(language, f"entry.{name}") for name in WORDS}
+    words = {name: say(language, f"entry.{name}") for name in FORM_WORDS}
     words["open_note"] = say(language, f"entry.open_note.{kind}")
     given = {"kind": kind, "fields": fields, "words": words}
-    held = escape(json.dumps(given, ensure_ascii=False), quote=True)
-    return f'<div class="kb-entry" data-given="{held}"></div>'
+    return f'<div class="kb-entry" data-given="{attribute(given)}"></div>'
