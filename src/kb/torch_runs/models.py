@@ -208,10 +208,11 @@ def _name_tokens(read: Any) -> None:
 
 
 def _is_encoder(model_type: str) -> bool:
-    """Whether the type has a masked language model: BERT and its kin also have a causal one that nobody means."""
+    """Whether the type has a masked language model: BERT and its kin also have a causal one that nobody means. XLNet's
+    language model is one of permuted tokens, and in no mapping but the causal one's."""
     from transformers.models.auto import modeling_auto
 
-    return model_type in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return model_type in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES or model_type == "xlnet"
 
 
 def _hears(config: Mapping[str, Any]) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kb.core.setup import TrainingSetup
+from kb.knowledge import load_catalog
 from kb.torch_runs.simulation.job import (
     BadJobError,
     BadModelError,
@@ -17,6 +18,7 @@ from simulation_needs import require_simulator
 from torch_later import imported_where_run
 
 if TYPE_CHECKING:
+    from kb.torch_runs.models import model_class
     from kb.torch_runs.simulation.kernels import efficient_scratch, grouped_product
     from kb.torch_runs.simulation.session import open_session
     from kb.torch_runs.simulation.simulator import Run, runs_of
@@ -83,6 +85,20 @@ def traced(config: Mapping[str, Any], setup: TrainingSetup, gpu: tuple[int, int]
 
 def peak(run: Run, phase: str) -> int:
     return peaks_of(run.events)[phase].allocated_bytes
+
+
+def test_the_class_that_is_built_is_the_one_that_is_predicted() -> None:
+    """Of every type of model in the rules, without ``architectures``: an encoder classifies, all others write."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
+
+    types = {model.architecture.model_type: model for model in load_catalog().models.values()}
+    for kind, model in types.items():
+        if kind not in CONFIG_MAPPING_NAMES:  # comes with code of its own
+            continue
+        read = CONFIG_MAPPING[kind]()
+        built = model_class(read, {"model_type": kind}).__name__
+        classifies = model.architecture.family == "encoder"
+        assert (built == "AutoModelForSequenceClassification") == classifies, kind
 
 
 @pytest.mark.parametrize(
