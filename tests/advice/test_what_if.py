@@ -3,8 +3,8 @@
 import pytest
 
 from catalog_sample import load_catalog
+from kb.advice.estimate import Saving, what_if
 from kb.advice.estimator import Estimator, on_gpu
-from kb.advice.what_if import Saving, what_if
 from kb.core.setup import PostTraining, TrainingSetup
 
 CATALOG = load_catalog()

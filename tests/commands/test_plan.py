@@ -16,8 +16,7 @@ from command_runs import run_kb as kb
 from effort import EXHAUSTIVE, few
 from kb.advice.estimator import Estimator
 from kb.advice.plan import Plan, combined, steps_from
-from kb.advice.plan_gpu import plan_gpu
-from kb.advice.plan_unit import plan_host
+from kb.advice.plan_unit import plan_gpu, plan_host
 from kb.core.catalog import Catalog
 from kb.core.setup import TrainingSetup
 

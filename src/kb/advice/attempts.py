@@ -11,8 +11,8 @@ from kb.advice.batches import Ceiling
 from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.no_prediction import unfollowed
 from kb.advice.post_training import GENERATING, WITHOUT_REFERENCE
-from kb.advice.preparation import WRITTEN
 from kb.advice.question import Loads, RunSettings
+from kb.advice.run_kind import OF_WRITTEN_FORMATS
 from kb.core.hardware import Gpu
 from kb.core.memory_report import Phase
 from kb.core.record import NamedTuple
@@ -176,10 +176,10 @@ def attempts_of(
     weights: dict[Method, WeightType | None] = {"lora": frozen, "full": "bf16" if half and base.bf16 else None}
     ways = [name for name in WAYS if share is None or name not in OFFERED_ONLY]
     setups = [(name, with_reference(base._replace(**WAYS[name]))) for name in ways]
-    if loads in WRITTEN:
+    if loads in OF_WRITTEN_FORMATS:
         trained: dict[str, Any] = {"trained_type": "fp32"} if loads == "stored" else {}
         rest = frozen or ("fp16" if base.fp16 else "bf16" if base.bf16 else "fp32")  # what is not packed stays so
-        quantized = {**WRITTEN[loads]._asdict(), "weights": rest}
+        quantized = {**OF_WRITTEN_FORMATS[loads]._asdict(), "weights": rest}
         types: dict[Method, dict[str, Any]] = {"qlora": quantized, "lora": trained, "full": {}}
         setups = [(name, setup._replace(**types[setup.method])) for name, setup in setups]
     setups = [

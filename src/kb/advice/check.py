@@ -9,12 +9,11 @@ from kb.advice.left_to_program import left_to_program
 from kb.advice.memory_facts import PredictedFacts
 from kb.advice.models import ModelIndex, with_head
 from kb.advice.no_prediction import why_no_prediction
-from kb.advice.other_setups import turned_by
 from kb.advice.project_lengths import with_taken
 from kb.advice.release_by_names import NamesInReleases, depending
 from kb.advice.setup import setup_of
 from kb.advice.tables import BETWEEN, Tables
-from kb.advice.weights import Weights, worded
+from kb.advice.weights import Weights, turned_by, worded
 from kb.core.catalog import Catalog, Entries, Rule
 from kb.core.document import EVERY_GPU, Event, Unit, locate, said_effective_batch
 from kb.core.expression import Unknown

@@ -3,11 +3,19 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kb.advice.distributed_facts import DistributedFacts, hidden_behind, stage_in_name
 from kb.advice.grounds import Grounds
 from kb.advice.memory_facts import PredictedFacts, memory_fact
 from kb.advice.no_prediction import Note
-from kb.advice.run_facts import AdapterFacts, RunFacts, eval_generations, says_torch_dtype, unknown_training_keys
+from kb.advice.run_facts import (
+    AdapterFacts,
+    DistributedFacts,
+    RunFacts,
+    eval_generations,
+    hidden_behind,
+    says_torch_dtype,
+    stage_in_name,
+    unknown_training_keys,
+)
 from kb.advice.run_kind import checkpoint_dtype
 from kb.advice.usual import longest_input
 from kb.core.document import Unit, said_effective_batch

@@ -5,18 +5,20 @@ from typing import Any
 
 from kb.advice.grounds import defaults_of_memory
 from kb.advice.post_training import embedding_of, fused_loss_of, liger_kernels_of, post_training_of, with_fused_head
-from kb.advice.preparation import dropout_of, rank_of, with_preparation
 from kb.advice.project_lengths import FULL, LENGTHS, answer_length, lengths_of_sound, with_lengths, with_pictures
 from kb.advice.run_kind import (
     OWN_TYPE_SINCE,
     assume_whole_experts,
     attention_of,
+    dropout_of,
     earlier_of,
     optimizer_of,
+    rank_of,
     says_training,
     trains,
     unmodelled,
     weights_of,
+    with_preparation,
 )
 from kb.advice.settings_reader import (
     SettingsReader,
