@@ -9,8 +9,7 @@ import pytest
 import memory_sample as sample
 from kb.core.setup import TrainingSetup
 from kb.memory import UnsupportedArchitectureError, architecture_from_config
-from kb.memory.engine.lengths import varied
-from kb.memory.engine.report import reserved_by_lengths
+from kb.memory.engine.report import reserved_by_lengths, varied
 
 SMALL_T5 = {**sample.T5_BASE, "num_layers": 3}
 

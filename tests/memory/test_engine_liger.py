@@ -8,7 +8,7 @@ import pytest
 import memory_sample as sample
 from kb.core.setup import LigerKernels, TrainingSetup
 from kb.memory import architecture_from_config, predict
-from kb.memory.engine.ops.liger_head import chunk_of, fused_cross_entropy
+from kb.memory.engine.ops.liger import chunk_of, fused_cross_entropy
 from kb.memory.engine.predict import record_runs
 from kb.memory.engine.report import why_not
 from kb.memory.engine.tensor import BF16, new

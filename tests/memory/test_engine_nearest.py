@@ -13,9 +13,8 @@ from kb.core.setup import EarlierRelease, PostTraining, Spread, TrainingSetup
 from kb.memory import architecture_from_config
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.follow import Found, follow
-from kb.memory.engine.nearest import ROWS, is_like, nearest
+from kb.memory.engine.nearest import ROWS, is_like, nearest, one_share
 from kb.memory.engine.report import why_not
-from kb.memory.engine.tensor_parallel import one_share
 from kb.memory.linear import adapter_parameters
 from yaml_file import read_yaml
 

@@ -7,8 +7,7 @@ import pytest
 import memory_sample as sample
 from kb.core.setup import Spread, TrainingSetup
 from kb.memory.counts import count
-from kb.memory.parallel import Share, as_run, share_of
-from kb.memory.states import states_of
+from kb.memory.states import Share, as_run, share_of, states_of
 
 T5 = sample.architecture(sample.T5_BASE)
 N = 222_903_552

@@ -8,7 +8,7 @@ from catalog_sample import CATALOG, shallow
 from kb.advice.estimator import Estimator, on_gpu
 from kb.core.setup import TrainingSetup
 from kb.core.units import GIB
-from kb.memory import share
+from kb.memory import search
 from kb.memory.search import divisors_of
 
 PLAIN = TrainingSetup(bf16=True, per_device_train_batch_size=8, gradient_accumulation_steps=8, max_source_length=512)
@@ -45,13 +45,13 @@ def test_the_share_found_is_the_largest_that_fits(name: str, known: bool) -> Non
 
 def test_few_batches_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    real = share.predict
+    real = search.predict
 
     def counted(setup: TrainingSetup, *args: Any, **named: Any) -> Any:
         asked.append(setup.per_device_train_batch_size)
         return real(setup, *args, **named)
 
-    monkeypatch.setattr(share, "predict", counted)
+    monkeypatch.setattr(search, "predict", counted)
     setup = RUNS["t5-base"]
     for gib in (2, 3, 4, 6, 9, 14, 24):
         here, asked[:] = estimator("t5-base", gib), []
@@ -62,5 +62,5 @@ def test_few_batches_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_takes_all_at_once_and_fits_is_not_followed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     here, setup = estimator("t5-base", 24), RUNS["t5-base"]._replace(gradient_accumulation_steps=1)
     own = here.predict(setup).phase("train")
-    monkeypatch.delattr(share, "predict")
+    monkeypatch.delattr(search, "predict")
     assert here.largest_share(setup, own) == setup.per_device_train_batch_size

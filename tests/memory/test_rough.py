@@ -13,7 +13,7 @@ from effort import few
 from kb.core.setup import TrainingSetup
 from kb.memory import architecture_from_config, predict
 from kb.memory.engine.follow import Run, counted
-from kb.memory.engine.pairing import inserted
+from kb.memory.engine.placed import inserted
 from kb.memory.engine.rough import phases_by_batch
 from kb.memory.engine.shallow import Line, highest, kinds_of, lines, roughly, run_of
 from kb.memory.process import Context

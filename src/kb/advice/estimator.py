@@ -17,8 +17,7 @@ from kb.memory import (
 )
 from kb.memory.prediction import reservable_bytes
 from kb.memory.process import usable_on
-from kb.memory.search import GRAIN, LARGEST_BATCH, BatchField
-from kb.memory.share import largest_share
+from kb.memory.search import GRAIN, LARGEST_BATCH, BatchField, largest_share
 
 if TYPE_CHECKING:
     from kb.memory.throughput import Throughput

@@ -17,8 +17,7 @@ from kb.core.memory_report import HostLedger, Term
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
-from kb.memory.parallel import as_run, ranks_of_a_node, share_of
-from kb.memory.states import FP32, states_of
+from kb.memory.states import FP32, as_run, ranks_of_a_node, share_of, states_of
 
 TOKEN_ID = 8  # int64
 TENSORS_A_SOURCE = 2  # ids and mask

@@ -119,7 +119,7 @@ def surely_out_of_memory(
     context = context_of(constants, capability, gpu)
 
     def answered() -> bool:
-        from kb.memory.engine.at_rest import over_at_rest  # as the engine's reports below
+        from kb.memory.engine.follow import over_at_rest  # as the engine's reports below
 
         return bool(over_at_rest(setup, architecture, constants, context, memory, capability))
 

@@ -14,8 +14,7 @@ from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory.counts import count
 from kb.memory.engine.faults import NotFollowedError
-from kb.memory.parallel import as_run, share_of
-from kb.memory.states import FP32, HALF, States, states_of
+from kb.memory.states import FP32, HALF, States, as_run, share_of, states_of
 
 PRODUCT = 2  # operations of one multiplication and addition
 ADAMW_PASSES = 7  # weights, gradients and two moments read; weights and moments written

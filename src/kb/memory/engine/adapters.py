@@ -1,17 +1,160 @@
 """What PEFT puts beside a model that it freezes: LoRA's matrices, DoRA's vectors, rows of a table, copies that train.
 
 LoRA on embeddings is ``Embedding`` of peft/tuners/lora/layer.py (0.21): each has a matrix of (rank, rows of the table)
-and one of (width, rank). Tokens are looked up in the first, turned, and multiplied by the second.
+and one of (width, rank). Tokens are looked up in the first, turned, and multiplied by the second. DoRA is LoRA whose
+matrices keep their columns' lengths (peft/tuners/lora/dora.py, variants.py). Rows of the words' table that train by
+themselves (``trainable_token_indices``) are ``TrainableTokensLayer`` of peft/tuners/trainable_tokens/layer.py: each
+forward pass makes a copy of the whole table with the rows put in, for the words and again for an output layer that is
+tied to them.
 """
 
 from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kb.memory.engine import ops, quantized
 from kb.memory.engine.modules import Linear
-from kb.memory.engine.tensor import F32, WIDTH, Storage, Tensor, like, mark, new
+from kb.memory.engine.ops.gathers import put_rows
+from kb.memory.engine.tape import Gradients, Node, record, saved
+from kb.memory.engine.tensor import F32, I64, WIDTH, Storage, Tensor, bare, like, mark, new
 from kb.memory.engine.world import world
+
+if TYPE_CHECKING:
+    from kb.memory.engine.modules import Linear
+
+
+def magnitude_of(linear: "Linear") -> Tensor:
+    """``DoraLinearLayer.update_layer``: the lengths of the weight with its adapters, as a parameter."""
+    copy = None if linear.state is None else Storage(linear.weight.storage.size)  # of the layer, lest FSDP fail
+    weight = _wide(linear)
+    product = new(linear.sides(), weight.dtype)
+    world.multiplied()
+    found = _norm(upright(linear, weight), product)
+    del copy
+    return found
+
+
+def _wide(linear: "Linear") -> Tensor:
+    """``dequantize_module_weight``: packed weights are made whole for each call (peft/utils/integrations.py)."""
+    return linear.weight if linear.state is None else quantized.unpacked(linear)
+
+
+def upright(linear: "Linear", weight: Tensor) -> Tensor:
+    """``transpose`` (peft/utils/other.py) where the layer's weight is turned: of the weight itself a parameter of its
+    own, which wants a gradient."""
+    if not linear.turned:
+        return weight
+    rows, columns = linear.sides()
+    seen = Tensor((rows, columns), weight.dtype, (1, rows), weight.storage)
+    seen.needs = weight is linear.weight
+    return seen
+
+
+def forward(linear: "Linear", x: Tensor, result: Tensor) -> Tensor:
+    """``DoraLinearVariant.forward``: beside a dropout the base layer is asked again, for what the dropout left."""
+    base: Tensor | None = result
+    dropped = linear.model.adapter_dropout
+    if dropped and world.training:
+        x = ops.dropout(x, dropped)
+        base = None
+    return ops.add(result, _layer(linear, x, base))
+
+
+def _layer(linear: "Linear", x: Tensor, base: Tensor | None) -> Tensor:
+    """``DoraLinearLayer.forward``: the product of both matrices, made whole for its lengths alone."""
+    a, b, magnitude = linear.a, linear.b, linear.magnitude
+    assert a is not None
+    assert b is not None
+    assert magnitude is not None
+    whole = _whole(a, b)
+    whole = ops.cast(whole, x.dtype)
+    weight = ops.cast(_wide(linear), x.dtype)
+    norm = _norm(upright(linear, weight), bare(whole))
+    scaled = ops.view(_divide(magnitude, norm), (1, magnitude.shape[0]))
+    adapted = ops.linear(ops.linear(x, a), b)
+    if base is None:
+        base = ops.linear(x, upright(linear, weight))
+    elif linear.bias is not None:
+        base = ops.sub(base, linear.bias)
+    first = ops.mul(ops.plus(scaled), base)
+    out = ops.add(first, ops.scale(ops.mul(scaled, adapted)))
+    del first, whole, weight, norm
+    return out
+
+
+def _whole(a: Tensor, b: Tensor) -> Tensor:
+    """``get_lora_weight``: both layers' answer to an identity.
+
+    Nothing runs back through it. A checkpoint keeps nothing of what is gone by the end of the call: not in the first
+    forward, and in the second only as long as the call lasts (``weak_holders`` of torch/utils/checkpoint.py).
+    """
+    identity = new((a.shape[1], a.shape[1]), a.dtype)
+    frame, again, world.recomputed = world.frame, world.recomputed, None
+    count = frame.count if frame is not None else 0
+    whole = ops.transpose(ops.linear(ops.linear(identity, a), b), 0, 1)
+    world.recomputed = again
+    if frame is not None:
+        frame.count = count
+    return whole
+
+
+def _norm(weight: Tensor, whole: Tensor) -> Tensor:
+    """``get_weight_norm``: a length for each row of the sum."""
+    weight = ops.add(weight, ops.scale(whole))
+    return ops.cast(new((weight.shape[0],), weight.dtype), weight.dtype)
+
+
+def _divide(tensor: Tensor, by: Tensor) -> Tensor:
+    return like(tensor, None, record(_divide_back, (tensor,), (by,)))
+
+
+def _divide_back(node: Node, grad: Tensor) -> Gradients:
+    kept = saved(node)
+    out = like(grad)
+    del kept
+    return (out,)
+
+
+class TokenRows:
+    """The rows that train, and beside them what they were; both in fp32, as PEFT casts adapters."""
+
+    __slots__ = ("originals", "path", "paths", "rows", "table")
+
+    def __init__(self, path: str, table: Tensor, number: int) -> None:
+        self.path, self.table, self.paths = path, table, {path}
+        index = new((number,), I64)
+        picked = new((number, table.shape[1]), table.dtype)
+        del index
+        self.rows = new(picked.shape, table.dtype)
+        self.originals = new(picked.shape, table.dtype)
+
+    def widen(self) -> None:
+        """``cast_adapter_dtype``, one after the other."""
+        self.rows = ops.cast(self.rows, F32)
+        self.originals = ops.cast(self.originals, F32)
+
+    def merged(self, table: Tensor) -> Tensor:
+        """``get_merged_weights``: a table, or an output layer's weight, as it is with the rows."""
+        index = new((self.rows.shape[0],), I64)
+        return put_rows(table, index, ops.cast(self.rows, table.dtype))
+
+    def words(self, ids: Tensor, scale: Callable[[], Tensor] | None) -> Tensor:
+        """The words' embeddings, scaled where the table's own module does that."""
+        whole = self.merged(self.table)
+        result = ops.embedding(ids, whole)
+        return result if scale is None else ops.mul(result, ops.cast(scale(), result.dtype))
+
+
+def add_token_rows(model: Any, number: int) -> TokenRows:
+    """Put rows beside the words' table, and before what PEFT takes for tied to it: an encoder-decoder's output layer
+    also where it has a weight of its own."""
+    path, table, _ = model.words_of
+    found = TokenRows(path, table, number)
+    found.paths |= {other for other, each, _ in model.lookups if each is table}
+    for linear in model.linears:
+        if linear.weight is table or (model.encodes and linear.head):
+            linear.merged = found.merged
+    return found
 
 
 class TableAdapter:
@@ -72,8 +215,6 @@ def adapt(model: Any) -> None:
     wrapped = _wrapped(model, adapters.wraps)
     copies = [] if model.copies_last else _copied_heads(model, adapters.whole)
     if adapters.tokens:
-        from kb.memory.engine.token_rows import add_token_rows  # few runs train any
-
         model.token_rows = add_token_rows(model, adapters.tokens)
         model.token_rows.widen()
         model.adapters.append(model.token_rows.rows)
@@ -157,8 +298,6 @@ def _wrap(model: Any, linear: Linear) -> None:
         dtype = F32
     linear.a, linear.b = new((adapters.rank, columns), dtype), new((rows, adapters.rank), dtype)
     if adapters.dora:
-        from kb.memory.engine.dora import magnitude_of
-
         linear.magnitude = magnitude_of(linear)
 
 

@@ -93,9 +93,9 @@ class Linear:
         dtype = result.dtype
         x = ops.cast(x, self.model.adapter_type or self.a.dtype)
         if self.magnitude is not None:
-            from kb.memory.engine import dora  # few runs need it
+            from kb.memory.engine import adapters  # few runs need it
 
-            result = dora.forward(self, x, result)
+            result = adapters.forward(self, x, result)
             return ops.cast(result, dtype)
         through, dropped = self._through, self.model.adapter_dropout
         result = ops.add(result, ops.scale(through("lora_B", through("lora_A", self.model.drop(x, dropped)))))
@@ -119,9 +119,9 @@ class Linear:
         if convert:
             x = ops.cast(x, self.model.adapter_type or self.a.dtype)
         if self.magnitude is not None:
-            from kb.memory.engine import dora  # few runs need it
+            from kb.memory.engine import adapters  # few runs need it
 
-            result = dora.forward(self, x, result)
+            result = adapters.forward(self, x, result)
             return ops.cast(result, dtype) if convert else result
         through, dropped = self._through, self.model.adapter_dropout
         output = ops.scale(through("lora_B", through("lora_A", ops.dropout(x, dropped))))

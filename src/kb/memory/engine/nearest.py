@@ -3,6 +3,11 @@
 Each row of the table answers one refusal of :func:`~kb.memory.engine.report.why_not`, by its name: with another setting
 (``assumed`` says which), or by following the run though nothing was compared with the real code there. What DeepSpeed,
 PEFT and torch do is said where the engine follows it; here is why one run stands for another.
+
+Tensor parallelism leaves fewer heads and a narrower feed-forward on one GPU. transformers splits q, k, v and the
+feed-forward's first layers by columns, their last ones by rows (``base_model_tp_plan`` of configuration_llama.py and
+its kin, 5.23.0); embeddings and norms are whole on every GPU. Sums between GPUs are made in place, of an activation that
+is there already.
 """
 
 from collections.abc import Callable
@@ -13,11 +18,36 @@ from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import Assumption, TrainingSetup
 from kb.memory.counts import count
+from kb.memory.engine.families.decoder_experts import STEP
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.optimizers import KNOWN
 from kb.memory.engine.options import packs
 from kb.memory.engine.report import why_not
 from kb.memory.linear import UnknownTargetsError, adapter_parameters, targets_for
+
+APART = ("t5", "decoder")  # families whose heads are as wide as d_kv says, however many there are
+
+
+def one_share(architecture: Architecture, size: int) -> Architecture:
+    """The architecture whose parameters and activations are those of one of ``size`` GPUs.
+
+    What does not divide evenly is rounded up. The output layer is counted whole. Heads of BART and of encoders are as
+    wide as the model's width has it, and stay: their feed-forwards alone are split.
+    """
+    a = architecture
+    narrower = a._replace(d_ff=_part(a.d_ff, size), shared_ff=_part(a.shared_ff, size))
+    if a.expert_ff:
+        narrower = narrower._replace(expert_ff=_part(_part(a.expert_ff, size), STEP) * STEP)
+    if a.family not in APART:
+        return narrower
+    keys = max(_part(a.kv_heads or a.num_heads, size), 1)
+    queries = _part(_part(a.num_heads, size), keys) * keys  # as many for each key
+    return narrower._replace(num_heads=queries, kv_heads=None if a.kv_heads is None else keys)
+
+
+def _part(amount: int, size: int) -> int:
+    return -(-amount // size)
+
 
 MOST_STEPS = 24  # refusals one behind the other; more would be a circle
 
@@ -160,7 +190,6 @@ def _contiguous(run: Run, _: str) -> Run:
 
 def _split(run: Run, _: str) -> Run:
     """One GPU's share of the tensors; the others of its group see the same samples."""
-    from kb.memory.engine.tensor_parallel import one_share
 
     setup, size = run.setup, run.setup.spread.tensor_parallel
     spread = setup.spread._replace(tensor_parallel=1)

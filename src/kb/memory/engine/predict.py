@@ -11,9 +11,8 @@ from kb.memory.engine.families import model_class
 from kb.memory.engine.faults import NotFollowedError, refuse
 from kb.memory.engine.modules import Model
 from kb.memory.engine.options import check_tables, check_token_rows, options_of
-from kb.memory.engine.runs.evaluate import evaluate
 from kb.memory.engine.runs.generate import MOST_TOKENS, Decoding, decoding_of, generate
-from kb.memory.engine.runs.train import inputs_of, train
+from kb.memory.engine.runs.train import evaluate, inputs_of, train
 from kb.memory.engine.tensor import mark
 from kb.memory.engine.world import Recording, held, world
 from kb.memory.linear import default_targets

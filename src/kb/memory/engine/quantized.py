@@ -1,4 +1,12 @@
-"""What bitsandbytes' 4-bit layers, kernels and loaders allocate, in their order (bitsandbytes 0.50)."""
+"""What bitsandbytes' layers, kernels and loaders allocate in 4 and in 8 bits, in their order (bitsandbytes 0.50).
+
+Sources: bitsandbytes/autograd/_functions.py, nn/modules.py, backends/cuda/ops.py and backends/default/ops.py;
+transformers/integrations/bitsandbytes.py (``Bnb8bitQuantize``).
+
+In 8 bits (LLM.int8()) no input is an outlier here: which columns hold a value of ``llm_int8_threshold`` or more only
+the values say. A layer keeps of each such column a copy beside the input that it keeps whole, so that one of K columns
+adds one Kth of that.
+"""
 
 import re
 from collections.abc import Mapping
@@ -8,14 +16,98 @@ from typing import TYPE_CHECKING, Any
 from kb.memory.engine.autocast import half
 from kb.memory.engine.kernel_choice import takes_one_kernel
 from kb.memory.engine.ops.pointwise import plus
-from kb.memory.engine.ops.shapes import cast
+from kb.memory.engine.ops.shapes import cast, contiguous
 from kb.memory.engine.tape import Gradients, Node, record
-from kb.memory.engine.tensor import BF16, F32, I8, WIDTH, Storage, Tensor, like, mark, new
+from kb.memory.engine.tensor import (
+    BF16,
+    BOOL,
+    F16,
+    F32,
+    I8,
+    I32,
+    WIDTH,
+    Storage,
+    Tensor,
+    like,
+    mark,
+    new,
+    packed,
+    viewed,
+)
 from kb.memory.engine.world import Recording, world
 
 if TYPE_CHECKING:
     from kb.memory.engine.modules import Linear, Model
     from kb.memory.engine.options import Quantization
+
+
+def quantize_8bit(wide: Tensor) -> tuple[Tensor, Tensor]:
+    """The weight in 8 bits (``CB``) and the largest of each row (``SCB``).
+
+    What was loaded goes to the host and comes back in fp16.
+    """
+    again = like(wide, F16)
+    scales = new((wide.shape[0],), F32)
+    stored = new(wide.shape, I8)
+    mark(scales, "quantization")
+    del again
+    return stored, scales
+
+
+def linear_8bit(x: Tensor, layer: "Linear") -> Tensor:
+    """``Linear8bitLt.forward``, in the input's type, which autocast leaves; a bias takes that type for good."""
+    if layer.bias is not None and layer.bias.dtype != x.dtype:
+        layer.bias.dtype = x.dtype
+        layer.bias.storage = Storage(prod(layer.bias.shape) * WIDTH[x.dtype])
+        mark(layer.bias, "parameters")
+    rows, (columns, width) = prod(x.shape[:-1]), layer.weight.shape
+    flat = _as_rows((rows, width), x)
+    # The function's own attribute, not what autograd saves: no checkpoint takes it away, nor does the end of backward.
+    node = record(_matmul_8bit_back, (x,), (), (layer, flat))
+    row_scales, narrow = _rows_quantized(flat)
+    product = new((rows, columns), I32)
+    out = like(product, F16)
+    if x.dtype != F16:
+        out = like(out, x.dtype)
+    del product, narrow, row_scales
+    return Tensor((*x.shape[:-1], columns), x.dtype, packed((*x.shape[:-1], columns)), out.storage, node)
+
+
+def _rows_quantized(x: Tensor) -> tuple[Tensor, Tensor]:
+    """``int8_vectorwise_quant`` of an input in fp16, with a look for outliers."""
+    half = x if x.dtype == F16 else like(x, F16)
+    row_scales = new((x.shape[0],), F32)
+    narrow = new(x.shape, I8)
+    size = like(half)
+    outliers = like(size, BOOL)
+    del size
+    any_of_them = new((), BOOL)
+    del any_of_them, outliers, half
+    return row_scales, narrow
+
+
+def _as_rows(shape: tuple[int, int], x: Tensor) -> Tensor:
+    """``reshape(-1, width)``: a copy of what cannot be seen so."""
+    strides = viewed(x, shape)
+    return new(shape, x.dtype) if strides is None else Tensor(shape, x.dtype, strides, x.storage)
+
+
+def _matmul_8bit_back(node: Node, grad: Tensor) -> Gradients:
+    """The weight in the input's type, made for the product."""
+    layer, flat = node.extra
+    columns, width = layer.weight.shape
+    grad = contiguous(_as_rows((flat.shape[0], columns), grad))
+    wide = new((columns, width), flat.dtype)
+    scales = new((columns, 1), F32)
+    del scales
+    if grad.dtype != flat.dtype:
+        grad = like(grad, flat.dtype)
+    world.multiplied()
+    out = new((flat.shape[0], width), flat.dtype)
+    del wide
+    shape = node.edges[0][1]  # type: ignore[index]
+    return (Tensor(shape, flat.dtype, packed(shape), out.storage, based=True),)
+
 
 NF4_BLOCK = 64
 DOUBLE_BLOCK = 256
@@ -91,8 +183,7 @@ def load(model: "Model") -> None:
     if quantization.packed_on != "gpu":
         _load_to_host(model, quantization)
         return
-    if quantization.eight:
-        from kb.memory.engine import eight_bit  # 4 bits are the usual ones
+
     packing = {id(linear.weight): linear for linear in model.linears if linear.packs}
     width = 1.0 if quantization.eight else 0.5
     size = sum(
@@ -106,9 +197,7 @@ def load(model: "Model") -> None:
             continue
         wide = new(tensor.shape, quantization.compute)
         stored, packing[id(tensor)].state = (
-            eight_bit.quantize(wide)
-            if quantization.eight
-            else quantize(wide, quantization.double, quantization.storage)
+            quantize_8bit(wide) if quantization.eight else quantize(wide, quantization.double, quantization.storage)
         )
         tensor.storage = stored.storage
         del wide, stored
@@ -163,10 +252,9 @@ def linear(x: Tensor, layer: "Linear") -> Tensor:
     """``Linear4bit.forward``: the input is cast to the compute type, the result back; a bias is narrowed for good."""
     quantization = layer.model.options.quantization
     assert quantization is not None
-    if quantization.eight:
-        from kb.memory.engine import eight_bit
 
-        return eight_bit.linear(x, layer)
+    if quantization.eight:
+        return linear_8bit(x, layer)
     kept = x.dtype
     x = cast(x, quantization.compute)
     if layer.bias is not None and layer.bias.dtype != quantization.compute:

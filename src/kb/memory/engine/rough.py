@@ -68,7 +68,7 @@ def _has_low_end(
         return True
     if "packed_whole" in raised:
         return False  # before the first step, too
-    from kb.memory.engine.at_rest import over_at_rest  # few runs are asked this
+    from kb.memory.engine.follow import over_at_rest  # few runs are asked this
 
     return over_at_rest(near.setup, near.architecture, constants, context, memory, capability)
 

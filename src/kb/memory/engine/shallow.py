@@ -18,8 +18,7 @@ from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory.engine.allocator import CachingAllocator, summed
 from kb.memory.engine.follow import PHASES, REMAINDERS, Followed, Found, Run, moment_of
-from kb.memory.engine.pairing import inserted, paired
-from kb.memory.engine.placed import OF_LAYERS, STACKS, Place, PlacedRecording, Stack
+from kb.memory.engine.placed import OF_LAYERS, STACKS, Place, PlacedRecording, Stack, inserted, paired
 from kb.memory.engine.predict import record_runs
 from kb.memory.engine.world import Recording
 

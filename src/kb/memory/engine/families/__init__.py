@@ -13,9 +13,9 @@ def model_class(architecture: Architecture) -> type[Model]:
     """
     # imported where used: a prediction pays for the one family that it is of
     if architecture.model_type in ("llava", "llava_next"):
-        from kb.memory.engine.families.llava_next import KINDS
+        from kb.memory.engine.families.llava import Llava, LlavaNext
 
-        return KINDS[architecture.model_type]
+        return LlavaNext if architecture.model_type == "llava_next" else Llava
     if architecture.model_type == "paligemma":
         from kb.memory.engine.families.paligemma import PaliGemma
 

@@ -1,7 +1,8 @@
 """DeBERTa v2 and v3 as ``modeling_deberta_v2.py`` reads: scores of content with content, and of content with distances.
 
 Each layer projects the distances' embeddings anew, gathers their scores by a table of distances that all layers share,
-and has no other implementation. Every layer's result lives until the stack is done.
+and has no other implementation. Every layer's result lives until the stack is done. Distances are whole numbers, made
+anew for each batch: buckets once, the indices by which scores are gathered in every layer, which keeps them for backward.
 """
 
 from typing import Any
@@ -10,7 +11,6 @@ from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.adapters import looked_up
-from kb.memory.engine.families.distances import clamped, distances_of, from_keys
 from kb.memory.engine.families.encoder import BertLayer, Encoder
 from kb.memory.engine.families.encoder_heads import DROPPED, Head, activation_of, head_of
 from kb.memory.engine.faults import NotFollowedError
@@ -20,6 +20,52 @@ from kb.memory.engine.ops.pointwise import seen_again
 from kb.memory.engine.tape import record
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, new, seen_as
 from kb.memory.engine.world import world
+
+
+def clamped(shifted: Tensor) -> Tensor:
+    """``torch.clamp`` of numbers made for it."""
+    return new(shifted.shape, I64)
+
+
+def from_keys(places: Tensor) -> Tensor:
+    """``clamp(-relative_pos + att_span)``."""
+    negative = new(places.shape, I64)
+    shifted = new(places.shape, I64)
+    del negative
+    return clamped(shifted)
+
+
+def distances_of(length: int, *, bucketed: bool) -> Tensor:
+    """``build_relative_position``: how far each token is from each other, far ones in buckets that grow."""
+    queries, keys = new((length,), I64), new((length,), I64)
+    found = new((length, length), I64)
+    if bucketed:
+        found = log_buckets(length)
+        found = new((length, length), I64)  # whole numbers again
+    del queries, keys
+    return found
+
+
+def log_buckets(length: int) -> Tensor:
+    """``make_log_bucket_position``, in fp32."""
+    shape = (length, length)
+    sign = new(shape, I64)
+    below, above = new(shape, BOOL), new(shape, BOOL)
+    near = new(shape, BOOL)
+    del below, above
+    middle = new((), I64)
+    plain = new(shape, I64)
+    far = new(shape, I64)
+    del near, middle, plain
+    logs = new(shape, F32)
+    for _ in range(5):  # log, divided, times, ceil, plus
+        logs = new(shape, F32)
+    near = new(shape, BOOL)
+    whole = new(shape, F32)
+    signed = new(shape, F32)
+    buckets = new(shape, F32)
+    del near, whole, signed, logs, far, sign
+    return buckets
 
 
 def for_scores(x: Tensor, heads: int) -> Tensor:

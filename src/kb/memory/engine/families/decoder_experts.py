@@ -10,7 +10,7 @@ from kb.memory.engine import ops
 from kb.memory.engine.families.decoder_parts import GatedMlp, activation_of
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Linear
-from kb.memory.engine.ops import experts as by_expert
+from kb.memory.engine.ops import gathers as by_expert
 from kb.memory.engine.tensor import F32, I32, I64, Tensor, new
 from kb.memory.engine.world import AMPERE, world
 

@@ -9,10 +9,9 @@ from typing import Any
 
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
-from kb.memory.engine.families.decoder_gemma import GemmaNorm
-from kb.memory.engine.families.decoder_parts import FusedGatedMlp, GatedMlp
+from kb.memory.engine.families.decoder_parts import FusedGatedMlp, GatedMlp, GemmaNorm
 from kb.memory.engine.modules import RmsNorm
-from kb.memory.engine.ops import liger_layers, split
+from kb.memory.engine.ops import liger, split
 from kb.memory.engine.options import Fused
 from kb.memory.engine.tensor import Tensor
 from kb.memory.engine.world import world
@@ -29,7 +28,7 @@ class Norm(RmsNorm):
 
     def __call__(self, x: Tensor) -> Tensor:
         world.inside["RmsNorm"] = self.path
-        return liger_layers.rms_norm(x, self.weight, self.release, in_place=self.in_place)
+        return liger.rms_norm(x, self.weight, self.release, in_place=self.in_place)
 
 
 class ApartNorm(Norm):
@@ -49,7 +48,7 @@ class Gemma(GemmaNorm):
 
     def __call__(self, x: Tensor) -> Tensor:
         world.inside["GemmaNorm"] = self.path
-        return liger_layers.rms_norm(x, self.weight, self.release, in_place=self.in_place)
+        return liger.rms_norm(x, self.weight, self.release, in_place=self.in_place)
 
 
 class ApartGemma(Gemma):
@@ -63,7 +62,7 @@ class Mlp(GatedMlp):
 
     def __call__(self, x: Tensor) -> Tensor:
         world.inside["GatedMlp"] = self.path
-        return self.down(liger_layers.gated(self.gate(x), self.up(x)))
+        return self.down(liger.gated(self.gate(x), self.up(x)))
 
 
 class FusedMlp(FusedGatedMlp):
@@ -73,7 +72,7 @@ class FusedMlp(FusedGatedMlp):
         world.inside["FusedGatedMlp"] = self.path
         up = self.gate_up(x)
         gate, up = split(up, (self.width, self.width))
-        return self.down(liger_layers.gated(gate, up))
+        return self.down(liger.gated(gate, up))
 
 
 class Kernels(NamedTuple):
@@ -125,7 +124,7 @@ def with_kernels(traits: Any, a: Architecture, fused: Fused | None) -> Any:
     found = kernels_of(a, fused)
     if fused is None or found is None or not fused.layers:
         return traits
-    parts: dict[str, Any] = {"norm": found.norm, "mlp": found.mlp, "turn": found.turns and liger_layers.rotary}
+    parts: dict[str, Any] = {"norm": found.norm, "mlp": found.mlp, "turn": found.turns and liger.rotary}
     if fused.release < found.head_norms:
         parts["head_norm"] = traits.norm
     return traits._replace(**{name: part for name, part in parts.items() if part})

@@ -1,4 +1,6 @@
-"""Parts that decoder-only types are put together from: linear layers, rotary positions, norms, feed-forwards."""
+"""Parts that decoder-only types are put together from: linear layers, projections to queries, keys and values, rotary
+positions, norms, feed-forwards. Gemma's are those of models/gemma, gemma2 and gemma3 of transformers.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,7 +9,7 @@ from typing import Any
 from kb.memory.engine import ops
 from kb.memory.engine.families.attention import rotary, rotate_half
 from kb.memory.engine.modules import Linear, Model
-from kb.memory.engine.tensor import F32, Tensor, new
+from kb.memory.engine.tensor import F32, Storage, Tensor, new
 from kb.memory.engine.world import world
 
 ACTIVATIONS = {
@@ -234,3 +236,120 @@ class BloomMlp:
 def named_mlp(first: str, second: str, dropped: bool = False) -> Callable[[Model, str], PlainMlp]:
     """A plain feed-forward whose layers have these names."""
     return lambda model, path: PlainMlp(model, path, (first, second), dropped)
+
+
+class GemmaNorm:
+    """``GemmaRMSNorm``: scaled by one plus its weight in fp32, then cast."""
+
+    __slots__ = ("path", "weight")
+
+    def __init__(self, model: Model, path: str, width: int) -> None:
+        self.path = path
+        self.weight = model.parameter(path + ".weight", (width,), decays=False)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        world.inside["GemmaNorm"] = self.path
+        out = _normed(ops.cast(x, F32))
+        out = ops.mul(out, ops.plus(ops.cast(self.weight, F32)))
+        return ops.cast(out, x.dtype)
+
+
+def _normed(x: Tensor) -> Tensor:
+    return ops.mul(x, ops.rsqrt(ops.plus(ops.mean(ops.power(x)))))
+
+
+def scaled_words(model: Any, embeds: Tensor) -> Tensor:
+    """``GemmaTextScaledWordEmbedding``: times a number that lies on the GPU in the type of loading.
+
+    FSDP2 leaves it in that type.
+    """
+    units, wanted = model.units, model.embed.dtype
+    made = model.options.dtype if units is None or units.flat else units.loaded
+    number = new((), wanted) if made != wanted else Tensor((), made, (), Storage(0))
+    return ops.mul(embeds, number)
+
+
+def number_of_words(model: Any) -> Tensor:
+    """That number, which is there all along."""
+    return Tensor((), model.options.dtype, (), Storage(0))
+
+
+def project(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Llama: each projection is seen by heads at once."""
+    to_q, to_k, to_v = attention.projections
+    q = attention.head(to_q(x))
+    k = attention.head(to_k(x), kv=True)
+    v = attention.head(to_v(x), kv=True)
+    return q, k, v
+
+
+def project_together(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """StableLM: all three are made before they are seen by heads."""
+    to_q, to_k, to_v = attention.projections
+    q = to_q(x)
+    k = to_k(x)
+    v = to_v(x)
+    return attention.head(q), attention.head(k, kv=True), attention.head(v, kv=True)
+
+
+def project_normed(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Qwen3: a norm over each head's dimensions of queries and keys."""
+    to_q, to_k, to_v = attention.projections
+    norm_q, norm_k = attention.norms
+    batch, length, _ = x.shape
+    q = ops.transpose(norm_q(ops.view(to_q(x), (batch, length, attention.heads, attention.width))), 1, 2)
+    k = ops.transpose(norm_k(ops.view(to_k(x), (batch, length, attention.kv_heads, attention.width))), 1, 2)
+    v = attention.head(to_v(x), kv=True)
+    return q, k, v
+
+
+def project_fused(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """GPT-NeoX: one product, a head's query, key and value side by side; its name lives as long as attention runs."""
+    batch, length, _ = x.shape
+    width = attention.width
+    (to_qkv,) = attention.projections
+    qkv = ops.transpose(ops.view(to_qkv(x), (batch, length, attention.heads, 3 * width)), 1, 2)
+    q, k, v = ops.split(qkv, (width, width, width))
+    return q, k, v, qkv
+
+
+def project_behind(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gemma 3, EXAONE 4: as Qwen3, but the heads come first, and then the norms."""
+    norm_q, norm_k = attention.norms
+    q, k, v = project(attention, x)
+    q = norm_q(q)
+    k = norm_k(k)
+    return q, k, v
+
+
+def project_cut(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Phi-3: one product, all queries first, then all keys; its name lives as long as attention runs."""
+    (to_qkv,) = attention.projections
+    inner, narrow = attention.heads * attention.width, attention.kv_heads * attention.width
+    qkv = to_qkv(x)
+    q, k, v = ops.cut(qkv, 2, inner), ops.cut(qkv, 2, narrow), ops.cut(qkv, 2, narrow)
+    return attention.head(q), attention.head(k, kv=True), attention.head(v, kv=True), qkv
+
+
+def project_split(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """GPT-2: the same in thirds that are split off together; queries are seen by heads last."""
+    (to_qkv,) = attention.projections
+    inner = attention.heads * attention.width
+    q, k, v = ops.split(to_qkv(x), (inner, inner, inner))
+    k = attention.head(k)
+    v = attention.head(v)
+    return attention.head(q), k, v
+
+
+def project_scaled(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """OPT: queries are scaled here, before keys are made."""
+    to_q, to_k, to_v = attention.projections
+    q = attention.head(ops.scale(to_q(x)))
+    k = to_k(x)
+    v = to_v(x)
+    return q, attention.head(k), attention.head(v)
+
+
+def as_it_is(q: Tensor, k: Tensor, cos: Any, sin: Any) -> tuple[Tensor, Tensor]:
+    """Of a layer that turns nothing."""
+    return q, k

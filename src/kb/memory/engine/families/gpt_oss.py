@@ -14,7 +14,7 @@ from kb.memory.engine.families.decoder import Decoder
 from kb.memory.engine.families.decoder_inputs import DROPPED, masked, of_layer
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Linear, Model
-from kb.memory.engine.ops import experts as by_expert
+from kb.memory.engine.ops import gathers as by_expert
 from kb.memory.engine.tensor import F16, F32, I32, I64, Tensor, like, new
 from kb.memory.engine.world import AMPERE, world
 

@@ -1,18 +1,29 @@
-"""Liger's chunked losses: hidden states in, the loss and its gradients out, a few rows' logits at a time.
+"""Liger's kernels (liger-kernel 0.6.4 to 0.8.5): losses that read hidden states a few rows or a chunk of logits at a time,
+and the norm, the gated activation and the rotary embedding of its layers.
 
-Sources: liger_kernel/chunked_loss/fused_linear_preference.py (DPO, a pair at a time), KTO's and GRPO's beside it
-(fused_linear_unpaired_preference.py, fused_linear_ppo.py; a row at a time) of liger-kernel 0.6.4 to 0.8.5. Gradients
-are made in forward and kept. What torch.compile makes of a chunk was read in inductor's own code for it (torch 2.13,
-compiled for a CPU): logits in their type, an fp32 tensor as large that the gradient of ``gather`` is scattered into,
-and the logits' gradient.
+Losses over answers: liger_kernel/chunked_loss/fused_linear_preference.py (DPO, a pair at a time), KTO's and GRPO's
+beside it (fused_linear_unpaired_preference.py, fused_linear_ppo.py; a row at a time). Gradients are made in forward and
+kept. What torch.compile makes of a chunk was read in inductor's own code for it (torch 2.13, compiled for a CPU): logits
+in their type, an fp32 tensor as large that the gradient of ``gather`` is scattered into, and the logits' gradient.
+
+Cross-entropy: ``fused_linear_cross_entropy_forward`` (liger_kernel/ops/fused_linear_cross_entropy.py). A chunk has about
+as many elements as all hidden states. The kernel writes the logits' gradient over the logits, and both gradients are
+made in forward; nothing that a Triton kernel does allocates.
+
+Layers: liger_kernel/ops/rms_norm.py, swiglu.py, geglu.py and rope.py. Each is a ``torch.autograd.Function`` of one
+Triton kernel, which keeps what it read: inside of it nothing is recorded, and what is not contiguous is copied first.
 """
 
+from math import prod
+
 from kb.core.record import NamedTuple
+from kb.memory.engine.autocast import half
 from kb.memory.engine.faults import NotFollowedError
-from kb.memory.engine.ops.shapes import cast
+from kb.memory.engine.kernel_choice import MULTIPROCESSORS
+from kb.memory.engine.ops.shapes import cast, is_contiguous
 from kb.memory.engine.tape import Gradients, Node, record, save, saved
-from kb.memory.engine.tensor import F32, Tensor, like, mark, new
-from kb.memory.engine.world import world
+from kb.memory.engine.tensor import BF16, BOOL, F16, F32, Tensor, bare, like, mark, new, packed, scratch
+from kb.memory.engine.world import AMPERE, world
 
 # _SELECTIVE_LOGPROB_SEQ_CHUNK_SIZE, _SELECTIVE_LOGPROB_VOCAB_CHUNK_SIZE
 TILE_TOKENS, TILE_COLUMNS = 2048, 4096
@@ -84,7 +95,7 @@ def tiled(hidden: Tensor, head: Head) -> Tensor:
 
 def _begin(hidden: Tensor, head: Head) -> tuple[Node | None, Tensor | None]:
     inputs = [hidden, head.weight, *(() if head.bias is None else (head.bias,))]
-    node = record(_back, inputs, (), head)
+    node = record(_chunked_back, inputs, (), head)
     whole = like(head.weight) if head.wanted else None
     if whole is not None:
         mark(whole, "gradients")
@@ -99,7 +110,7 @@ def _end(node: Node | None, hidden: Tensor, whole: Tensor | None, made: list[Ten
     return new((), F32, None, node)
 
 
-def _back(node: Node, grad: Tensor) -> Gradients:
+def _chunked_back(node: Node, grad: Tensor) -> Gradients:
     """What forward made, multiplied where the loss was."""
     head = node.extra
     by_hidden, whole = saved(node)
@@ -182,3 +193,214 @@ def _tile_gradients(tokens: int, head: Head, dtype: str, width: int) -> tuple[Te
                 del added, wide
     del logits, powers, grad
     return cast(by_hidden, dtype), None if by_weight is None else cast(by_weight, weight.dtype)
+
+
+# From which releases ``torch.addmm`` adds to a gradient in fp32, and (then also to one in half) a buffer holds the
+# chunks' logits, one after the other.
+ADDS, REUSES = (0, 8, 1), (0, 8, 3)
+HALVES = (F16, BF16)
+
+
+def chunk_of(tokens: int, width: int, words: int) -> int:
+    """Tokens of a chunk: the power of two from ``tokens`` over the number of times that ``words`` hold ``width``."""
+    times = -(-words // width)
+    return int(1 << (-(-tokens // times) - 1).bit_length())
+
+
+def fused_cross_entropy(hidden: Tensor, weight: Tensor, release: tuple[int, ...]) -> Tensor:
+    """The loss of ``hidden`` (tokens, width) by an output layer of ``weight`` (words, width).
+
+    Args:
+        release: liger-kernel's, as numbers.
+
+    Raises:
+        NotFollowedError: hidden states and output layer differ in type, which the product refuses.
+    """
+    if world.autocast is None and hidden.dtype != weight.dtype:
+        raise NotFollowedError("use_liger_kernel beside weights of two types")
+    node = record(_cross_entropy_back, (hidden, weight))
+    tapes, world.grad = world.grad, False
+    made = _CrossEntropy(hidden, weight, release)
+    made.run()
+    out = new((), F32, None, node)
+    world.grad = tapes
+    save(node, (made.by_hidden, made.by_weight))
+    return out
+
+
+class _CrossEntropy:
+    """One call: what it holds, and its loop."""
+
+    def __init__(self, hidden: Tensor, weight: Tensor, release: tuple[int, ...]) -> None:
+        self.hidden, self.weight, self.release = hidden, weight, release
+        self.kind = world.autocast or hidden.dtype
+        self.trains = hidden.needs
+        self.by_hidden = like(hidden)
+        self.by_weight = like(weight) if self.trains and weight.needs else None
+        if self.by_weight is not None:
+            mark(self.by_weight, "gradients")
+        # names of a chunk that live until the next has its own, before releases that delete them
+        self.before: Tensor | None = None
+        self.turned: Tensor | None = None
+        self.narrow: Tensor | None = None
+
+    def run(self) -> None:
+        (tokens, width), words = self.hidden.shape, self.weight.shape[0]
+        size = chunk_of(tokens, width, words)
+        self.held = new((tokens,), F32), new((tokens,), BOOL)  # losses, and which count
+        scratch(8)  # how many do
+        reuses = self.release >= REUSES
+        buffer = None
+        if reuses:
+            size = min(size, tokens)
+            buffer = self._logits(size) if self.hidden.dtype == self.weight.dtype == self.kind else None
+        for start in range(0, tokens, size):
+            rows = min(size, tokens - start)
+            logits = buffer if buffer is not None else self._product(rows)
+            self.before = logits
+            if self.trains:
+                self._gradient_of_hidden(rows, written=buffer is not None)
+            if self.by_weight is not None:
+                self.turned = logits if self.release >= ADDS else None
+                self._gradient_of_weight(rows, logits.dtype)
+            if reuses:
+                self.before = self.turned = self.narrow = None
+            del logits
+        del buffer
+
+    def _logits(self, rows: int) -> Tensor:
+        made = new((rows, self.weight.shape[0]), self.kind)
+        mark(made, "logits")
+        return made
+
+    def _product(self, rows: int) -> Tensor:
+        """``_input_chunk @ weight.t()``: of a view autocast keeps no copy."""
+        weight = None if self.weight.dtype == self.kind else new(self.weight.shape, self.kind)
+        chunk = self._narrow(rows)
+        made = self._logits(rows)
+        world.multiplied()
+        del weight, chunk
+        return made
+
+    def _narrow(self, rows: int) -> Tensor | None:
+        """The chunk's hidden states in the product's type."""
+        return None if self.hidden.dtype == self.kind else new((rows, self.hidden.shape[1]), self.kind)
+
+    def _gradient_of_hidden(self, rows: int, *, written: bool) -> None:
+        """``grad_logits_chunk @ weight``, into the chunk's place; autocast keeps its copy of a weight that trains."""
+        if written:
+            world.multiplied()
+            return
+        weight = half(self.weight)
+        made = new((rows, self.hidden.shape[1]), self.kind)
+        world.multiplied()
+        del weight, made
+
+    def _gradient_of_weight(self, rows: int, kind: str) -> None:
+        assert self.by_weight is not None
+        wide = self.by_weight.dtype == F32 and self.release >= ADDS
+        same = self.by_weight.dtype == kind and self.release >= REUSES
+        if kind in HALVES and (wide or same) and world.capability >= AMPERE:
+            self.narrow = None
+            self.narrow = self._narrow(rows)
+            world.multiplied()  # addmm, with the gradient as its result
+            return
+        chunk = self._narrow(rows)
+        made = new(self.weight.shape, kind)
+        world.multiplied()
+        del chunk
+        added = made if kind == F32 else new(self.weight.shape, F32)
+        del made, added
+
+
+def _cross_entropy_back(node: Node, grad: Tensor) -> Gradients:
+    """What forward made, multiplied in place where the loss's gradient is not 1."""
+    scratch(4)
+    by_hidden, by_weight = saved(node)
+    return by_hidden, by_weight
+
+
+def _contiguous(tensor: Tensor) -> Tensor:
+    return bare(tensor) if is_contiguous(tensor) else new(tensor.shape, tensor.dtype)
+
+
+SPARES = (0, 8, 5)  # from here a frozen norm's gradient is not made (``needs_dw``)
+
+
+def rms_norm(x: Tensor, weight: Tensor, release: tuple[int, ...], *, in_place: bool) -> Tensor:
+    """``LigerRMSNormFunction``: in the input's type; a number in fp32 for each row is kept beside it.
+
+    Args:
+        release: liger-kernel's, as numbers.
+        in_place: the input's gradient is written over the result's.
+    """
+    node = record(_rms_norm_back, (x, weight), (), (in_place, release < SPARES))
+    read = _contiguous(x)
+    out = new(x.shape, x.dtype, None, node)
+    save(node, (read, weight, new((prod(x.shape[:-1]),), F32)))
+    return out
+
+
+def _rms_norm_back(node: Node, grad: Tensor) -> Gradients:
+    """The weight's gradient is summed by every multiprocessor for itself, and then over them."""
+    kept = saved(node)
+    weight, (in_place, always) = kept[1], node.extra
+    grad = _contiguous(grad)
+    shares = by_weight = None
+    if always or node.edges[1] is not None:
+        processors = MULTIPROCESSORS.get(world.capability, MULTIPROCESSORS[(8, 0)])
+        shares = new((processors, *weight.shape), F32)
+    out = _over(grad if in_place else like(grad))
+    if shares is not None:
+        by_weight = new(weight.shape, F32)
+        by_weight = by_weight if weight.dtype == F32 else like(weight)
+    del shares, kept
+    return out, by_weight
+
+
+def _over(tensor: Tensor) -> Tensor:
+    """What was written in a tensor's place: a view of it, made in backward."""
+    return Tensor(tensor.shape, tensor.dtype, packed(tensor.shape), tensor.storage, based=True)
+
+
+def gated(gate: Tensor, up: Tensor) -> Tensor:
+    """``LigerSiLUMulFunction``, ``LigerGELUMulFunction``: only both inputs are kept, over which backward writes."""
+    node = record(_gated_back, (gate, up))
+    read = _contiguous(gate), _contiguous(up)
+    out = new(gate.shape, gate.dtype, None, node)
+    save(node, read)
+    return out
+
+
+def _gated_back(node: Node, grad: Tensor) -> Gradients:
+    grad = _contiguous(grad)
+    gate, up = saved(node)
+    return _over(gate), _over(up)
+
+
+def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """``LigerRopeFunction``: queries and keys are turned where they lie, in their own type."""
+    node = record(_rotary_back, (q, k))
+    if node is not None:
+        node.results = 2
+    q, k = (_turned(each) for each in (q, k))
+    save(node, (cos, sin))
+    for at, each in enumerate((q, k)):
+        each.node, each.needs = node and (node, at), node is not None
+    return q, k
+
+
+def _turned(heads: Tensor) -> Tensor:
+    """Heads (batch, heads, length, width), of a layout in which a token's heads lie side by side."""
+    batch, count, length, width = heads.shape
+    strides = heads.strides[0], heads.strides[2], heads.strides[1], heads.strides[3]
+    tokens = _contiguous(Tensor((batch, length, count, width), heads.dtype, strides, heads.storage))
+    a, b, c, d = tokens.strides
+    return Tensor(heads.shape, heads.dtype, (a, c, b, d), tokens.storage, based=True)
+
+
+def _rotary_back(node: Node, grads: list[Tensor | None]) -> Gradients:
+    kept = saved(node)
+    out = [None if grad is None else _turned(grad) for grad in grads]
+    del kept
+    return out
