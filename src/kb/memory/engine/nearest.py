@@ -6,8 +6,8 @@ PEFT and torch do is said where the engine follows it; here is why one run stand
 
 Tensor parallelism leaves fewer heads and a narrower feed-forward on one GPU. transformers splits q, k, v and the
 feed-forward's first layers by columns, their last ones by rows (``base_model_tp_plan`` of configuration_llama.py and
-its kin, 5.23.0); embeddings and norms are whole on every GPU. Sums between GPUs are made in place, of an activation that
-is there already.
+its kin, 5.23.0); embeddings and norms are whole on every GPU. Sums between GPUs are made in place, of an activation
+that is there already.
 """
 
 from collections.abc import Callable

@@ -1,5 +1,5 @@
-"""A recording that knows whose turn it is: which layer asks for a block, and gives one back; and of two runs of one model,
-of which one has a layer more, which of their allocations are each other's like.
+"""A recording that knows whose turn it is: which layer asks for a block, and gives one back; and of two runs of one
+model, of which one has a layer more, which of their allocations are each other's like.
 """
 
 from bisect import bisect_left

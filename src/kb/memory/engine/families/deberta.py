@@ -2,7 +2,8 @@
 
 Each layer projects the distances' embeddings anew, gathers their scores by a table of distances that all layers share,
 and has no other implementation. Every layer's result lives until the stack is done. Distances are whole numbers, made
-anew for each batch: buckets once, the indices by which scores are gathered in every layer, which keeps them for backward.
+anew for each batch: buckets once, the indices by which scores are gathered in every layer, which keeps them for
+backward.
 """
 
 from typing import Any

@@ -1,5 +1,5 @@
-"""What decoder-only types of transformers do differently: one row each, from their modelling files; and how a block puts
-its parts together, where names live on as they do there.
+"""What decoder-only types of transformers do differently: one row each, from their modelling files; and how a block
+puts its parts together, where names live on as they do there.
 
 The dimensions, biases and rates are the architecture's; here is what a ``config.json`` does not say.
 """

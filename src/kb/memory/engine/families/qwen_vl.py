@@ -1,5 +1,5 @@
-"""Qwen2-VL and Qwen2.5-VL: a vision tower (patches in, tokens of the language model out), a merger, and Qwen2 with places
-of three numbers.
+"""Qwen2-VL and Qwen2.5-VL: a vision tower (patches in, tokens of the language model out), a merger, and Qwen2 with
+places of three numbers.
 
 It reads as ``modeling_qwen2_vl.py`` and ``modeling_qwen2_5_vl.py``: names that live on there live on here.
 """

@@ -1,5 +1,5 @@
-"""Elements and rows picked by an index, put back, copied side by side or filled where a mask is; and what else a mixture
-of experts takes that sorts tokens by expert and multiplies each expert's group of rows.
+"""Elements and rows picked by an index, put back, copied side by side or filled where a mask is; and what else a
+mixture of experts takes that sorts tokens by expert and multiplies each expert's group of rows.
 """
 
 from kb.memory.engine.ops.pointwise import seen_again

@@ -1,14 +1,15 @@
-"""Liger's kernels (liger-kernel 0.6.4 to 0.8.5): losses that read hidden states a few rows or a chunk of logits at a time,
-and the norm, the gated activation and the rotary embedding of its layers.
+"""Liger's kernels (liger-kernel 0.6.4 to 0.8.5): losses that read hidden states a few rows or a chunk of logits at a
+time, and the norm, the gated activation and the rotary embedding of its layers.
 
 Losses over answers: liger_kernel/chunked_loss/fused_linear_preference.py (DPO, a pair at a time), KTO's and GRPO's
-beside it (fused_linear_unpaired_preference.py, fused_linear_ppo.py; a row at a time). Gradients are made in forward and
-kept. What torch.compile makes of a chunk was read in inductor's own code for it (torch 2.13, compiled for a CPU): logits
-in their type, an fp32 tensor as large that the gradient of ``gather`` is scattered into, and the logits' gradient.
+beside it (fused_linear_unpaired_preference.py, fused_linear_ppo.py; a row at a time). Gradients are made in forward
+and kept. What torch.compile makes of a chunk was read in inductor's own code for it (torch 2.13, compiled for a CPU):
+logits in their type, an fp32 tensor as large that the gradient of ``gather`` is scattered into, and the logits'
+gradient.
 
-Cross-entropy: ``fused_linear_cross_entropy_forward`` (liger_kernel/ops/fused_linear_cross_entropy.py). A chunk has about
-as many elements as all hidden states. The kernel writes the logits' gradient over the logits, and both gradients are
-made in forward; nothing that a Triton kernel does allocates.
+Cross-entropy: ``fused_linear_cross_entropy_forward`` (liger_kernel/ops/fused_linear_cross_entropy.py). A chunk has
+about as many elements as all hidden states. The kernel writes the logits' gradient over the logits, and both gradients
+are made in forward; nothing that a Triton kernel does allocates.
 
 Layers: liger_kernel/ops/rms_norm.py, swiglu.py, geglu.py and rope.py. Each is a ``torch.autograd.Function`` of one
 Triton kernel, which keeps what it read: inside of it nothing is recorded, and what is not contiguous is copied first.
