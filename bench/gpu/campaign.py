@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import trial as one
 from gpu_rows import append, as_yaml, limited, read_journal
-from gpu_trials import Trial, shuffled, trials, trials_from, unmeasured
+from gpu_trials import Trial, long_generation, shuffled, trials, trials_from, unmeasured
 
 from kb.core.setup import TrainingSetup
 from kb.core.units import parse_bytes
@@ -54,6 +54,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="what a trial's id must hold: a model, a phase, a setting")
     parser.add_argument("--trials", type=Path, help="these trials alone, as bench/gpu/limits.py wrote them")
     parser.add_argument("--unmeasured", action="store_true", help="models of full depth that no campaign had")
+    parser.add_argument("--generation", action="store_true", help="runs that generate hundreds of tokens")
     parser.add_argument("--limit", type=int, help="trials at most")
     parser.add_argument("--hours", type=float, help="stop when so much time has passed")
     parser.add_argument("--timeout", type=float, default=TIMEOUT_SECONDS, help=f"seconds a trial ({TIMEOUT_SECONDS})")
@@ -78,6 +79,8 @@ def run_all(options: argparse.Namespace, machine: dict[str, Any]) -> None:
     done = read_journal(options.journal)
     if options.unmeasured:
         given = unmeasured()
+    elif options.generation:
+        given = long_generation()
     else:
         given = trials(tiny=options.tiny) if options.trials is None else trials_from(options.trials)
     wanted = [each for each in given if options.only in each.id and each.id not in done]

@@ -16,6 +16,7 @@ import yaml
 
 from kb.core.setup import TrainingSetup
 from kb.knowledge import load_catalog, load_guide
+from kb.memory import architecture_from_config
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACES = ROOT / "tests" / "data" / "engine_traces.json"
@@ -28,6 +29,12 @@ PUBLISHED = {
 }  # fmt: skip
 PUBLISHED_ROWS = 16  # of each
 UNMEASURED_ROWS, UNMEASURED_MOST = 6, 1_300_000_000  # of each model that nothing is measured of; parameters
+LONG_GENERATION = (
+    "t5-base", "flan-t5-base", "mt5-base", "bart-base", "kobart", "pegasus-large", "gpt2", "gpt2-medium", "pythia-410m",
+    "bloom-560m", "opt-350m", "smollm2-135m", "smollm2-360m", "qwen2.5-0.5b", "qwen3-0.6b", "gemma-3-270m",
+    "gemma-3-1b", "llama-3.2-1b", "exaone-4.0-1.2b", "polyglot-ko-1.3b",
+)  # fmt: skip
+LONG_GENERATION_ROWS = 4  # of each
 EVALUATED = 3  # batches, where a row says no number of samples: logits of all of them are kept
 # For the path without a GPU: the same code on a model that a CPU steps in a second.
 TINY: dict[str, dict[str, Any]] = {
@@ -125,6 +132,32 @@ def unmeasured() -> Iterator[Trial]:
         seen.append(known)
         both = known.encoder_layers and known.decoder_layers
         yield from _of_published(name, "t5" if both else "decoder", UNMEASURED_ROWS)
+
+
+def long_generation() -> Iterator[Trial]:
+    """Runs that only generate, as long as users let them: hundreds of new tokens, so that what is kept for each token
+    (KV cache) is a large part of the whole."""
+    for name in LONG_GENERATION:
+        draw = random.Random(f"{name} generates")
+        config = yaml.safe_load((ROOT / "rules" / "models" / f"{name}.yaml").read_text("utf-8"))["architecture"]
+        most = architecture_from_config(config).max_positions or 2048
+        for _ in range(LONG_GENERATION_ROWS):
+            length = draw.choice((100, 256, 400))
+            yield Trial(
+                name,
+                config,
+                {
+                    "do_train": False,
+                    "do_predict": True,
+                    "weights": draw.choice(("fp32", "bf16", "fp16")),
+                    "max_source_length": draw.choice([each for each in (64, 300, 900) if each + length <= most]),
+                    "inference_batch_size": draw.choice((1, 8, 32)),
+                    "inference_num_beams": draw.choice((1, 1, 4)),
+                    "inference_max_length": length,
+                    "attn_implementation": draw.choice(("sdpa", "eager")),
+                },
+                ("generate",),
+            )
 
 
 def _published() -> Iterator[Trial]:

@@ -31,8 +31,11 @@ def run(
     lengths: Sequence[int],
     device: str,
     acts: Path | None = None,
+    limit: int = 0,
 ) -> dict[str, Any]:
-    """What was measured; ``outcome`` says why there is nothing. ``acts`` is where the allocator's history goes."""
+    """What was measured; ``outcome`` says why there is nothing. ``acts`` is where the allocator's history goes,
+    ``limit`` how many bytes torch may reserve once the model is there: drawing random weights needs more than the run.
+    """
     import torch
 
     from kb.torch_runs.probe.meter import Meter
@@ -45,6 +48,9 @@ def run(
     if acts:
         torch.cuda.memory._record_memory_history(context=None, max_entries=MOST_ACTS)
     model = build_model(config, setup, device).to(device)
+    if limit:
+        whole = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction((limit + HALF_A_SEGMENT) / whole)
     meter.start()
     meter.end("load")
     result: dict[str, Any] = {"trainable": sum(each.numel() for each in model.parameters() if each.requires_grad)}
@@ -95,11 +101,10 @@ def answer(pipe: Any, given: Mapping[str, Any], device: str, acts: Path | None) 
 
     if given["expandable"]:
         torch.cuda.memory._set_allocator_settings("expandable_segments:True")
-    if given["limit"]:
-        whole = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction((given["limit"] + HALF_A_SEGMENT) / whole)
     try:
-        result = run(given["config"], given["setup"], given["phases"], given["lengths"], device, acts)
+        result = run(
+            given["config"], given["setup"], given["phases"], given["lengths"], device, acts, given["limit"]
+        )  # fmt: skip
     except torch.OutOfMemoryError:
         result = {"outcome": "oom"}  # before the run began
     except Exception as error:
