@@ -7,8 +7,7 @@ import pytest
 
 from catalog_sample import load_catalog
 from kb.advice.check import Checker
-from kb.config.joining import Joiner
-from kb.config.reader import ConfigReader
+from kb.config.reader import ConfigReader, Joiner
 from kb.core.expression import is_unknown
 from kb.core.hardware import Machine
 from kb.core.release import parse_version

@@ -22,7 +22,7 @@ from kb.advice.watching import judge
 from kb.commands import COMMANDS
 from kb.config.text.mojibake import find_mojibake
 from kb.core.units import GIB
-from kb.machine import cgroup, host
+from kb.machine import host
 from kb.machine.gpu_csv import read_gpu_csv
 from warm_runs import run_text
 
@@ -361,7 +361,7 @@ def test_s19_the_checklist_and_the_containers_own_limit() -> None:
     text = kb("rules", "explain", "preflight", "--lang", "ko")
     assert all(f"steps.{row['id']}" in text for row in GUIDE["runbooks"]["preflight"]["steps"])
     root = str(ROOT / "tests" / "data" / "cgroup" / "kubernetes-v2-nested")
-    memory = host.host_memory(root, cgroup.mounts(root))
+    memory = host.host_memory(root, host.mounts(root))
     assert memory.limit_bytes == 60 * 10**9
     total = re.search(r"MemTotal: +(\d+) kB", Path(root, "proc", "meminfo").read_text("utf-8"))
     assert total is not None and int(total[1]) * 1024 // GIB == 251

@@ -12,8 +12,7 @@ from kb.advice.estimate import estimate
 from kb.config.dialect.dialects import Unmodelled
 from kb.config.python.reader import PythonReader
 from kb.config.reader import ConfigReader
-from kb.config.shell.command import CommandReader
-from kb.config.shell.script import read_shell
+from kb.config.shell.command import CommandReader, read_shell
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
 from kb.core.result import UnitResult

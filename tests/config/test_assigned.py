@@ -9,8 +9,7 @@ from catalog_sample import load_catalog
 from kb.config.discovery import discover, is_assigned
 from kb.config.python.assigned import parse_assigned
 from kb.config.reader import ConfigReader
-from kb.config.shell.command import CommandReader
-from kb.config.shell.script import read_shell
+from kb.config.shell.command import CommandReader, read_shell
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
 from kb.session.code_files import code_units

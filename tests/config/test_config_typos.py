@@ -3,7 +3,7 @@
 import pytest
 
 from config_sample import EVENTS, mended, only_event, read_one
-from kb.config.dialect.typos import Neighbours, slips
+from kb.config.dialect.dialects import Neighbours, slips
 
 TRAINING = [
     ("per_device_train_batchsize", "per_device_train_batch_size"),

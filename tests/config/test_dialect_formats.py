@@ -4,8 +4,7 @@ import pytest
 
 from catalog_sample import load_catalog, shallow_catalog
 from kb.advice.check import Checker
-from kb.config.joining import Joiner
-from kb.config.reader import ConfigReader
+from kb.config.reader import ConfigReader, Joiner
 from kb.core.result import UnitResult
 from kb.core.setup import PostTraining
 from kb.machine.detect import detect

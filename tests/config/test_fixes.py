@@ -9,8 +9,7 @@ from config_sample import DIALECTS, FACTS, read
 from kb.config.fixing.fixes import Fixer, FixResult, Request, unified_diff
 from kb.config.fixing.saving import save
 from kb.config.fixing.written import as_json, as_words, as_yaml
-from kb.config.shell.command import CommandReader
-from kb.config.shell.script import read_shell
+from kb.config.shell.command import CommandReader, read_shell
 from kb.config.text.encoding import decode
 from kb.core.document import Unit
 from kb.core.finding import Edit, Fix, Span

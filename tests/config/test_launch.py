@@ -7,9 +7,8 @@ import pytest
 from catalog_sample import load_catalog
 from kb.advice.check import Checker
 from kb.config.reader import ConfigReader
-from kb.config.shell.allotment import read_allotment
-from kb.config.shell.command import CommandReader
-from kb.config.shell.script import read_shell
+from kb.config.shell.command import CommandReader, read_shell
+from kb.config.shell.processes import read_allotment
 from kb.core.document import Unit, speaks_of_several_gpus
 from kb.core.expression import is_unknown
 from kb.core.hardware import Machine

@@ -6,10 +6,8 @@ import pytest
 
 from catalog_sample import load_catalog
 from kb.advice.check import Checker
-from kb.config.joining import Joiner
-from kb.config.reader import ConfigReader
-from kb.config.shell.command import CommandReader
-from kb.config.shell.script import read_shell
+from kb.config.reader import ConfigReader, Joiner
+from kb.config.shell.command import CommandReader, read_shell
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
 from kb.machine.detect import detect

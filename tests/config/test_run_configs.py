@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from catalog_sample import load_catalog
-from kb.config.joining import RUN_CONFIG, Joiner
-from kb.config.reader import ConfigReader
+from kb.config.reader import RUN_CONFIG, ConfigReader, Joiner
 from kb.config.shell.command import CommandReader
 from kb.core.document import Unit
 from kb.core.finding import Edit, Fix

@@ -5,8 +5,7 @@ import pytest
 from catalog_sample import load_catalog
 from kb.advice.check import Checker
 from kb.config.reader import ConfigReader
-from kb.config.shell.command import CommandReader
-from kb.config.shell.script import read_shell
+from kb.config.shell.command import CommandReader, read_shell
 from kb.core.result import UnitResult
 from kb.machine.detect import detect
 

@@ -8,8 +8,7 @@ from catalog_sample import load_catalog
 from kb.advice.check import Checker
 from kb.config.notebook.reader import read_cells
 from kb.config.python.reader import PythonReader
-from kb.config.shell.command import CommandReader
-from kb.config.shell.script import read_shell
+from kb.config.shell.command import CommandReader, read_shell
 from kb.core.document import Unit
 from kb.core.setup import TrainingSetup
 from kb.machine.detect import detect

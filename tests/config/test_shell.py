@@ -7,8 +7,7 @@ import pytest
 
 from config_sample import DIALECTS, EVENTS, FACTS
 from kb.config.fixing.fixes import Fixer, Request
-from kb.config.shell.command import PROCESSES, CommandReader
-from kb.config.shell.script import read_shell
+from kb.config.shell.command import PROCESSES, CommandReader, read_shell
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
 from kb.core.finding import Fix

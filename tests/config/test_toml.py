@@ -13,8 +13,7 @@ from kb.config.files import ConfigError
 from kb.config.fixing.changes import CannotEditError, splice
 from kb.config.fixing.tree_edits import Editor
 from kb.config.reader import ConfigReader
-from kb.config.shell.command import CommandReader
-from kb.config.shell.script import read_shell
+from kb.config.shell.command import CommandReader, read_shell
 from kb.config.text.parsing import parse
 from kb.core.expression import is_unknown
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kb.core.units import GIB
-from kb.machine import cgroup, host
+from kb.machine import host
 from kb.machine.detect import detect
 
 TREES = Path(__file__).parents[1] / "data" / "cgroup"
@@ -99,15 +99,15 @@ def test_limit_without_meminfo_is_still_known(tmp_path: Path) -> None:
 )
 def test_file_that_makes_no_sense_is_no_limit(tmp_path: Path, broken: dict[str, str]) -> None:
     tree = _tree(tmp_path, "0::/", "1 0 0:1 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw", broken)
-    mounted = cgroup.mounts(str(tree))
-    assert cgroup.memory_limit(str(tree), mounted) is None
-    assert cgroup.cpu_quota(str(tree), mounted) is None
+    mounted = host.mounts(str(tree))
+    assert host.memory_limit(str(tree), mounted) is None
+    assert host.cpu_quota(str(tree), mounted) is None
 
 
 def test_cache_larger_than_use_is_not_less_than_nothing(tmp_path: Path) -> None:
     files = {"memory.max": "1000", "memory.current": "10", "memory.stat": "inactive_file 50\n"}
     tree = _tree(tmp_path, "0::/", "1 0 0:1 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw", files)
-    limit = cgroup.memory_limit(str(tree), cgroup.mounts(str(tree)))
+    limit = host.memory_limit(str(tree), host.mounts(str(tree)))
     assert limit is not None
     assert limit.used_bytes == 0
 
@@ -153,4 +153,4 @@ def test_this_machine_has_memory_and_cpus() -> None:
 def test_cpu_lists_with_gaps_are_counted() -> None:
     tree = str(TREES / "v1-kubernetes-pod-limit")
     assert "0,2,4-9" in (TREES / "v1-kubernetes-pod-limit/proc/self/status").read_text()
-    assert host.cpus(tree, cgroup.mounts(tree)).whole == 8
+    assert host.cpus(tree, host.mounts(tree)).whole == 8

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kb.core.units import GIB, MIB
-from kb.machine import cgroup
+from kb.machine import host
 from kb.machine.host import HostWatch
 from kb.machine.processes import ProcessTree
 from native.probe import SOURCES, compiled, script
@@ -212,7 +212,7 @@ def copied(folder: Path, case: str) -> Path:
 
 def test_kills_are_counted_in_both_versions(tmp_path: Path) -> None:
     v2 = copied(tmp_path, "docker-v2")
-    place = cgroup.group("memory", str(v2), cgroup.mounts(str(v2)))
+    place = host.group("memory", str(v2), host.mounts(str(v2)))
     assert place is not None
     watch = HostWatch(str(v2))
     assert watch.read().oom_kills is None
@@ -220,7 +220,7 @@ def test_kills_are_counted_in_both_versions(tmp_path: Path) -> None:
     events.write_text("low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n")
     assert watch.read().oom_kills == 2
     v1 = copied(tmp_path, "v1-docker")
-    place = cgroup.group("memory", str(v1), cgroup.mounts(str(v1)))
+    place = host.group("memory", str(v1), host.mounts(str(v1)))
     assert place is not None
     (Path(place.folders[0]) / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 4\n")
     assert HostWatch(str(v1)).read().oom_kills == 4
@@ -237,7 +237,7 @@ def test_where_no_group_counts_the_system_does(tmp_path: Path) -> None:
 def test_a_limit_that_is_changed_while_a_run_goes_on_is_read(tmp_path: Path) -> None:
     tree = copied(tmp_path, "docker-v2")
     watch = HostWatch(str(tree))
-    place = cgroup.group("memory", str(tree), cgroup.mounts(str(tree)))
+    place = host.group("memory", str(tree), host.mounts(str(tree)))
     assert place is not None
     (Path(place.folders[0]) / "memory.max").write_text(str(6 * GIB))
     assert watch.read().limit_bytes == 6 * GIB

@@ -10,7 +10,7 @@ import pytest
 from effort import few
 from kb.core.text import LANGUAGES
 from kb.knowledge import load_words
-from kb.machine import surroundings
+from kb.machine import host
 from kb.report.values import here
 from native.probe import SOURCES, compiled, detected, script
 from warm_runs import KEPT
@@ -53,7 +53,7 @@ def test_containers_and_wsl_are_known_by_their_marks(
     tmp_path: Path, files: dict[str, str], container: bool, wsl: bool
 ) -> None:
     root = str(tree(tmp_path, files))
-    assert (surroundings.in_container(root), surroundings.in_wsl(root)) == (container, wsl)
+    assert (host.in_container(root), host.in_wsl(root)) == (container, wsl)
 
 
 @pytest.mark.parametrize(

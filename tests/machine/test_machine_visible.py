@@ -5,7 +5,7 @@ import pytest
 from kb.core.hardware import DetectedGpu
 from kb.core.units import GIB
 from kb.machine.reading import Reported
-from kb.machine.visible import hides_all, visible
+from kb.machine.sources import hides_all, visible
 
 UUIDS = ("GPU-9942190a-aa31", "GPU-9e8d35e3-a134", "GPU-e429a63e-c61c", "GPU-eee1dfbc-0a0f")
 GPUS = [

@@ -199,7 +199,6 @@ MANY_PARAMETERS = {
 LONG_MODULES: dict[str, str] = {}
 SHORT_MODULES = {
     "kb.knowledge.problems": "every module of the room raises it",
-    "kb.machine.surroundings": "two ways of looking for GPUs share it",
     "kb.torch_runs.simulation.torch_modules": "imports torch in the order that it needs",
 }
 BEING_REBUILT = "kb.memory"  # its floor is the engine's, with limits of its own

@@ -15,7 +15,7 @@ from effort import examples
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from config_sample import DIALECTS, FACTS, read
-from kb.config.dialect.typos import slips
+from kb.config.dialect.dialects import slips
 from kb.config.files import ConfigError
 from kb.config.text.json_nodes import JsonReader
 from kb.config.text.nodes import MAPPING, SCALAR, Node, construct_scalar, number_meant

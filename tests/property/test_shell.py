@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from config_sample import DIALECTS, FACTS
 from effort import examples
-from kb.config.shell.command import CommandReader
+from kb.config.shell.command import CommandReader, read_shell
 from kb.config.shell.lexer import split_commands
-from kb.config.shell.script import read_shell
 
 READER = CommandReader(DIALECTS, FACTS)
 WORDS = ["python x.py ", "--fp16 ", "--batch_size ", "16", "$A", "${A:-8}", "A=3\n", "A=(--fp16)\n", '"', "'", "\\\n"]

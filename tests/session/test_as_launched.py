@@ -217,10 +217,10 @@ def test_started_in_two_ways_it_is_said_so(project: Path) -> None:
 
 
 def test_a_script_is_read_once_for_all_configs_that_it_names(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kb.config.shell import script
+    from kb.config.shell import command
 
-    read, reads = script.read_shell, list[str]()
-    monkeypatch.setattr(script, "read_shell", lambda text, path, *rest: reads.append(path) or read(text, path, *rest))
+    read, reads = command.read_shell, list[str]()
+    monkeypatch.setattr(command, "read_shell", lambda text, path, *rest: reads.append(path) or read(text, path, *rest))
     names = [f"sft{number}.yaml" for number in range(3)]
     for name in names:
         (project / name).write_text(CONFIG)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
-from kb.config.dialect.typos import Neighbours
+from kb.config.dialect.dialects import Neighbours
 from kb.core.catalog import Catalog, Rule, RuleFix, Wording
 from kb.core.document import KEY, Setting, Unit, nth_call
 from kb.core.expression import Lookup, Tree, Unknown, is_unknown

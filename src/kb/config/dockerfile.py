@@ -8,12 +8,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from kb.config.compose import Variables, filled
-from kb.config.shell.command import CommandReader, unit_of
+from kb.config.container_variables import Variables, filled
+from kb.config.shell.command import CommandReader, runs_in, unit_of
 from kb.config.shell.expand import Argument, Environment
 from kb.config.shell.launch import server_launch
 from kb.config.shell.lexer import split_commands
-from kb.config.shell.nested import runs_in
 from kb.config.shell.serving import Started, own_image_of, read_server, server_of_image
 from kb.config.text.source import Places
 from kb.core.document import Unit
@@ -165,15 +164,20 @@ def _script(words: Sequence[Argument]) -> tuple[int, str] | None:
 
 def _words(start: int, text: str, variables: Mapping[str, str]) -> list[Argument]:
     """The words of the command in a shell's text that starts a server, else of none."""
+    return next((words for words in commands_at(start, text, variables) if read_server(words) is not None), [])
+
+
+def commands_at(start: int, text: str, variables: Mapping[str, str]) -> list[list[Argument]]:
+    """The words of each command in a shell's text that begins at ``start`` of its file; a word that a variable holds
+    stands where the text does."""
     environment = Environment()
     environment.know(variables)
-    for command in split_commands(" " * start + text):
-        for run in runs_in(command, environment.take(command), environment):
-            words = [
-                word if word.start >= start else word._replace(start=start, end=start + 1)
-                for word in run
-                if word.text != "" or not word.from_variable
-            ]
-            if read_server(words) is not None:
-                return words
-    return []
+    return [
+        [
+            word if word.start >= start else word._replace(start=start, end=start + 1)
+            for word in run
+            if word.text != "" or not word.from_variable
+        ]
+        for command in split_commands(" " * start + text)
+        for run in runs_in(command, environment.take(command), environment)
+    ]

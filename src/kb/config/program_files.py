@@ -20,7 +20,7 @@ from kb.config.programs import (
     upward,
     written_out,
 )
-from kb.config.releases.files import within
+from kb.config.releases.statements import within
 from kb.config.script_folders import ANY, end_of, folders_of, names_from
 from kb.config.text.parsing import parse
 from kb.core.finding import Span

@@ -74,12 +74,13 @@ def nearest(name: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6
         return []
     folded: dict[str, str] = {}
     for candidate in known:
-        folded.setdefault(_fold(candidate), candidate)
-    wanted = _fold(name)
+        folded.setdefault(fold(candidate), candidate)
+    wanted = fold(name)
     begun = [each for each in folded if len(wanted) >= ENOUGH and each.startswith(wanted)]  # half typed
     like = [each for each in difflib.get_close_matches(wanted, folded, count, cutoff) if each not in begun]
     return [folded[match] for match in [*begun, *like][:count]]
 
 
-def _fold(name: str) -> str:
+def fold(name: str) -> str:
+    """``name`` as it looks without case and separators."""
     return name.casefold().replace("-", "").replace("_", "").replace(" ", "")

@@ -78,9 +78,9 @@ def _host(host_memory: str, cpus: str, root: str) -> dict[str, Any]:
         fields |= {"cpus": read_cpus(cpus), "cpu_source": "named"}
     if AUTO not in (host_memory, cpus):
         return fields
-    from kb.machine import cgroup, host
+    from kb.machine import host
 
-    mounted = cgroup.mounts(root)
+    mounted = host.mounts(root)
     if host_memory == AUTO:
         memory = host.host_memory(root, mounted)
         fields |= {"host_memory_bytes": memory.limit_bytes, "host_memory_source": memory.source}
@@ -113,15 +113,15 @@ def _gpus(
 
 def find_gpus(gpus: Mapping[str, Gpu], *, root: str = "/", environ: Mapping[str, str]) -> FoundGpus:
     """The GPUs that a CUDA process started here would see, each with its row of the catalogue where one matches."""
-    from kb.machine import sources, visible
+    from kb.machine import sources
 
-    if visible.hides_all(environ):
+    if sources.hides_all(environ):
         return FoundGpus(note="gpus_hidden")
     source, reading, reasons = sources.ask(root, environ)
     if reading is None:
         first = next((reason for reason in reasons if reason not in _VAGUE), reasons[0])
         return FoundGpus(note=first, notes=tuple(reason for reason in reasons if reason != first))
-    seen, notes = (reading.devices, ()) if source == "torch" else visible.visible(reading.devices, environ)
+    seen, notes = (reading.devices, ()) if source == "torch" else sources.visible(reading.devices, environ)
     notes = tuple(dict.fromkeys((*(reason for reason in reasons if reason not in NO_DRIVER), *reading.notes, *notes)))
     if not seen:
         hidden_by: Note = "visible_devices_invalid" if "visible_devices_invalid" in notes else "gpus_hidden"

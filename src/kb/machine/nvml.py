@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from kb.core.hardware import DetectedGpu
 from kb.core.record import NamedTuple
-from kb.machine import surroundings
+from kb.machine import host
 from kb.machine.reading import Note, Reading, Reported, Unanswered
 
 LIBRARY = "libnvidia-ml.so.1"
@@ -70,9 +70,9 @@ def wrapper(root: str = "/") -> Any:
 def _no_library(root: str) -> Note:
     if _signs_of_driver(root):
         return "library_not_found"
-    if surroundings.in_wsl(root):
+    if host.in_wsl(root):
         return "no_driver_in_wsl"
-    return "no_driver_in_container" if surroundings.in_container(root) else "no_driver"
+    return "no_driver_in_container" if host.in_container(root) else "no_driver"
 
 
 def _signs_of_driver(root: str) -> bool:

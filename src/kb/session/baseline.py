@@ -1,14 +1,13 @@
 """``--baseline``: yesterday's findings set aside, so that only new ones count.
 
-A finding is the same while its rule, its file, its setting and the text of its line are the same, wherever the line
-has moved to. Two that are the same in all four are counted.
+A finding is known by its content and not by its line number: it is the same while its rule, its file, its setting and
+the text of its line are the same, wherever the line has moved to. Two that are the same in all four are counted.
 """
 
 import json
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kb.config.files import ConfigError, NotAFileError, read_at_most
@@ -21,11 +20,10 @@ from kb.session.fixing import COMMAND, write_file
 from kb.session.run import STDIN, findings_of, with_findings
 
 VERSION = 1
-_FIELDS = ("path", "rule", "setting", "hash")
+MAX_BYTES = 64 << 20  # of a baseline: some 300,000 findings
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Fingerprint:
+class Fingerprint(NamedTuple):
     """What makes a finding the same. ``path`` is relative to the project, with ``/``; ``setting`` a dotted path."""
 
     path: str
@@ -39,98 +37,6 @@ class Compared(NamedTuple):
 
     findings: tuple[Finding, ...]
     gone: Mapping[Fingerprint, int]
-
-
-def fingerprint(finding: Finding, *, path: str, setting: str, line: str) -> Fingerprint:
-    """The fingerprint of a finding of the file ``path`` about ``setting``, where ``line`` is its source line's text.
-
-    Blanks in the line do not count. ``setting`` is empty for a finding about no setting.
-    """
-    import hashlib
-
-    path = path.replace("\\", "/").removeprefix("./")
-    content = "\0".join((finding.rule, path, setting, " ".join(line.split())))
-    return Fingerprint(
-        path, finding.rule, setting, hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    )
-
-
-def compare(
-    findings: Sequence[tuple[Fingerprint, Finding]],
-    baseline: Mapping[Fingerprint, int],
-    checked: Collection[str],
-) -> Compared:
-    """Suppress the findings that the baseline knows; a finding that is suppressed already uses up nothing.
-
-    ``checked`` are the paths that were looked at: only their entries can be gone.
-    """
-    left = Counter(baseline)
-    result = []
-    for known_by, finding in findings:
-        if finding.suppressed is None and left[known_by] > 0:
-            left[known_by] -= 1
-            finding = finding._replace(suppressed=Suppression(kind="baseline", reason=""))
-        result.append(finding)
-    gone = {entry: count for entry, count in left.items() if count > 0 and entry.path in checked}
-    return Compared(tuple(result), gone)
-
-
-def count(fingerprints: Sequence[Fingerprint]) -> dict[Fingerprint, int]:
-    """A baseline of these findings."""
-    return dict(Counter(fingerprints))
-
-
-def prune(baseline: Mapping[Fingerprint, int], gone: Mapping[Fingerprint, int]) -> dict[Fingerprint, int]:
-    """The baseline without what is gone."""
-    return {entry: left for entry, number in baseline.items() if (left := number - gone.get(entry, 0)) > 0}
-
-
-def write_baseline(baseline: Mapping[Fingerprint, int]) -> str:
-    """The baseline as JSON, the same text for the same findings, one entry a line so that a diff shows what changed."""
-    rows = [
-        json.dumps({**{name: getattr(entry, name) for name in _FIELDS}, "count": number}, ensure_ascii=False)
-        for entry, number in sorted(baseline.items())
-    ]
-    body = ",\n    ".join(rows)
-    listed = f"[\n    {body}\n  ]" if rows else "[]"
-    return f'{{\n  "version": {VERSION},\n  "findings": {listed}\n}}\n'
-
-
-def read_baseline(text: str) -> dict[Fingerprint, int]:
-    """The baseline that :func:`write_baseline` wrote.
-
-    Raises:
-        ConfigError: it is no JSON (at line and column), of another version, or an entry lacks something.
-    """
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError("config.baseline.json", error.lineno, error.colno, reason=error.msg) from None
-    except RecursionError:
-        raise ConfigError("config.baseline.shape") from None
-    if not isinstance(data, dict) or not isinstance(data.get("findings"), list):
-        raise ConfigError("config.baseline.shape")
-    if data.get("version") != VERSION:
-        raise ConfigError("config.baseline.version", found=str(data.get("version"))[:20], known=VERSION)
-    entries: Counter[Fingerprint] = Counter()
-    for number, row in enumerate(data["findings"], 1):
-        entry, times = _entry(row, number)
-        entries[entry] += times
-    return dict(entries)
-
-
-def _entry(row: Any, number: int) -> tuple[Fingerprint, int]:
-    row = row if isinstance(row, dict) else {}
-    for name in _FIELDS:
-        if not isinstance(row.get(name), str):
-            raise ConfigError("config.baseline.entry", number=number, field=name)
-    times = row.get("count", 1)
-    if not isinstance(times, int) or isinstance(times, bool) or times < 1:
-        raise ConfigError("config.baseline.entry", number=number, field="count")
-    return Fingerprint(*(row[name] for name in _FIELDS)), times
-
-
-MAX_BYTES = 64 << 20  # of a baseline: some 300,000 findings
 
 
 def with_baseline(result: CheckResult, path: str | None, *, write: str | None, prune_gone: bool) -> CheckResult:
@@ -198,3 +104,92 @@ def _relative(path: str, baseline: str) -> str:
     if path in (STDIN, COMMAND):
         return path
     return os.path.relpath(path, os.path.dirname(os.path.abspath(baseline))).replace(os.sep, "/")
+
+
+def fingerprint(finding: Finding, *, path: str, setting: str, line: str) -> Fingerprint:
+    """The fingerprint of a finding of the file ``path`` about ``setting``, where ``line`` is its source line's text.
+
+    Blanks in the line do not count. ``setting`` is empty for a finding about no setting.
+    """
+    import hashlib
+
+    path = path.replace("\\", "/").removeprefix("./")
+    content = "\0".join((finding.rule, path, setting, " ".join(line.split())))
+    return Fingerprint(
+        path, finding.rule, setting, hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    )
+
+
+def compare(
+    findings: Sequence[tuple[Fingerprint, Finding]],
+    baseline: Mapping[Fingerprint, int],
+    checked: Collection[str],
+) -> Compared:
+    """Suppress the findings that the baseline knows; a finding that is suppressed already uses up nothing.
+
+    ``checked`` are the paths that were looked at: only their entries can be gone.
+    """
+    left = Counter(baseline)
+    result = []
+    for known_by, finding in findings:
+        if finding.suppressed is None and left[known_by] > 0:
+            left[known_by] -= 1
+            finding = finding._replace(suppressed=Suppression(kind="baseline", reason=""))
+        result.append(finding)
+    gone = {entry: count for entry, count in left.items() if count > 0 and entry.path in checked}
+    return Compared(tuple(result), gone)
+
+
+def count(fingerprints: Sequence[Fingerprint]) -> dict[Fingerprint, int]:
+    """A baseline of these findings."""
+    return dict(Counter(fingerprints))
+
+
+def prune(baseline: Mapping[Fingerprint, int], gone: Mapping[Fingerprint, int]) -> dict[Fingerprint, int]:
+    """The baseline without what is gone."""
+    return {entry: left for entry, number in baseline.items() if (left := number - gone.get(entry, 0)) > 0}
+
+
+def write_baseline(baseline: Mapping[Fingerprint, int]) -> str:
+    """The baseline as JSON, the same text for the same findings, one entry a line so that a diff shows what changed."""
+    rows = [
+        json.dumps({**entry._asdict(), "count": number}, ensure_ascii=False)
+        for entry, number in sorted(baseline.items())
+    ]
+    body = ",\n    ".join(rows)
+    listed = f"[\n    {body}\n  ]" if rows else "[]"
+    return f'{{\n  "version": {VERSION},\n  "findings": {listed}\n}}\n'
+
+
+def read_baseline(text: str) -> dict[Fingerprint, int]:
+    """The baseline that :func:`write_baseline` wrote.
+
+    Raises:
+        ConfigError: it is no JSON (at line and column), of another version, or an entry lacks something.
+    """
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError("config.baseline.json", error.lineno, error.colno, reason=error.msg) from None
+    except RecursionError:
+        raise ConfigError("config.baseline.shape") from None
+    if not isinstance(data, dict) or not isinstance(data.get("findings"), list):
+        raise ConfigError("config.baseline.shape")
+    if data.get("version") != VERSION:
+        raise ConfigError("config.baseline.version", found=str(data.get("version"))[:20], known=VERSION)
+    entries: Counter[Fingerprint] = Counter()
+    for number, row in enumerate(data["findings"], 1):
+        entry, times = _entry(row, number)
+        entries[entry] += times
+    return dict(entries)
+
+
+def _entry(row: Any, number: int) -> tuple[Fingerprint, int]:
+    row = row if isinstance(row, dict) else {}
+    for name in Fingerprint._fields:
+        if not isinstance(row.get(name), str):
+            raise ConfigError("config.baseline.entry", number=number, field=name)
+    times = row.get("count", 1)
+    if not isinstance(times, int) or isinstance(times, bool) or times < 1:
+        raise ConfigError("config.baseline.entry", number=number, field="count")
+    return Fingerprint(*(row[name] for name in Fingerprint._fields)), times

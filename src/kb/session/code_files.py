@@ -21,10 +21,9 @@ from kb.config.python.reader import PythonReader
 from kb.config.python.rewritten import rewritten
 from kb.config.python.syntax import Module, declared_encoding, string_extents
 from kb.config.reader import ConfigReader
-from kb.config.shell.command import CommandReader
+from kb.config.shell.command import CommandReader, read_shell
+from kb.config.shell.flags import Speller
 from kb.config.shell.program_settings import BROUGHT, OWN_LOOP, with_program
-from kb.config.shell.script import read_shell
-from kb.config.shell.speller import Speller
 from kb.config.suppressions import Suppressed, read_suppressions, suppress
 from kb.config.text.encoding import MARK, Decoded, decode
 from kb.config.text.nodes import MAPPING, Node

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from kb.config.joining import HALF, PRECISION, RUN_CONFIG, in_its_launchers_precision
 from kb.config.programs import written_out
+from kb.config.reader import HALF, PRECISION, RUN_CONFIG, in_its_launchers_precision
 from kb.core.catalog import Catalog
 from kb.core.document import SEVERAL_WAYS, Setting, Unit
 from kb.core.expression import Unknown, is_unknown
@@ -38,9 +38,9 @@ class Commands:
 
     @cached_property
     def _shell(self) -> "tuple[CommandReader, Callable[..., tuple[Unit, ...]]]":
-        from kb.config.shell import command, script
+        from kb.config.shell import command
 
-        return command.CommandReader(self._catalog.dialects, self._catalog.facts), script.read_shell
+        return command.CommandReader(self._catalog.dialects, self._catalog.facts), command.read_shell
 
     @property
     def reader(self) -> "CommandReader":

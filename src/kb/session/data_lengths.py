@@ -5,9 +5,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kb.config.data_rows import Row, text_rows
+from kb.config.data_rows import Row, table_rows, text_rows
 from kb.config.files import is_device
-from kb.config.table_rows import table_rows
 from kb.core.record import NamedTuple
 from kb.core.text import UserError, nearest
 

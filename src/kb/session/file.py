@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from kb.advice.check import Checker
 from kb.advice.facts import UnitFacts
 from kb.config.files import ConfigError
-from kb.config.joining import Joiner, ReadNamed
-from kb.config.reader import ConfigReader
+from kb.config.reader import ConfigReader, Joiner, ReadNamed
 from kb.config.text.parsing import parse
 from kb.core.catalog import Catalog
 from kb.core.document import Event, Unit

@@ -16,7 +16,7 @@ from kb.commands.monitor.outputs import Outputs
 from kb.commands.monitor.sampler import Sampler, Session, Sources
 from kb.core.snapshot import TreeState
 from kb.core.text import UserError
-from kb.machine import surroundings
+from kb.machine import host
 from kb.machine.host import HostWatch
 from kb.machine.live_gpus import GpuWatch
 from kb.machine.processes import ProcessTree
@@ -102,7 +102,7 @@ class _Watched:
             host=HostWatch(pid=pid).read,
             tree=_reader_of(tree),
             speed=self._read_speed if self.follower or self.options.command else None,
-            foreign=not surroundings.sees_host_processes(),
+            foreign=not host.sees_host_processes(),
             server=self.options.server.read if self.options.server else None,
         )
         needed = bool(self.options.command or self.outputs.sinks)

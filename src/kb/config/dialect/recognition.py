@@ -3,8 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from kb.config.dialect.dialects import CompiledDialect, Entries, Entry, section_names, split
-from kb.config.dialect.targets import LAST
+from kb.config.dialect.dialects import LAST, CompiledDialect, Entries, Entry, section_names, split
 from kb.config.text.nodes import MAPPING, SCALAR
 from kb.core.catalog import Dialect
 from kb.core.facts import FactType

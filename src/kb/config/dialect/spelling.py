@@ -5,8 +5,7 @@ vocabulary is ``quantization_bit: 4`` of LLaMA-Factory.
 from collections.abc import Mapping
 from typing import Any
 
-from kb.config.dialect.dialects import CompiledDialect
-from kb.config.dialect.targets import ANY, LAST, Target
+from kb.config.dialect.dialects import ANY, LAST, CompiledDialect, Target
 from kb.core.catalog import Dialect
 from kb.core.document import Unit
 from kb.core.facts import FactType

@@ -5,8 +5,7 @@ from typing import Any, Protocol
 
 from kb.config.dialect.dialects import CompiledDialect
 from kb.config.dialect.spelling import in_words_of
-from kb.config.shell.command import CommandReader
-from kb.config.shell.script import read_shell
+from kb.config.shell.command import CommandReader, read_shell
 from kb.config.text.nodes import MAPPING, Node
 from kb.config.text.parsing import parse
 from kb.core.document import Setting, Unit

@@ -9,8 +9,7 @@ from kb.config.notebook.cells import CellText, Notebook, NotebookSource, blank, 
 from kb.config.python.held import Sources
 from kb.config.python.reader import PythonReader
 from kb.config.python.syntax import Module, string_extents
-from kb.config.shell.command import CommandReader
-from kb.config.shell.script import read_shell
+from kb.config.shell.command import CommandReader, read_shell
 from kb.config.suppressions import Suppressed, read_suppressions, suppress
 from kb.config.text.source import Move, Places, moved_event
 from kb.core.document import Setting, Unit

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from kb.config.dialect.dialects import Target
 from kb.config.dialect.settings import Part
-from kb.config.dialect.targets import Target
 from kb.config.python.calls import TRAINER, Call, CallTable, Kind
 from kb.config.python.declared import nodes_of
 from kb.config.python.held import Sources

@@ -7,11 +7,10 @@ import re
 from kb.config.files import ConfigError
 from kb.config.notebook.cells import read_notebook
 from kb.config.releases.commands import installs, read_command, read_image, read_shell
-from kb.config.releases.files import Folder
 from kb.config.releases.project_files import parse_toml
 from kb.config.releases.requirement import read_requirement
 from kb.config.releases.setup_files import called, parsed
-from kb.config.releases.statements import MAIN
+from kb.config.releases.statements import MAIN, Folder
 
 _RUNNERS = re.compile(
     "run|call|check_call|check_output|[Pp]open|system|getoutput|getstatusoutput|run_(?:line|cell)_magic"

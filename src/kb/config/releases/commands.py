@@ -4,11 +4,9 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
-from kb.config.releases.files import Folder, regular_files
 from kb.config.releases.reader import LIBRARIES
-from kb.config.releases.requirement import conda_requirement, read_requirement
-from kb.config.releases.requirement_files import bring_in, logical_lines
-from kb.config.releases.statements import ELSEWHERE, IMAGE, Requirement
+from kb.config.releases.requirement import bring_in, conda_requirement, logical_lines, read_requirement
+from kb.config.releases.statements import ELSEWHERE, IMAGE, Folder, Requirement, regular_files
 
 MAX_TEXT = 200_000  # characters of the commands of one file that are taken apart
 _TOOLS = ("pip", "conda", "mamba", "poetry", "uv", "pdm")

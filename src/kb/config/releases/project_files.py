@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from kb.config.releases.files import Folder, line_of
 from kb.config.releases.requirement import (
     library_of,
     poetry_requirement,
@@ -13,7 +12,7 @@ from kb.config.releases.requirement import (
     specified,
     tagged,
 )
-from kb.config.releases.statements import DECLARED, OPTIONAL, Requirement
+from kb.config.releases.statements import DECLARED, OPTIONAL, Folder, Requirement, line_of
 
 MAX_TOML_BYTES = 256 << 10
 MAX_DOTS = 60

@@ -2,66 +2,21 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from kb.config.releases.files import MAX_FILES, Folder, within
-from kb.config.releases.statements import CONSTRAINTS, MAIN, OPTIONAL, settle, voices
+from kb.config.releases.statements import (
+    CONSTRAINTS,
+    MAIN,
+    MAX_FILES,
+    OPTIONAL,
+    Folder,
+    Problem,
+    Stamp,
+    settle,
+    voices,
+    within,
+)
 from kb.core.record import NamedTuple
-
-if TYPE_CHECKING:
-    from kb.config.releases.files import Folder, Stamp
-    from kb.config.releases.statements import Problem
-    from kb.core.release import ProjectRelease
-
-
-_LEVELS = {"main": MAIN, "constraints": CONSTRAINTS, "variant": OPTIONAL}
-
-
-def read_files(path: str, top: str, kinds: Sequence[tuple[str, str]]) -> Folder:
-    """What the files of a folder say.
-
-    Args:
-        kinds: their names, each with its kind.
-    """
-    folder = Folder(path, top)
-    lists = [name for name, kind in kinds if kind in ("main", "variant")]
-    for name, kind in kinds[:MAX_FILES]:
-        # the only file of requirements is what the project requires, whatever it is called
-        _read_one(folder, os.path.join(path, name), "main" if lists == [name] else kind)
-    if len(kinds) > MAX_FILES:
-        folder.report("too_many", path, limit=MAX_FILES)
-    return folder
-
-
-def _read_one(folder: Folder, path: str, kind: str) -> None:
-    """Read a file by the kind that its name says. Each reader is imported where there is something for it."""
-    if kind in ("main", "constraints", "variant", "lock", "pipfile_lock", "conda"):
-        from kb.config.releases import requirement_files as lists
-
-        if kind == "lock":
-            lists.read_lock(folder, path)
-        elif kind == "pipfile_lock":
-            lists.read_pipfile_lock(folder, path)
-        elif kind == "conda":
-            lists.read_environment(folder, path)
-        elif os.path.isdir(path):
-            if os.path.basename(path) == "requirements":
-                lists.read_requirements_folder(folder, path)
-        else:
-            lists.read_requirements(folder, path, _LEVELS[kind])
-    elif kind in ("pyproject", "pipfile"):
-        from kb.config.releases import project_files as tables
-
-        (tables.read_pyproject if kind == "pyproject" else tables.read_pipfile)(folder, path)
-    elif kind in ("cfg", "setup"):
-        from kb.config.releases import setup_files as setup
-
-        (setup.read_setup_cfg if kind == "cfg" else setup.read_setup_py)(folder, path)
-    else:
-        from kb.config.releases import commands
-
-        (commands.read_dockerfile if kind == "image" else commands.read_workflows)(folder, path)
-
+from kb.core.release import ProjectRelease
 
 LIBRARIES = (
     "transformers",
@@ -82,6 +37,7 @@ LIBRARIES = (
     "torchao",
 )
 """The libraries whose release a rule, a default or a prediction of kb can depend on."""
+_LEVELS = {"main": MAIN, "constraints": CONSTRAINTS, "variant": OPTIONAL}
 _NAMES = {
     "uv.lock": "lock",
     "poetry.lock": "lock",
@@ -109,11 +65,11 @@ _PATTERNS = (  # what a name begins with, and ends with
 class Releases(NamedTuple):
     """What is known of a file's project. ``files``: what was looked at, with its time and size."""
 
-    known: "Mapping[str, ProjectRelease]"
-    problems: "tuple[Problem, ...]" = ()
-    files: "tuple[Stamp, ...]" = ()
+    known: Mapping[str, ProjectRelease]
+    problems: tuple[Problem, ...] = ()
+    files: tuple[Stamp, ...] = ()
 
-    def of(self, library: str) -> "ProjectRelease | None":
+    def of(self, library: str) -> ProjectRelease | None:
         """The record of one library; None where no file names it."""
         return self.known.get(library)
 
@@ -170,7 +126,7 @@ class ReleaseReader:
             self._tops[folder, relative] = at
         return self._tops[folder, relative]
 
-    def _own(self, path: str, top: str, text: str, kind: str) -> "Folder | None":
+    def _own(self, path: str, top: str, text: str, kind: str) -> Folder | None:
         """What a file says itself; None of most: a search of its text tells."""
         if "install" not in text and "# /// script" not in text and " add " not in text and kind != "image":
             return None
@@ -179,7 +135,7 @@ class ReleaseReader:
         own = read_own(path, top, text, kind)
         return own if own.statements or own.problems else None
 
-    def _chain(self, folder: str, top: str) -> "list[Folder | None]":
+    def _chain(self, folder: str, top: str) -> list[Folder | None]:
         """Each folder's word, from the nearest to the top."""
         chain = []
         while True:
@@ -197,7 +153,7 @@ def find_releases(path: str, *, root: str | None = None, text: str | None = None
     return ReleaseReader(root).find(path, text, kind)
 
 
-def _settled(chain: "Sequence[Folder | None]", *, own: bool = False) -> Releases:
+def _settled(chain: Sequence[Folder | None], *, own: bool = False) -> Releases:
     """One record for each library from what all the folders say; ``own``: the first is what the file itself says."""
     if not any(chain):
         return NOTHING
@@ -209,16 +165,23 @@ def _settled(chain: "Sequence[Folder | None]", *, own: bool = False) -> Releases
     return Releases(known, tuple(problems), tuple(stamp for _, folder in spoken for stamp in folder.files.values()))
 
 
-def _read_folder(path: str, top: str) -> "Folder | None":
+def _read_folder(path: str, top: str) -> Folder | None:
+    """What the files of a folder say; None where none of them promises releases."""
     try:
         names = os.listdir(path)
     except OSError:
         return None
-    kinds = [(name, kind) for name in names if (kind := _kind(name))]
+    kinds = sorted((name, kind) for name in names if (kind := _kind(name)))
     if not kinds:
         return None
-
-    return read_files(path, top, sorted(kinds))
+    folder = Folder(path, top)
+    lists = [name for name, kind in kinds if kind in ("main", "variant")]
+    for name, kind in kinds[:MAX_FILES]:
+        # the only file of requirements is what the project requires, whatever it is called
+        _read_one(folder, os.path.join(path, name), "main" if lists == [name] else kind)
+    if len(kinds) > MAX_FILES:
+        folder.report("too_many", path, limit=MAX_FILES)
+    return folder
 
 
 def _kind(name: str) -> str | None:
@@ -227,3 +190,33 @@ def _kind(name: str) -> str | None:
     if known is None and (name[:1] in "pcerDC" or name.endswith("ockerfile")):
         return next((kind for first, last, kind in _PATTERNS if name.startswith(first) and name.endswith(last)), None)
     return known
+
+
+def _read_one(folder: Folder, path: str, kind: str) -> None:
+    """Read a file by the kind that its name says. Each reader is imported where there is something for it."""
+    if kind in ("main", "constraints", "variant", "lock", "pipfile_lock", "conda"):
+        from kb.config.releases import requirement as lists
+
+        if kind == "lock":
+            lists.read_lock(folder, path)
+        elif kind == "pipfile_lock":
+            lists.read_pipfile_lock(folder, path)
+        elif kind == "conda":
+            lists.read_environment(folder, path)
+        elif os.path.isdir(path):
+            if os.path.basename(path) == "requirements":
+                lists.read_requirements_folder(folder, path)
+        else:
+            lists.read_requirements(folder, path, _LEVELS[kind])
+    elif kind in ("pyproject", "pipfile"):
+        from kb.config.releases import project_files as tables
+
+        (tables.read_pyproject if kind == "pyproject" else tables.read_pipfile)(folder, path)
+    elif kind in ("cfg", "setup"):
+        from kb.config.releases import setup_files as setup
+
+        (setup.read_setup_cfg if kind == "cfg" else setup.read_setup_py)(folder, path)
+    else:
+        from kb.config.releases import commands
+
+        (commands.read_dockerfile if kind == "image" else commands.read_workflows)(folder, path)

@@ -5,11 +5,9 @@ import os
 import re
 from collections.abc import Iterator
 
-from kb.config.releases.files import Folder
 from kb.config.releases.project_files import say_itself
-from kb.config.releases.requirement import library_of, read_requirement
-from kb.config.releases.requirement_files import read_requirements
-from kb.config.releases.statements import DECLARED, OPTIONAL
+from kb.config.releases.requirement import library_of, read_requirement, read_requirements
+from kb.config.releases.statements import DECLARED, OPTIONAL, Folder
 
 
 def read_setup_cfg(folder: Folder, path: str) -> None:

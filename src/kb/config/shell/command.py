@@ -1,17 +1,14 @@
-"""One command line as a unit: its program, its flags and how they are spelled."""
+"""Command lines as units: one by itself, those of a shell script, and those in the text that a shell is given."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kb.config.dialect.targets import LAST
-from kb.config.shell.expand import Argument, Environment
-from kb.config.shell.flag_values import read_value, repeated, setting_at, setting_of
-from kb.config.shell.flags import Flag, opened
-from kb.config.shell.launch import Launch, read_launch
-from kb.config.shell.lexer import split_commands
-from kb.config.shell.processes import ASKED, Surroundings
-from kb.config.shell.speller import Speller
-from kb.config.shell.tools import Tool, Tools
+from kb.config.dialect.dialects import LAST
+from kb.config.shell.expand import UNTOLD, UNTOLD_OPTIONS, Argument, Environment
+from kb.config.shell.flags import Flag, Speller, known_when_run, opened, read_value, repeated, setting_at, setting_of
+from kb.config.shell.launch import Launch, Tool, Tools, read_launch, wraps
+from kb.config.shell.lexer import Command, Fault, Word, split_commands
+from kb.config.shell.processes import ASKED, Surroundings, read_allotment
 from kb.config.text.source import Places
 from kb.core.catalog import Dialect
 from kb.core.document import EVERY_GPU, NOT_COUNTED, Event, Setting, Unit
@@ -20,8 +17,6 @@ from kb.core.facts import FactType
 from kb.core.finding import Edit, Span
 
 OF_OWN_PARSERS = ("command-training", "command")  # dialects of flags that a program names by itself
-
-
 PROCESSES, MACHINES = "launch.num_processes", "launch.num_machines"
 ONE_PROCESS = ("hf", "trl")  # dialects whose programs `python` alone starts once
 # ms-swift's own programs, where what leads to them is not told (`$(python …)/cli/sft.py`), by flags that it has alone.
@@ -103,11 +98,128 @@ class CommandReader:
         return None
 
 
-def _apart(first: Flag, again: Flag, span: Span, places: Places) -> bool:
-    """Whether two flags of one name lie in two variables, or one in the command itself: what is set for several
-    commands one of them sets otherwise on purpose."""
-    starts = (first.key.start, again.key.start)
-    return min(starts) < span.start and places.at(starts[0])[0] != places.at(starts[1])[0]
+def read_shell(
+    text: str, path: str, reader: CommandReader, wanted: Callable[[str], bool] = lambda _: False
+) -> tuple[Unit, ...]:
+    """The runs of a script as units, each named after its script and line where there are several.
+
+    A run none of whose flags is known is left out, unless its program is ``wanted``. A fault belongs to the unit of its
+    command, or, where that is no run, to the first unit; a script of faults alone is one unit without settings.
+    """
+    places = Places(text)
+    environment, allotment = Environment(text), read_allotment(text)
+    environment.know(allotment.variables())
+    runs: list[tuple[Command, Launch]] = []
+    faults: dict[int, list[Event]] = {}
+    for command in split_commands(text):
+        arguments = environment.take(command)
+        around = Surroundings(allotment, environment.told(command, ASKED))
+        launches = (
+            read_launch(each, text, around=around, tools=reader.tools)
+            for each in runs_in(command, arguments, environment)
+        )
+        runs_here = (each for each in launches if each is not None)
+        launch = next((each for each in runs_here if wanted(each.program) or _says_something(each, reader)), None)
+        events = [_event(fault, command, text, places) for fault in command.faults]
+        if launch is not None:
+            runs.append((command, launch.on_chosen_gpus(environment.chooses_gpus(command))))
+            faults.setdefault(len(runs) - 1, []).extend(events)
+        elif events:
+            faults.setdefault(max(len(runs) - 1, 0), []).extend(events)
+    if not runs:
+        span = places.span(0, len(text))
+        events = faults.get(0, [])
+        nothing = Unit(path=path, section=None, dialect=None, settings={}, span=span, events=tuple(events))
+        return (nothing,) if events else ()
+    units = []
+    for index, (command, launch) in enumerate(runs):
+        span = places.span(command.start, command.end)
+        section = f"{launch.script or 'line'}:{span.line}" if len(runs) > 1 else None
+        unit = unit_of(launch, reader.speller(launch), path, section, places, span)
+        units.append(unit._replace(events=(*faults.get(index, ()), *unit.events)))
+    return tuple(units)
+
+
+def _says_something(launch: Launch, reader: CommandReader) -> bool:
+    targets = reader.speller(launch).targets
+    if launch.config is not None or launch.tool is not None:
+        return True
+    told = launch.processes is not None and launch.processes.flag is not None
+    return told or any(flag.name in targets for flag in launch.flags)
+
+
+def _event(fault: Fault, command: Command, text: str, places: Places) -> Event:
+    """The fault with the edits that mend it: what breaks the line goes, its comment moves above the command."""
+    edits = [Edit("replace", "", "", places.span(fault.start, fault.end))]
+    if fault.comment:
+        first = text[command.line_start : command.start]
+        indent = first[: len(first) - len(first.lstrip(" \t"))]
+        end = "\r\n" if "\r\n" in text else "\n"
+        above = "".join(f"{indent}{line}{end}" for line in fault.comment.split("\n"))
+        edits.insert(0, Edit("replace", "", above, places.span(command.line_start, command.line_start)))
+    kind = "comment-after-backslash" if fault.comment else "space-after-backslash"
+    return Event(kind=kind, span=places.span(fault.start, fault.end), edits=tuple(edits))
+
+
+_SHELLS = ("bash", "sh", "zsh")
+_TEXT_FOLLOWS = ("-c", "-lc", "-ec", "-xc", "-ic")
+
+
+def runs_in(
+    command: Command, arguments: tuple[Argument, ...], environment: Environment
+) -> Iterator[Sequence[Argument]]:
+    """The arguments of the command itself, and of each command in the text that it hands to a shell.
+
+    What wraps the shell (``srun -n 8``) stands before each of those. Places are those in the script.
+    """
+    yield arguments
+    if len(command.words) == 2 and arguments and arguments[0].text == "eval":
+        yield from _commands_in(command.words[1], environment, ())
+        return
+    for at, argument in enumerate(arguments[:-2]):
+        name = (argument.text or "").rpartition("/")[2]
+        if name not in _SHELLS or arguments[at + 1].text not in _TEXT_FOLLOWS:
+            continue
+        start = arguments[at + 2].start
+        word = next((each for each in command.words if each.start == start), None)
+        if word is None:
+            return
+        before = arguments[:at] if at and wraps(arguments[0].text or "") else ()
+        yield from _commands_in(word, environment, before)
+        return
+
+
+def _commands_in(word: Word, environment: Environment, before: Sequence[Argument]) -> Iterator[Sequence[Argument]]:
+    text, places = _text_of(word, environment)
+    for inner in split_commands(text):
+        found = tuple(_moved(each, places) for each in environment.take(inner))
+        if found:
+            yield (*before, *found)
+
+
+def _text_of(word: Word, environment: Environment) -> tuple[str, list[int]]:
+    """What the shell is given, and where each character stands; a part that nobody knows is a variable there too."""
+    text, places = "", list[int]()
+    for piece in word.pieces:
+        value = environment.known(piece)
+        if value is None:
+            text += "${_}"
+            places += [piece.start] * 4
+        else:
+            for character, place in zip(*value, strict=True):
+                shown = "${_}" if character in (UNTOLD, UNTOLD_OPTIONS) else character
+                text += shown
+                places += [place] * len(shown)
+    return text, places
+
+
+def _moved(argument: Argument, places: Sequence[int]) -> Argument:
+    """The argument at its place in the script; one that a variable holds is there already."""
+    if argument.shared or not places:
+        return argument
+    last = len(places) - 1
+    start, end = places[min(argument.start, last)], places[min(max(argument.end - 1, 0), last)] + 1
+    return argument._replace(start=start, end=max(end, start))
 
 
 def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, places: Places, span: Span) -> Unit:
@@ -133,7 +245,7 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
             if setting is None:
                 continue
             if name != flag.name and not negated and (event or speller.shortened(flag.name) == (name, False)):
-                unknown = Unknown(frozenset((target.fact.name,)), "known only when the command runs")
+                unknown = known_when_run(target.fact.name)
                 setting, event = setting._replace(value=unknown), None
             if target.rank <= ranks.get(target.fact.name, target.rank):
                 settings[target.fact.name] = setting._replace(own_name=target.rank >= LAST)
@@ -169,11 +281,18 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
     )
 
 
+def _apart(first: Flag, again: Flag, span: Span, places: Places) -> bool:
+    """Whether two flags of one name lie in two variables, or one in the command itself: what is set for several
+    commands one of them sets otherwise on purpose."""
+    starts = (first.key.start, again.key.start)
+    return min(starts) < span.start and places.at(starts[0])[0] != places.at(starts[1])[0]
+
+
 def _as_written(flag: Flag, places: Places) -> Setting:
     """A flag by itself, whatever it means: its text, or all of them, or true where it stands alone."""
     texts = tuple(value.text for value in flag.values)
     if any(text is None for text in texts):
-        value: Any = Unknown(frozenset((flag.name,)), "known only when the command runs")
+        value: Any = known_when_run(flag.name)
     else:
         value = texts if len(texts) > 1 else texts[0] if texts else True
     return setting_at(value, flag, places, bare=not texts, whole=True)
@@ -208,7 +327,7 @@ def _launch_settings(launch: Launch, dialect: str, places: Places) -> dict[str, 
         start = launch.config.start
         file = Flag(CONFIG, Argument("", start, start), (launch.config,))
         named = launch.config.text
-        value = Unknown(frozenset((RUN_CONFIG,)), "known only when the command runs") if named is None else named
+        value = known_when_run(RUN_CONFIG) if named is None else named
         settings[RUN_CONFIG] = setting_at(value, file, places)
     accelerate = [flag for flag in launch.before if flag.name == "config_file" and flag.values]
     settings |= _processes(launch, dialect, places)
@@ -224,7 +343,7 @@ def _launch_settings(launch: Launch, dialect: str, places: Places) -> dict[str, 
 
 def _launchers(flag: Flag, name: str, places: Places) -> Setting:
     """What a flag of the launcher says of DeepSpeed or FSDP."""
-    text, unknown = flag.values[0].text, Unknown(frozenset((name,)), "known only when the command runs")
+    text, unknown = flag.values[0].text, known_when_run(name)
     kind = "integer" if name.endswith(("_stage", "_version")) else "bool" if name.endswith("_params") else "text"
     value = None if text is None else read_value(text, kind)
     return setting_at(unknown if value is None else value, flag, places)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kb.config.dialect.targets import LAST, Target
+from kb.config.dialect.dialects import LAST, Target
 from kb.config.python.declared import Default, declared, set_anyway
 from kb.config.python.source_says import (
     LOSS_ONLY,
@@ -20,9 +20,7 @@ from kb.config.python.source_says import (
     resizes_positions,
 )
 from kb.config.shell.expand import Argument
-from kb.config.shell.flag_values import setting_of
-from kb.config.shell.flags import Flag
-from kb.config.shell.speller import Speller
+from kb.config.shell.flags import Flag, Speller, known_when_run, setting_of
 from kb.config.text.source import Places
 from kb.core.document import REWRITTEN, Setting, Unit
 from kb.core.expression import Unknown
@@ -96,7 +94,7 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
     if splits is not None:
         settings[NOT_MODELLED] = naming._replace(value=f"{splits[1]} ({unit.program})")
     if resizes_positions(program.text):
-        unknown = Unknown(frozenset((POSITIONS,)), "known only when the command runs")
+        unknown = known_when_run(POSITIONS)
         settings[POSITIONS] = naming._replace(value=unknown)
     if has_own_loop(program.text):
         settings[OWN_LOOP] = naming._replace(value=True)
@@ -104,7 +102,7 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
             settings[CALLS_DEEPSPEED] = naming._replace(value=True, path=("deepspeed.initialize",))
     trainers = trainers_of(program.text)
     if trainers - PLAIN and not hints_at_trainer(unit.settings.get(TRAINER), program.text):
-        told = Unknown(frozenset((TRAINER,)), "known only when the command runs")
+        told = known_when_run(TRAINER)
         settings[TRAINER] = naming._replace(
             value=next(iter(trainers)) if len(trainers) == 1 else told, path=("Trainer",)
         )
@@ -153,7 +151,7 @@ def _defaults(
 def _value(name: str, default: Default, target: Target) -> Any:
     """What a flag's default means; None where it says nothing of the setting."""
     if not default.can_be_told:
-        return Unknown(frozenset((target.fact.name,)), "known only when the command runs")
+        return known_when_run(target.fact.name)
     if default.text is None:
         return None
     flag = Flag(name, Argument(name, 0, 0), (Argument(default.text, 0, 0),), inline=True)
@@ -177,7 +175,7 @@ def _loaded(unit: Unit, program: Program, naming: Setting) -> Iterator[tuple[str
     """How the program loads its model by itself. What the command says stays: a flag of that name is for it."""
     for name, value in loaded(program.own).items():
         if name not in unit.settings and value is not False:
-            told = Unknown(frozenset((name,)), "known only when the command runs") if value is None else value
+            told = known_when_run(name) if value is None else value
             yield name, naming._replace(value=told, path=("from_pretrained",))  # no argument of a config
 
 
