@@ -269,8 +269,7 @@ def _chunked_loss(reps: list[list[Any]], size: int) -> Any:
 def _train(model: Any, setup: TrainingSetup, tracer: Any) -> None:
     import torch
 
-    from kb.torch_runs.simulation.optimizers import optimizer_of
-    from kb.torch_runs.simulation.training import GRADIENT_NORM
+    from kb.torch_runs.simulation.training import GRADIENT_NORM, optimizer_of
 
     assert setup.post is not None
     post = setup.post

@@ -64,8 +64,7 @@ def simulated(
 def _train(trainer: Any, model: Any, setup: TrainingSetup, tracer: Any, kind: str) -> None:
     import torch
 
-    from kb.torch_runs.simulation.optimizers import optimizer_of
-    from kb.torch_runs.simulation.training import GRADIENT_NORM
+    from kb.torch_runs.simulation.training import GRADIENT_NORM, optimizer_of
 
     model.train()
     optimizer = optimizer_of(model, setup)
@@ -100,7 +99,7 @@ def _answer(trainer: Any, model: Any, setup: TrainingSetup, tracer: Any) -> None
     import torch
     from trl.models.utils import unwrap_model_for_generation
 
-    from kb.torch_runs.simulation.generate import Decoding, generate
+    from kb.torch_runs.simulation.inference import Decoding, generate
 
     assert setup.post is not None
     length, answer, rows = setup.max_source_length, setup.post.completion, setup.post.generated_rows

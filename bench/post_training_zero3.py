@@ -20,9 +20,9 @@ import zero3
 from engine_diff import followed
 
 from kb.core.setup import PostKind, PostTraining, Spread, TrainingSetup
-from kb.torch_runs.simulation.optimizers import optimizer_of
 from kb.torch_runs.simulation.session import open_session
 from kb.torch_runs.simulation.timeline import peaks_of
+from kb.torch_runs.simulation.training import optimizer_of
 
 # isort: split
 from deepspeed.runtime.zero.parameter_offload import DeepSpeedZeRoOffload

@@ -16,7 +16,7 @@ from engine_diff import Act, acts_of
 
 from kb.core.setup import TrainingSetup
 from kb.torch_runs import models
-from kb.torch_runs.adapters import is_quantized, quantization_config
+from kb.torch_runs.models import is_quantized, quantization_config
 from kb.torch_runs.simulation import loading, simulator, training
 from kb.torch_runs.simulation.job import Job
 from kb.torch_runs.simulation.timeline import peaks_of

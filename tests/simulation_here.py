@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import pytest
 
 from kb.torch_runs.simulation import entry
+from kb.torch_runs.simulation.entry import Answer, Limits
 from kb.torch_runs.simulation.job import BY_NAME
-from kb.torch_runs.simulation.runner import Answer, Limits
 from kb.torch_runs.simulation.worker import answer
 
 

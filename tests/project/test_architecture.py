@@ -188,12 +188,12 @@ OVERLONG = {
     "kb.advice.setup.setup_of": "a record of fifty fields, one a line",
     "kb.advice.facts._made": "the table of providers, one a line",
     "kb.advice.recommend.recommend_training": "a record of fifteen fields, twice",
-    "kb.torch_runs.simulation.artefacts.patches": "the table of patches, one a line",
+    "kb.torch_runs.simulation.session.patches": "the table of patches, one a line",
 }
 MANY_PARAMETERS = {
     "kb.torch_runs.simulation.entry.simulate": "what level 1 is asked: each is a matter of its own",
     "kb.torch_runs.simulation.attention.flash_attend_packed": "flash-attn's own signature",
-    "kb.torch_runs.simulation.quantized.gemm_4bit": "bitsandbytes' own signature",
+    "kb.torch_runs.simulation.kernels.gemm_4bit": "bitsandbytes' own signature",
     "kb.torch_runs.probe.rows.campaign_yaml": "what a file of rows says of itself, a key each",
 }
 LONG_MODULES: dict[str, str] = {}

@@ -5,8 +5,19 @@ before it.
 """
 
 import re
-from contextlib import AbstractContextManager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, suppress
+from importlib import metadata
 from typing import Any
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """By package; of what is not installed none."""
+    found = {}
+    for name in packages:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def release() -> tuple[int, int]:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from kb.core.text import UserError
-from kb.torch_runs.probe.journal import Journal
 from kb.torch_runs.probe.running import LocalRunner, measure
-from kb.torch_runs.probe.trial import Outcome, trial_key
+from kb.torch_runs.probe.trial import Journal, Outcome, trial_key
 from probe_sample import scripted
 
 PLAN = {"kind": "max-batch", "model": "kobart"}

@@ -20,7 +20,7 @@ from catalog_sample import load_catalog
 from effort import EXHAUSTIVE
 from kb.core.text import UserError
 from kb.machine.arguments import names_of
-from kb.torch_runs.probe.ray_cluster import accelerator_of, offered_by
+from kb.torch_runs.probe.ray_runner import accelerator_of, offered_by
 from kb.torch_runs.probe.trial import Trial
 
 T4, RTX = "accelerator_type:T4", "accelerator_type:GeForce-RTX-3090"
@@ -150,8 +150,8 @@ def test_the_matrix_is_one_table_and_its_journal_names_the_nodes(cluster: Any, t
 def test_a_trial_whose_node_is_killed_runs_again_on_another_and_says_so(
     cluster: Any, runner: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from kb.torch_runs.probe.journal import Journal
     from kb.torch_runs.probe.running import measure
+    from kb.torch_runs.probe.trial import Journal
 
     told = []
 
@@ -191,7 +191,7 @@ def test_a_trial_that_no_node_can_run_is_given_up(runner: Any) -> None:
     ],
 )
 def test_what_is_no_address_is_refused(address: str, key: str) -> None:
-    from kb.torch_runs.probe.ray_cluster import connect
+    from kb.torch_runs.probe.ray_runner import connect
 
     require_ray()
     with pytest.raises(UserError) as fault:
@@ -228,7 +228,7 @@ def test_an_address_where_nothing_listens_is_said_at_once() -> None:
 
 
 def test_a_listener_that_is_no_ray_cluster_is_given_up_within_the_time() -> None:
-    from kb.torch_runs.probe.ray_cluster import connect
+    from kb.torch_runs.probe.ray_runner import connect
 
     require_ray()
     with socket.socket() as deaf:

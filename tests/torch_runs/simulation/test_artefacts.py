@@ -13,7 +13,7 @@ from simulation_needs import require_simulator
 from torch_later import imported_where_run
 
 if TYPE_CHECKING:
-    from kb.torch_runs.simulation import artefacts, tracer
+    from kb.torch_runs.simulation import session, tracer
     from kb.torch_runs.simulation.attention import Attention
     from kb.torch_runs.simulation.known import route_evenly
     from kb.torch_runs.simulation.loading import build_model, meta_model
@@ -49,10 +49,10 @@ LLAMA = {
 
 def owners() -> dict[tuple[str, str], Any]:
     with open_session(AMPERE) as opened:
-        patches = artefacts.patches(opened, Attention(AMPERE))
+        patches = session.patches(opened, Attention(AMPERE))
     values = {}
     for patch in patches:
-        owner = artefacts._owner(patch.owner)
+        owner = session._owner(patch.owner)
         if owner is not None and hasattr(owner, patch.name):
             values[patch.owner, patch.name] = getattr(owner, patch.name)
     return values
@@ -60,9 +60,9 @@ def owners() -> dict[tuple[str, str], Any]:
 
 def test_every_patch_names_its_artefact_and_finds_its_owner() -> None:
     with open_session(AMPERE) as opened:
-        for patch in artefacts.patches(opened, Attention(AMPERE)):
+        for patch in session.patches(opened, Attention(AMPERE)):
             assert patch.artefact.endswith(".")
-            assert hasattr(artefacts._owner(patch.owner), patch.name), patch
+            assert hasattr(session._owner(patch.owner), patch.name), patch
 
 
 def test_nothing_stays_patched_not_even_after_an_error() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kb.torch_runs.simulation.entry import Limits, ask, worker_command
 from kb.torch_runs.simulation.job import (
     BadModelError,
     CrashedError,
@@ -14,7 +15,6 @@ from kb.torch_runs.simulation.job import (
     SimulationError,
     TimedOutError,
 )
-from kb.torch_runs.simulation.runner import Limits, ask, worker_command
 
 MIB = 1 << 20
 LIMITS = Limits(seconds=30, memory_bytes=512 * MIB)

@@ -223,7 +223,7 @@ def test_a_head_that_its_checkpoint_keeps_apart_is_untied() -> None:
 
 
 def test_all_linear_is_handed_to_peft_as_the_word_that_it_knows() -> None:
-    from kb.torch_runs.adapters import lora_config
+    from kb.torch_runs.models import lora_config
 
     class Causal:
         def can_generate(self) -> bool:

@@ -28,8 +28,7 @@ from kb.torch_runs.probe.campaign import (
     search_batch,
     target_of,
 )
-from kb.torch_runs.probe.journal import Journal
-from kb.torch_runs.probe.trial import Limits, Trial, setup_json
+from kb.torch_runs.probe.trial import Journal, Limits, Trial, setup_json
 
 if TYPE_CHECKING:
     from kb.torch_runs.probe.campaign import Bench, Probed, Recommended, Tell

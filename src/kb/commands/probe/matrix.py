@@ -12,10 +12,9 @@ from kb.core.record import NamedTuple
 from kb.core.text import UserError
 from kb.machine.arguments import find_gpu, named_gpus, names_of
 from kb.torch_runs.probe.campaign import Card
-from kb.torch_runs.probe.journal import Journal
 from kb.torch_runs.probe.ray_runner import RayRunner
 from kb.torch_runs.probe.running import measure
-from kb.torch_runs.probe.trial import Cell, Matrix, Outcome, as_json, trial_key
+from kb.torch_runs.probe.trial import Cell, Journal, Matrix, Outcome, as_json, trial_key
 
 if TYPE_CHECKING:
     from kb.torch_runs.probe.campaign import Tell

@@ -9,9 +9,8 @@ from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.core.snapshot import Sample
 from kb.memory.search import largest_within
-from kb.torch_runs.probe.journal import Journal
 from kb.torch_runs.probe.running import Runner, measure
-from kb.torch_runs.probe.trial import Kind, Outcome, Trial
+from kb.torch_runs.probe.trial import Journal, Kind, Outcome, Trial
 
 Pair = tuple[Trial, Outcome]
 Make = Callable[[int], Trial]

@@ -21,9 +21,8 @@ from kb.torch_runs.probe.events import (
     read_events,
     tail_of,
 )
-from kb.torch_runs.probe.journal import Journal
 from kb.torch_runs.probe.tree_watch import GpuWatch, HostWatch
-from kb.torch_runs.probe.trial import Outcome, Trial, as_json, trial_key
+from kb.torch_runs.probe.trial import Journal, Outcome, Trial, as_json, trial_key
 
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 10.0

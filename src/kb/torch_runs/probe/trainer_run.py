@@ -14,13 +14,7 @@ from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallba
 
 from kb.core.setup import TrainingSetup
 from kb.torch_runs import models
-from kb.torch_runs.adapters import (
-    add_adapters,
-    cast_as_trainers_do,
-    is_quantized,
-    prepare_quantized,
-    quantization_config,
-)
+from kb.torch_runs.models import add_adapters, cast_as_trainers_do, is_quantized, prepare_quantized, quantization_config
 from kb.torch_runs.probe.meter import Meter
 
 EVALUATION_STEPS = 3

@@ -3,7 +3,6 @@
 ``python -m kb.torch_runs.probe.worker TRIAL EVENTS``; started by :mod:`kb.torch_runs.probe.running`.
 """
 
-import importlib.metadata
 import json
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kb.torch_runs.probe.events import GPU_WORDS, HOST_WORDS, Teller
 from kb.torch_runs.probe.trial import Trial, setup_of, trial_from
+from kb.torch_runs.releases import versions
 
 if TYPE_CHECKING:
     from kb.torch_runs.probe.meter import Meter
@@ -75,13 +75,7 @@ def _measure(trial: Trial, teller: Teller, meter: "Meter", device: str) -> None:
 
 def stack(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     """Versions of what the measurement depends on, by package; of what is not installed none."""
-    found = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for name in packages:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    return {"python": ".".join(map(str, sys.version_info[:3])), **versions(packages)}
 
 
 def _kind_of(error: Exception) -> tuple[str, str | None]:

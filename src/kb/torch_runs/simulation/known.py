@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kb.core.setup import Images
 from kb.memory.picture_tiles import SPLITS, pieces_of
+from kb.torch_runs.models import base_of
 
 if TYPE_CHECKING:
     import torch
@@ -107,7 +108,7 @@ class Known:
 
         Pictures are lists of patches, in fp32, with the size of each.
         """
-        config = (model.get_base_model() if hasattr(model, "get_base_model") else model).config
+        config = base_of(model).config
         vision = config.vision_config
         if config.model_type == "llava":
             return self._whole(config, length, images, rows)
@@ -199,8 +200,7 @@ def tell_global_tokens(model: Any, tracer: Any) -> None:
     """Which tokens attend to all is asked of the GPU, by Longformer and LED: the first of each row where a sequence is
     classified, and otherwise none, as no batch of a simulation says more."""
     layers = [module for module in model.modules() if type(module).__name__ in GLOBAL_LAYERS]
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    first = type(inner).__name__ == "LongformerForSequenceClassification"
+    first = type(base_of(model)).__name__ == "LongformerForSequenceClassification"
     if layers and first:
         tracer.known, tracer.shaped = Known(), SHAPED
 

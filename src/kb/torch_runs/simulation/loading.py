@@ -10,17 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from kb.core.setup import TrainingSetup
 from kb.torch_runs import models
-from kb.torch_runs.adapters import (
-    add_adapters,
-    cast_as_trainers_do,
-    is_quantized,
-    prepare_quantized,
-    quantization_config,
-)
+from kb.torch_runs.models import add_adapters, cast_as_trainers_do, is_quantized, prepare_quantized, quantization_config
 from kb.torch_runs.releases import kept_in_fp32, no_init_weights, not_quantized, release
-from kb.torch_runs.simulation.artefacts import gpu_seen
 from kb.torch_runs.simulation.job import BadModelError, RemoteCodeError
-from kb.torch_runs.simulation.quantized import packed_class
+from kb.torch_runs.simulation.kernels import packed_class
+from kb.torch_runs.simulation.session import gpu_seen
 
 if TYPE_CHECKING:
     import torch

@@ -1,6 +1,6 @@
 """The subprocess of a simulation: reads a job on standard input, runs it, and writes the answer to the file it is told.
 
-Started by :mod:`kb.torch_runs.simulation.runner` as ``python -m kb.torch_runs.simulation.worker FILE``.
+Started by :mod:`kb.torch_runs.simulation.entry` as ``python -m kb.torch_runs.simulation.worker FILE``.
 """
 
 import json
@@ -37,7 +37,7 @@ def answer(request: str) -> dict[str, Any]:
     try:
         job = read_job(request)
         check_job(job)
-        from kb.torch_runs.simulation.outcome import outcome_of
+        from kb.torch_runs.simulation.simulator import outcome_of
 
         return outcome_of(job)
     except SimulationError as error:

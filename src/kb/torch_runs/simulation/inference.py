@@ -1,8 +1,10 @@
-"""transformers' own ``generate``, unmodified, on fake tensors.
+"""The Trainer's evaluation and transformers' own ``generate``, unmodified, on fake tensors.
 
-Where it asks a tensor for its value it would wait for the GPU; there is no value here, so the question is answered from
-the place that asks: decoding goes on until the wanted number of tokens, and masks hold padding or do not.
+The loop's own variables are part of the peak: the last step's predictions are alive beside the joined ones until the
+next step has made its own (transformers 5.23: ``Trainer.evaluation_loop``, ``prediction_step``).
 
+Where ``generate`` asks a tensor for its value it would wait for the GPU; there is no value here, so the question is
+answered from the place that asks: decoding goes on until the wanted number of tokens, and masks hold padding or do not.
 A long answer need not be decoded token by token. Between the second token and the last ones only the cache grows, so
 there the cache's own ``update`` (and, with beams, ``reorder_cache``) runs alone: the allocator sees the same growth.
 Import only in the simulator's process.
@@ -14,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from kb.core.record import NamedTuple
+from kb.torch_runs.models import base_of
 from kb.torch_runs.releases import cached_layers, is_fixed, scores_on_host, uncompiled
 from kb.torch_runs.simulation.torch_modules import torch
 
@@ -117,7 +120,7 @@ def _name_speech(model: Any, decoding: Decoding) -> Decoding:
     The answer begins with four tokens (start, language, task, no timestamps); with them it has at most as many as
     the decoder has positions (``_set_max_new_tokens_and_length``, generation_whisper.py).
     """
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    inner = base_of(model)
     last = inner.config.vocab_size - 1
     known = {"is_multilingual": True, "lang_to_id": {"<|en|>": last}, "task_to_id": {"transcribe": last - 1},
              "no_timestamps_token_id": last - 2, "language": "en", "task": "transcribe", "forced_decoder_ids": None,
@@ -146,26 +149,26 @@ def _watching(model: Any, progress: Progress, tracer: Any) -> Iterator[None]:
     """
     import functools
 
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    inner = base_of(model)
     prepare, update = inner.prepare_inputs_for_generation, inner._update_model_kwargs_for_generation
     encoded = inner.config.is_encoder_decoder
 
     @functools.wraps(prepare)
     def prepare_and_mark(*args: Any, **kwargs: Any) -> Any:
-        _mark(tracer, kwargs)  # reordering has made the cache anew
+        _mark_kept(tracer, kwargs)  # reordering has made the cache anew
         return prepare(*args, **kwargs)
 
     @functools.wraps(update)
     def update_and_count(outputs: Any, kwargs: Any, *args: Any, **options: Any) -> Any:
         kwargs = update(outputs, kwargs, *args, **options)
         progress.tokens += 1
-        _mark(tracer, kwargs)
+        _mark_kept(tracer, kwargs)
         left = progress.decoding.new_tokens - progress.tokens - DECODED_LAST
         grows = not isinstance(kwargs.get("past_key_values"), tuple)
         if grows and progress.decoding.skip and progress.tokens == DECODED_FIRST and left >= FEWEST_SKIPPED:
             _skip(kwargs, left, progress.decoding, encoded)
             progress.tokens += left
-            _mark(tracer, kwargs)
+            _mark_kept(tracer, kwargs)
         return kwargs
 
     inner.prepare_inputs_for_generation, inner._update_model_kwargs_for_generation = prepare_and_mark, update_and_count
@@ -175,7 +178,7 @@ def _watching(model: Any, progress: Progress, tracer: Any) -> Iterator[None]:
         del inner.prepare_inputs_for_generation, inner._update_model_kwargs_for_generation
 
 
-def _mark(tracer: Any, kwargs: dict[str, Any]) -> None:
+def _mark_kept(tracer: Any, kwargs: dict[str, Any]) -> None:
     mark_cache(tracer, kwargs.get("past_key_values"))
     encoded = kwargs.get("encoder_outputs")
     if encoded is not None and hasattr(encoded, "last_hidden_state"):
@@ -243,3 +246,122 @@ def _parts(cache: Any) -> list[tuple[str, Any]]:
     if hasattr(cache, "self_attention_cache"):
         return [("kv_cache_self", cache.self_attention_cache), ("kv_cache_cross", cache.cross_attention_cache)]
     return [("kv_cache_self", cache)]
+
+
+MOST_JOINS = 1000
+SPANS = ("start_positions", "end_positions")  # labels of question answering
+STEPS_TRACED = 6  # beyond these, predictions of the steps between are joined without their forward passes
+
+
+class Evaluation(NamedTuple):
+    """How evaluation goes. ``steps`` batches, moved to the host every ``accumulation`` of them where that is set.
+
+    ``keeps``: the predictions are kept; without, only the loss (``prediction_loss_only``, or generated tokens).
+    """
+
+    steps: int
+    accumulation: int | None = None
+    keeps: bool = True
+
+
+def evaluate(
+    model: Any,
+    batch: Callable[[], dict[str, Any]],
+    evaluation: Evaluation,
+    tracer: Any,
+    before_forward: Callable[[dict[str, Any]], None] | None = None,
+    *,
+    compute_loss: Callable[[Any, dict[str, Any]], tuple[Any, Any]],
+) -> int:
+    """Run the steps, under the tracer's current phase; bytes of predictions that one step keeps.
+
+    Args:
+        batch: makes one step's inputs, with labels.
+        before_forward: what comes before a step's forward pass: generation, with ``predict_with_generate``.
+        compute_loss: gives the loss and the model's outputs.
+    """
+    from transformers.trainer_pt_utils import EvalLoopContainer
+
+    kept = 0
+    predictions, targets, losses = (EvalLoopContainer(True, padding_index=-100) for _ in range(3))
+    for step in _steps(evaluation):
+        if step < 0:
+            _join(predictions, targets, -step)
+            continue
+        inputs = batch()
+        if before_forward is not None:
+            before_forward(inputs)
+        loss, logits, labels = _prediction_step(model, inputs, evaluation.keeps, tracer, compute_loss)
+        losses.add(loss.repeat(len(next(iter(inputs.values())))))
+        if logits is not None:
+            kept = sum(tensor.untyped_storage().nbytes() for tensor in _leaves(logits))
+            predictions.add(logits)
+            _mark_predictions(tracer, predictions.tensors)
+        targets.add(labels)
+        if evaluation.accumulation and (step + 1) % evaluation.accumulation == 0:
+            predictions.tensors = targets.tensors = losses.tensors = None
+            del loss, logits, labels, inputs
+            tracer.allocator.empty_cache()
+    return kept
+
+
+def _steps(evaluation: Evaluation) -> list[int]:
+    """The numbers of the steps to run; a negative one stands for as many steps whose predictions are only joined."""
+    together = min(evaluation.accumulation or evaluation.steps, evaluation.steps)
+    if together <= STEPS_TRACED:
+        return list(range(min(evaluation.steps, 2 * together if evaluation.accumulation else together)))
+    first, last = STEPS_TRACED - 2, 2
+    return [*range(first), -(together - first - last), *range(together - last, together)]
+
+
+def _prediction_step(
+    model: Any,
+    inputs: dict[str, Any],
+    keeps: bool,
+    tracer: Any,
+    compute_loss: Callable[[Any, dict[str, Any]], tuple[Any, Any]],
+) -> tuple[Any, Any, Any]:
+    """One step's loss, predictions and labels, as ``Trainer.prediction_step`` returns them."""
+    from transformers.trainer_pt_utils import nested_detach
+
+    ignored = [*getattr(model.config, "keys_to_ignore_at_inference", ["past_key_values"]), "loss"]
+    with torch.no_grad():
+        loss, outputs = compute_loss(model, inputs)
+        mark_cache(tracer, outputs.get("past_key_values"))
+        loss = loss.detach().mean()
+        kept = tuple(value for name, value in outputs.items() if name not in ignored) if keeps else ()
+    logits = nested_detach(kept)
+    labels = tuple(inputs[name] for name in (*SPANS, "labels") if name in inputs)
+    found = nested_detach(labels[0] if len(labels) == 1 else labels)
+    return loss, (logits[0] if len(logits) == 1 else logits) if keeps else None, found
+
+
+def _join(predictions: Any, targets: Any, steps: int) -> None:
+    """As if ``steps`` more had been joined, each as large as those that were; very many are joined a few at a time."""
+    from torch.utils._pytree import tree_map
+
+    together = -(-steps // MOST_JOINS)
+    for container in (predictions, targets):
+        joined = container.tensors
+        if joined is None:
+            continue
+
+        def some(tensor: Any) -> Any:
+            return tensor.new_empty((tensor.shape[0] // (STEPS_TRACED - 2) * together, *tensor.shape[1:]))
+
+        more = tree_map(some, joined)
+        del joined
+        for _ in range(steps // together):
+            container.add(more)
+
+
+def _leaves(tensors: Any) -> list[Any]:
+    from torch.utils._pytree import tree_leaves
+
+    leaves: list[Any] = tree_leaves(tensors)
+    return leaves
+
+
+def _mark_predictions(tracer: Any, tensors: Any) -> None:
+    for tensor in _leaves(tensors):
+        tracer.mark(tensor, "gathered")
