@@ -50,7 +50,7 @@ def upright(linear: "Linear", weight: Tensor) -> Tensor:
     return seen
 
 
-def forward(linear: "Linear", x: Tensor, result: Tensor) -> Tensor:
+def dora_forward(linear: "Linear", x: Tensor, result: Tensor) -> Tensor:
     """``DoraLinearVariant.forward``: beside a dropout the base layer is asked again, for what the dropout left."""
     base: Tensor | None = result
     dropped = linear.model.adapter_dropout

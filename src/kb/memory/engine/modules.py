@@ -95,7 +95,7 @@ class Linear:
         if self.magnitude is not None:
             from kb.memory.engine import adapters  # few runs need it
 
-            result = adapters.forward(self, x, result)
+            result = adapters.dora_forward(self, x, result)
             return ops.cast(result, dtype)
         through, dropped = self._through, self.model.adapter_dropout
         result = ops.add(result, ops.scale(through("lora_B", through("lora_A", self.model.drop(x, dropped)))))
@@ -121,7 +121,7 @@ class Linear:
         if self.magnitude is not None:
             from kb.memory.engine import adapters  # few runs need it
 
-            result = adapters.forward(self, x, result)
+            result = adapters.dora_forward(self, x, result)
             return ops.cast(result, dtype) if convert else result
         through, dropped = self._through, self.model.adapter_dropout
         output = ops.scale(through("lora_B", through("lora_A", ops.dropout(x, dropped))))

@@ -11,7 +11,7 @@ from kb.memory.engine import ops
 from kb.memory.engine.families.encoder_heads import DROPPED
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Linear
-from kb.memory.engine.ops import blocks
+from kb.memory.engine.ops import blocks, windows
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, like, new, seen_as
 from kb.memory.engine.world import world
 
@@ -94,7 +94,7 @@ class WindowAttention:
             scores = ops.cat((by_global, scores), -1)
             del by_global
         shares = ops.softmax(scores, F32)
-        shares = blocks.blanked(shares, masks.hidden)
+        shares = windows.blanked(shares, masks.hidden)
         shares = ops.cast(shares, scores.dtype)
         del scores
         shares = ops.dropout(shares, self.dropout)
@@ -103,8 +103,8 @@ class WindowAttention:
         out = ops.reshape(ops.transpose(out, 0, 1), x.shape)
         if masks.first:
             by_global, shares_of_global = self.global_rows(x, places, masks)
-            picked = blocks.picked_at(by_global, places.inside, (x.shape[1], self.heads, self.width))
-            out = blocks.put_at(out, places.where, ops.view(picked, (x.shape[1], x.shape[2])))
+            picked = windows.at(by_global, places.inside, (x.shape[1], self.heads, self.width))
+            out = windows.put_at(out, places.where, ops.view(picked, (x.shape[1], x.shape[2])))
             del by_global, shares_of_global, picked
         return ops.transpose(out, 0, 1)
 
@@ -116,7 +116,7 @@ class WindowAttention:
         """
         if isinstance(layer.state, Tensor) and layer.a is None and q.needs:
             raise NotFollowedError("load_in_8bit with queries that no adapter wraps")
-        return blocks.divided(q)
+        return windows.divided(q)
 
     def by_heads(self, x: Tensor) -> Tensor:
         """(length, batch, width) as (batch, length, heads, a head's width)."""
@@ -137,19 +137,19 @@ class WindowAttention:
         k = ops.reshape(ops.transpose(k, 1, 2), (batch * heads, length, width))
         q = self.chunks(q)
         k = self.chunks(k)
-        found = blocks.chunk_scores(q, k)
+        found = windows.scores_of(q, k)
         found = blocks.padded(found, 2, 1)
         found = ops.view(found, (*found.shape[:2], found.shape[3], found.shape[2]))
         count = found.shape[1]
         base = new((batch * heads, count + 1, side, 2 * side + 1), found.dtype)
         upper = ops.cut(ops.cut(found, 2, side), 3, side + 1)
-        base = blocks.put(base, upper.shape, upper)
+        base = windows.put(base, upper.shape, upper)
         last = ops.cut(ops.cut(ops.indexed(found, 1), 1, side), 2, side + 1)
-        base = blocks.put(base, last.shape, last)
+        base = windows.put(base, last.shape, last)
         lower = ops.cut(ops.cut(found, 2, side), 3, side)
-        base = blocks.put(base, lower.shape, lower)
+        base = windows.put(base, lower.shape, lower)
         first = ops.cut(ops.cut(ops.indexed(found, 1), 1, side - 1), 2, side - 1)
-        base = blocks.put(base, first.shape, first)
+        base = windows.put(base, first.shape, first)
         del upper, last, lower, first
         return self.without_invalid(base, batch)
 
@@ -159,7 +159,7 @@ class WindowAttention:
         size = 2 * self.side
         x = ops.view(x, (many, length // size, size, width))
         strides = (x.strides[0], x.strides[1] // 2, *x.strides[2:])
-        return blocks.overlapping(x, (many, 2 * x.shape[1] - 1, size, width), strides)
+        return windows.overlapping(x, (many, 2 * x.shape[1] - 1, size, width), strides)
 
     def without_invalid(self, base: Tensor, batch: int) -> Tensor:
         """``_mask_invalid_locations``: before the first token and behind the last."""
@@ -170,8 +170,8 @@ class WindowAttention:
         last = new(shape, base.dtype)
         for _ in range(2):
             seen = self.edge(base, batch)
-            chosen = blocks.chosen_beside(seen)
-            base = blocks.put(base, chosen.shape, chosen)
+            chosen = windows.chosen_beside(seen)
+            base = windows.put(base, chosen.shape, chosen)
             del chosen, seen
         del below, first, last
         return base
@@ -189,14 +189,14 @@ class WindowAttention:
     def scores_of_global(self, q: Tensor, k: Tensor, places: Global) -> Tensor:
         """``_concat_with_global_key_attn_probs``."""
         keys = self.picked(k, places)
-        return blocks.scores_by_head(q, keys)
+        return windows.scores_by_head(q, keys)
 
     def picked(self, x: Tensor, places: Global) -> Tensor:
         """Zeros, into which the rows of global tokens are put."""
         shape = (x.shape[0], 1, self.heads, self.width)
         table = new(shape, x.dtype)
-        rows = blocks.picked_at(x, places.where, (x.shape[0], self.heads, self.width))
-        return blocks.put_at(table, places.inside, rows)
+        rows = windows.at(x, places.where, (x.shape[0], self.heads, self.width))
+        return windows.put_at(table, places.inside, rows)
 
     def with_global(self, v: Tensor, shares: Tensor, places: Global) -> Tensor:
         """``_compute_attn_output_with_global_indices``."""
@@ -219,9 +219,9 @@ class WindowAttention:
         v = ops.reshape(ops.transpose(v, 1, 2), (many, length, width))
         longer = blocks.padded(v, 1, 2 * side)
         strides = (longer.strides[0], side * width, width, 1)
-        pieces = blocks.overlapping(longer, (many, length // side, 3 * side, width), strides)
+        pieces = windows.overlapping(longer, (many, length // side, 3 * side, width), strides)
         shares = self.diagonal(shares)
-        out = blocks.chunk_weighted(shares, pieces)
+        out = windows.weighted(shares, pieces)
         out = ops.transpose(ops.view(out, (batch, heads, length, width)), 1, 2)
         del longer, pieces
         return out
@@ -240,8 +240,8 @@ class WindowAttention:
         length, batch, wide = x.shape
         many = batch * self.heads
         rows = new((1, batch, wide), x.dtype)
-        given = blocks.picked_at(x, places.where, (batch, wide))
-        rows = blocks.put_at(rows, places.inside, given)
+        given = windows.at(x, places.where, (batch, wide))
+        rows = windows.put_at(rows, places.inside, given)
         del given
         q = self.q_global(rows)
         k = self.k_global(x)
@@ -253,8 +253,8 @@ class WindowAttention:
         scores = ops.bmm(q, ops.transpose(k, 1, 2))
         asserted()
         scores = ops.view(scores, (batch, self.heads, 1, length))
-        scores = blocks.number_in_view(scores)
-        scores = blocks.blanked(scores, masks.hidden)
+        scores = windows.number_in_view(scores)
+        scores = windows.blanked(scores, masks.hidden)
         scores = ops.view(scores, (many, 1, length))
         shares = ops.softmax(scores, F32)
         shares_16 = ops.dropout(ops.cast(shares, scores.dtype), self.dropout)

@@ -1,8 +1,7 @@
 """XLNet as ``modeling_xlnet.py`` reads, to classify sequences or tokens: length before batch, relative positions.
 
 Queries, keys, values, positions and outputs are parameters of attention, no layers: neither adapters nor 4 bits reach
-them. They are multiplied by ``einsum``. Evaluation keeps every layer's input as memory. Attention has no other
-implementation.
+them. Evaluation keeps every layer's input as memory. Attention has no other implementation.
 """
 
 from typing import Any
@@ -11,81 +10,13 @@ from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.adapters import looked_up
-from kb.memory.engine.autocast import half
 from kb.memory.engine.families.encoder import Encoder
 from kb.memory.engine.families.encoder_heads import DROPPED, TokenHead, activation_of, classified
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm, Linear
-from kb.memory.engine.ops.products import bmm
-from kb.memory.engine.ops.shapes import cut, permute, reshape, view
-from kb.memory.engine.tape import Gradients, Node, record, saved
+from kb.memory.engine.ops import streams
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, new, seen_as
 from kb.memory.engine.world import world
-
-
-def projected(tensor: Tensor, weight: Tensor) -> Tensor:
-    """``einsum("ibh,hnd->ibnd")``; what the caller gave lives until the product is there."""
-    x, kind = half(tensor), half(weight)
-    length, batch, wide = x.shape
-    _, heads, width = weight.shape
-    out = bmm(reshape(x, (1, length * batch, wide)), reshape(kind, (1, wide, heads * width)))
-    return view(out, (length, batch, heads, width))
-
-
-def scores_between(queries: Tensor, keys: Tensor) -> Tensor:
-    """``einsum("ibnd,jbnd->bnij")``."""
-    left, right = half(queries), half(keys)
-    length, batch, heads, width = left.shape
-    many, count = batch * heads, right.shape[0]
-    left = reshape(permute(left, (1, 2, 0, 3)), (many, length, width))
-    right = reshape(permute(right, (1, 2, 3, 0)), (many, width, count))
-    return view(bmm(left, right), (batch, heads, length, count))
-
-
-def weighted(weights: Tensor, values: Tensor) -> Tensor:
-    """``einsum("bnij,jbnd->ibnd")``."""
-    left, right = half(weights), half(values)
-    batch, heads, length, count = left.shape
-    many, width = batch * heads, right.shape[3]
-    left = reshape(left, (many, length, count))
-    right = reshape(permute(right, (1, 2, 0, 3)), (many, count, width))
-    return permute(view(bmm(left, right), (batch, heads, length, width)), (2, 0, 1, 3))
-
-
-def combined(tensor: Tensor, weight: Tensor) -> Tensor:
-    """``einsum("ibnd,hnd->ibh")``: what is summed is put in the order of its letters, so that both are copied."""
-    left, right = half(tensor), half(weight)
-    length, batch, heads, width = left.shape
-    wide, inner = weight.shape[0], heads * width
-    rows = reshape(permute(left, (0, 1, 3, 2)), (1, length * batch, inner))
-    columns = reshape(permute(right, (2, 1, 0)), (1, inner, wide))
-    return view(bmm(rows, columns), (length, batch, wide))
-
-
-def shifted(tensor: Tensor) -> Tensor:
-    """``rel_shift_bnij``: as many columns as there are rows."""
-    batch, heads, length, count = tensor.shape
-    tensor = reshape(tensor, (batch, heads, count, length))
-    tensor = cut(tensor, 2, count - 1)
-    tensor = reshape(tensor, (batch, heads, length, count - 1))
-    places = new((length,), I64)
-    node = record(_selected_back, (tensor,), (places,), tensor.shape)
-    return new((batch, heads, length, length), tensor.dtype, None, node)
-
-
-def _selected_back(node: Node, grad: Tensor) -> Gradients:
-    """Gradients are added to zeros in place (``index_select_backward``, FunctionsManual.cpp)."""
-    kept = saved(node)
-    whole = new(node.extra, grad.dtype)
-    del kept
-    return (whole,)
-
-
-def times(mask: Tensor) -> Tensor:
-    """``1e30 * einsum("ijbn->bnij", mask)``."""
-    mask = half(mask)
-    rows, columns, batch, heads = mask.shape
-    return new((batch, heads, rows, columns), mask.dtype)
 
 
 class Attention:
@@ -107,10 +38,10 @@ class Attention:
 
     def __call__(self, x: Tensor, mask: Any, places: Tensor) -> Tensor:
         world.inside["Attention"] = self.path
-        q = projected(x, self.q)
-        k = projected(x, self.k)
-        v = projected(x, self.v)
-        r = projected(ops.cast(places, self.r.dtype), self.r)
+        q = streams.projected(x, self.q)
+        k = streams.projected(x, self.k)
+        v = streams.projected(x, self.v)
+        r = streams.projected(ops.cast(places, self.r.dtype), self.r)
         attended = self.core(q, k, v, r, mask)
         out = self.ending(x, attended)
         del q, k, v, r, attended
@@ -118,21 +49,21 @@ class Attention:
 
     def core(self, q: Tensor, k: Tensor, v: Tensor, r: Tensor, mask: Any) -> Tensor:
         """``rel_attn_core``."""
-        by_word = scores_between(ops.add(q, self.by_word), k)
-        by_place = scores_between(ops.add(q, self.by_place), r)
-        by_place = shifted(by_place)
+        by_word = streams.scores(ops.add(q, self.by_word), k)
+        by_place = streams.scores(ops.add(q, self.by_place), r)
+        by_place = streams.shifted(by_place)
         scores = ops.scale(ops.plus(ops.add(by_word, by_place)))
         if mask is not None:
-            scores = ops.sub(scores, times(mask))
+            scores = ops.sub(scores, streams.times(mask))
         weights = ops.softmax(scores)
         weights = ops.dropout(weights, self.dropout)
-        out = weighted(weights, v)
+        out = streams.weighted(weights, v)
         del by_word, by_place, scores
         return out
 
     def ending(self, x: Tensor, attended: Tensor) -> Tensor:
         """``post_attention``."""
-        out = combined(attended, self.o)
+        out = streams.combined(attended, self.o)
         out = ops.dropout(out, self.dropout)
         out = ops.add(out, x)
         return self.norm(out)

@@ -96,7 +96,7 @@ def tiled(hidden: Tensor, head: Head) -> Tensor:
 
 def _begin(hidden: Tensor, head: Head) -> tuple[Node | None, Tensor | None]:
     inputs = [hidden, head.weight, *(() if head.bias is None else (head.bias,))]
-    node = record(_chunked_back, inputs, (), head)
+    node = record(_back, inputs, (), head)
     whole = like(head.weight) if head.wanted else None
     if whole is not None:
         mark(whole, "gradients")
@@ -111,7 +111,7 @@ def _end(node: Node | None, hidden: Tensor, whole: Tensor | None, made: list[Ten
     return new((), F32, None, node)
 
 
-def _chunked_back(node: Node, grad: Tensor) -> Gradients:
+def _back(node: Node, grad: Tensor) -> Gradients:
     """What forward made, multiplied where the loss was."""
     head = node.extra
     by_hidden, whole = saved(node)
@@ -219,7 +219,7 @@ def fused_cross_entropy(hidden: Tensor, weight: Tensor, release: tuple[int, ...]
     """
     if world.autocast is None and hidden.dtype != weight.dtype:
         raise NotFollowedError("use_liger_kernel beside weights of two types")
-    node = record(_cross_entropy_back, (hidden, weight))
+    node = record(_CrossEntropy._back, (hidden, weight))
     tapes, world.grad = world.grad, False
     made = _CrossEntropy(hidden, weight, release)
     made.run()
@@ -313,12 +313,12 @@ class _CrossEntropy:
         added = made if kind == F32 else new(self.weight.shape, F32)
         del made, added
 
-
-def _cross_entropy_back(node: Node, grad: Tensor) -> Gradients:
-    """What forward made, multiplied in place where the loss's gradient is not 1."""
-    scratch(4)
-    by_hidden, by_weight = saved(node)
-    return by_hidden, by_weight
+    @staticmethod
+    def _back(node: Node, grad: Tensor) -> Gradients:
+        """What forward made, multiplied in place where the loss's gradient is not 1."""
+        scratch(4)
+        by_hidden, by_weight = saved(node)
+        return by_hidden, by_weight
 
 
 def _contiguous(tensor: Tensor) -> Tensor:
