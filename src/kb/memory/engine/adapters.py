@@ -10,7 +10,7 @@ tied to them.
 
 from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kb.memory.engine import ops, quantized
 from kb.memory.engine.modules import Linear
@@ -19,11 +19,8 @@ from kb.memory.engine.tape import Gradients, Node, record, saved
 from kb.memory.engine.tensor import F32, I64, WIDTH, Storage, Tensor, bare, like, mark, new
 from kb.memory.engine.world import world
 
-if TYPE_CHECKING:
-    from kb.memory.engine.modules import Linear
 
-
-def magnitude_of(linear: "Linear") -> Tensor:
+def magnitude_of(linear: Linear) -> Tensor:
     """``DoraLinearLayer.update_layer``: the lengths of the weight with its adapters, as a parameter."""
     copy = None if linear.state is None else Storage(linear.weight.storage.size)  # of the layer, lest FSDP fail
     weight = _wide(linear)
@@ -34,12 +31,12 @@ def magnitude_of(linear: "Linear") -> Tensor:
     return found
 
 
-def _wide(linear: "Linear") -> Tensor:
+def _wide(linear: Linear) -> Tensor:
     """``dequantize_module_weight``: packed weights are made whole for each call (peft/utils/integrations.py)."""
     return linear.weight if linear.state is None else quantized.unpacked(linear)
 
 
-def upright(linear: "Linear", weight: Tensor) -> Tensor:
+def upright(linear: Linear, weight: Tensor) -> Tensor:
     """``transpose`` (peft/utils/other.py) where the layer's weight is turned: of the weight itself a parameter of its
     own, which wants a gradient."""
     if not linear.turned:
@@ -50,7 +47,7 @@ def upright(linear: "Linear", weight: Tensor) -> Tensor:
     return seen
 
 
-def dora_forward(linear: "Linear", x: Tensor, result: Tensor) -> Tensor:
+def dora_forward(linear: Linear, x: Tensor, result: Tensor) -> Tensor:
     """``DoraLinearVariant.forward``: beside a dropout the base layer is asked again, for what the dropout left."""
     base: Tensor | None = result
     dropped = linear.model.adapter_dropout
@@ -60,7 +57,7 @@ def dora_forward(linear: "Linear", x: Tensor, result: Tensor) -> Tensor:
     return ops.add(result, _layer(linear, x, base))
 
 
-def _layer(linear: "Linear", x: Tensor, base: Tensor | None) -> Tensor:
+def _layer(linear: Linear, x: Tensor, base: Tensor | None) -> Tensor:
     """``DoraLinearLayer.forward``: the product of both matrices, made whole for its lengths alone."""
     a, b, magnitude = linear.a, linear.b, linear.magnitude
     assert a is not None

@@ -7,8 +7,7 @@ from kb.core.record import NamedTuple
 from kb.memory.engine import ops
 from kb.memory.engine.adapters import adapted
 from kb.memory.engine.families.attention import PairedCache, eager_forward, heads_of, sdpa_forward
-from kb.memory.engine.families.masks import causal_mask, counted_places, padding_mask
-from kb.memory.engine.families.t5 import shifted_right
+from kb.memory.engine.families.masks import causal_mask, counted_places, padding_mask, shifted_right
 from kb.memory.engine.modules import LayerNorm, Linear, Model
 from kb.memory.engine.tensor import F32, I64, Tensor, new
 from kb.memory.engine.world import world

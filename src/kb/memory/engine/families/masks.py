@@ -1,4 +1,6 @@
-"""Attention masks as transformers' masking_utils.py makes them: every tensor, in its order."""
+"""Attention masks as transformers' masking_utils.py makes them: every tensor, in its order; and
+the ids that a decoder reads.
+"""
 
 from kb.memory.engine.tensor import BOOL, I32, I64, Tensor, new
 from kb.memory.engine.world import world
@@ -216,3 +218,13 @@ def counted_places(ids: Tensor, *, past: bool = True) -> Tensor:
     places = new(ids.shape, I64)
     del long, indices, mask
     return places
+
+
+def shifted_right(labels: Tensor) -> Tensor:
+    """``_shift_right``: zeros, a copy, and a mask of what is ignored."""
+    ids = new(labels.shape, I64)
+    copy = new((labels.shape[0], labels.shape[1] - 1), I64)
+    del copy
+    ignored = new(labels.shape, BOOL)
+    del ignored
+    return ids

@@ -5,7 +5,7 @@ from typing import Any
 from kb.memory.engine import ops
 from kb.memory.engine.adapters import adapted
 from kb.memory.engine.families.attention import PairedCache, heads_of
-from kb.memory.engine.families.masks import causal_mask, padding_mask
+from kb.memory.engine.families.masks import causal_mask, padding_mask, shifted_right
 from kb.memory.engine.modules import Linear, Model
 from kb.memory.engine.tensor import BOOL, F16, F32, I64, Tensor, like, new
 from kb.memory.engine.world import world
@@ -389,13 +389,3 @@ class T5(Model):
         logits = self.head(sequence)
         self.decoding = None
         return logits
-
-
-def shifted_right(labels: Tensor) -> Tensor:
-    """``_shift_right``: zeros, a copy, and a mask of what is ignored."""
-    ids = new(labels.shape, I64)
-    copy = new((labels.shape[0], labels.shape[1] - 1), I64)
-    del copy
-    ignored = new(labels.shape, BOOL)
-    del ignored
-    return ids

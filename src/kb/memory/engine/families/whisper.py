@@ -4,8 +4,7 @@ from typing import Any
 
 from kb.memory.engine import ops
 from kb.memory.engine.families.attention import PairedCache, eager_forward, heads_of, sdpa_forward
-from kb.memory.engine.families.masks import causal_mask, packed_sequences
-from kb.memory.engine.families.t5 import shifted_right
+from kb.memory.engine.families.masks import causal_mask, packed_sequences, shifted_right
 from kb.memory.engine.modules import LayerNorm, Linear, Model
 from kb.memory.engine.tensor import F16, F32, I64, Tensor, new
 from kb.memory.engine.world import world
