@@ -67,7 +67,7 @@ def expressions() -> st.SearchStrategy[str]:
 def evaluated(text: str, mystery: Any, native: bool) -> Any:
     """Python's own value, with one value for what is unknown; the error where it raises one."""
     spaces: dict[str, Any] = {"__name__": "m", "torch": Torch(native), "is_bfloat16_supported": lambda: native}
-    spaces |= {"mystery": mystery, "other": mystery}
+    spaces |= dict.fromkeys(("mystery", "other", "missing"), mystery)  # what nothing binds, a program that runs has
     try:
         exec(KNOWN.replace("from somewhere import mystery, other\n", "") + CLASS, spaces)
         return eval(text, spaces)
@@ -106,6 +106,8 @@ def agrees(read: Any, made: Any) -> bool:
 @example("f'{torch.bfloat16}'")
 @example("(1, 2) + [3]")
 @example("[{'a': 1}]")
+@example("{'a': mystery} == {'a': 5}")
+@example("not dict(k=1, l=missing)")
 @example("[a for a in (1, 2)]")
 @example("g['x']")
 @example("0x" + "f" * 5000)

@@ -146,6 +146,22 @@ def refuse_unresolved(setting: Setting) -> None:
         raise CannotEditError("config.fix.unresolved")
 
 
+def spellings(dialect: CompiledDialect | None, name: str, *, plain: bool = True) -> list[str]:
+    """The paths that mean a setting in a dialect, the preferred one first.
+
+    Args:
+        plain: only those whose values are the setting's own, in no words of the dialect's.
+    """
+    targets = dialect.targets.items() if dialect is not None else ()
+    found = (
+        (target.rank, path)
+        for path, listed in targets
+        for target in listed
+        if target.fact.name == name and (target.plain or not plain)
+    )
+    return [path for _, path in sorted(found)]
+
+
 def in_words_of_key(dialect: CompiledDialect | None, steps: tuple[str, ...], edit: Edit) -> Any:
     """The value as the key that says the setting writes it: ``bf16-mixed`` for bf16. ``steps``: the key's path, which
     may begin with a section.

@@ -3,7 +3,15 @@
 import re
 
 from kb.config.dialect.dialects import CompiledDialect
-from kb.config.fixing.changes import GONE, CannotEditError, Change, Splice, in_words_of_key, refuse_unresolved
+from kb.config.fixing.changes import (
+    GONE,
+    CannotEditError,
+    Change,
+    Splice,
+    in_words_of_key,
+    refuse_unresolved,
+    spellings,
+)
 from kb.config.fixing.written import as_words
 from kb.core.document import KEY, Setting, Unit
 from kb.core.finding import Edit, Span
@@ -140,11 +148,10 @@ class CommandEdits:
     def _spelling(self, name: str) -> str:
         if name.startswith(KEY):
             return name.removeprefix(KEY)
-        targets = self._dialect.targets.items() if self._dialect else ()
-        found = [(target.rank, flag) for flag, listed in targets for target in listed if target.fact.name == name]
+        found = spellings(self._dialect, name, plain=False)
         if not found:
             raise CannotEditError("config.fix.no-place")
-        return min(found)[1]
+        return found[0]
 
     def _default(self, name: str) -> bool:
         """Whether the library switches this on by itself."""

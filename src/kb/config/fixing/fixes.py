@@ -1,7 +1,7 @@
 """Fixes put into a text. The result is read again: a fix is refused unless it changed just what it said it would."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kb.config.dialect.dialects import CompiledDialect
 from kb.config.files import ConfigError, is_dockerfile
@@ -32,12 +32,9 @@ from kb.core.facts import FactType
 from kb.core.finding import Edit, Fix, Span
 from kb.core.record import NamedTuple
 
-if TYPE_CHECKING:
-    from kb.config.notebook.edits import CodeText
-
 CODE = (".py", ".ipynb")
 CONTAINED = "serving.contained"  # a setting of what a container's command says
-ReadCode = Callable[[str, str], "CodeText"]
+ReadCode = Callable[[str, str], CodeText]
 
 
 class Request(NamedTuple):
@@ -202,7 +199,7 @@ class _Session:
     def _whole(self) -> Span:
         return Places(self._text).span(0, len(self._text))
 
-    def _code_before(self) -> "CodeText":
+    def _code_before(self) -> CodeText:
         self._data_before()
         return self._before  # type: ignore[return-value]  # what `_read` makes of code
 

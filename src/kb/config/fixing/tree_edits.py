@@ -13,6 +13,7 @@ from kb.config.fixing.changes import (
     Splice,
     in_words_of_key,
     refuse_unresolved,
+    spellings,
 )
 from kb.config.fixing.written import as_json, as_yaml
 from kb.config.text.json_nodes import JsonPlace
@@ -288,17 +289,9 @@ class TreeEdits:
         """The paths that mean a setting in the unit's dialect, the preferred one first."""
         if name.startswith(KEY):
             return [tuple(name.removeprefix(KEY).split("."))]
-        if self._dialect is None:
-            return []
-        found = [
-            (target.rank, path)
-            for path, targets in self._dialect.targets.items()
-            for target in targets
-            if target.fact.name == name and target.plain
-        ]
         # a group file of Hydra's holds what stands below its package
         package = self._unit.package
-        spelt = [tuple(path.split(".")) for _, path in sorted(found)]
+        spelt = [tuple(path.split(".")) for path in spellings(self._dialect, name)]
         return [steps[len(package) :] for steps in spelt if steps[: len(package)] == package]
 
     def _prefix(self) -> Path:

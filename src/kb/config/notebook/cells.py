@@ -3,7 +3,6 @@
 Of the notebook's JSON the source strings of its cells are read, each where it stands; outputs are passed over.
 """
 
-import ast
 import json
 import re
 from bisect import bisect_right
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from kb.config.files import MAX_BYTES, MAX_NOTEBOOK_BYTES, ConfigError
+from kb.config.python.syntax import parsed
 from kb.config.text.nodes import Place
 from kb.config.text.source import BYTE_ORDER_MARK, Source
 from kb.core.finding import Span
@@ -348,11 +348,11 @@ def _cell(cell: CellText) -> tuple[str, str, ConfigError | None]:
         if magic not in _PYTHON_MAGICS:
             commands = blank(text[: len(text) - len(rest)]) + rest if magic in _SHELL_MAGICS and rest else blank(text)
             return blank(text), commands, None
-    if _parses(text):
+    if parsed(text) is not None:
         return text, blank(text), None
     own = _ASSIGNED_MAGIC.sub(lambda found: found[1] + "0".ljust(len(found[2])), text)
     own = _MAGIC.sub(lambda found: found[1] + _filled(found[0][len(found[1]) :]), _without_continued(own))
-    fault = None if _parses(own) else ConfigError("config.python-syntax", reason="")
+    fault = None if parsed(own) is not None else ConfigError("config.python-syntax", reason="")
     return (own if fault is None else blank(text)), _commands(text), fault
 
 
@@ -383,18 +383,6 @@ def _commands(text: str) -> str:
 def blank(text: str) -> str:
     """The text with a space for each character but line breaks."""
     return re.sub(r"[^\r\n]", " ", text)
-
-
-def _parses(text: str) -> bool:
-    import warnings
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
 
 
 class CellPlace(NamedTuple):

@@ -17,6 +17,7 @@ from kb.config.fixing.changes import (
     form,
     meet,
     refuse_unresolved,
+    spellings,
 )
 from kb.config.python.calls import Call, Run, runs_of
 from kb.config.python.reader import DIALECT, OWN, Analysis, PythonReader
@@ -260,16 +261,10 @@ class PythonEdits:
         return call, self._spelling(DIALECT, name, group + ".")
 
     def _spelling(self, dialect: str, name: str, prefix: str) -> list[str]:
-        targets = self._reader.compiled(dialect).targets.items()
-        found = [
-            (target.rank, path)
-            for path, listed in targets
-            for target in listed
-            if target.fact.name == name and target.plain and path.startswith(prefix)
-        ]
+        found = [path for path in spellings(self._reader.compiled(dialect), name) if path.startswith(prefix)]
         if not found:
             raise CannotEditError("config.fix.no-place")
-        return min(found)[1].removeprefix(prefix).split(".")
+        return found[0].removeprefix(prefix).split(".")
 
     def _entry(self, holder: _List, entry: str, at: int) -> list[Splice]:
         """A new element after the one that the finding is at, else after the last."""

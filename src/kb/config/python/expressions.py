@@ -9,7 +9,7 @@ from kb.config.python.names import Names
 from kb.config.python.operations import bounded, called, collected, compared, is_number, operate, plain, text_of
 from kb.config.python.places import Binding, Branch, Imported, Made, Where
 from kb.config.python.references import References
-from kb.config.python.syntax import dotted_name
+from kb.config.python.syntax import dotted_name, parsed
 from kb.core.expression import Unknown
 from kb.core.facts import NATIVE_BF16, either, negated
 from kb.core.record import NamedTuple
@@ -49,12 +49,9 @@ class Expressions:
             return None
         path, text = found
         if path not in self.shared.modules:
-            try:
-                tree = ast.parse(text)
-            except (SyntaxError, ValueError, RecursionError, MemoryError):
-                self.shared.modules[path] = None
-            else:
-                self.shared.modules[path] = Expressions(Names(tree), self.constants, text, path, self.shared)
+            tree = parsed(text)
+            read = Expressions(Names(tree), self.constants, text, path, self.shared) if tree is not None else None
+            self.shared.modules[path] = read
         return self.shared.modules[path]
 
     def data(self, named: str) -> tuple[str, Any] | None:

@@ -147,13 +147,24 @@ def compared(own: "Expressions", node: ast.Compare, at: Where, depth: int) -> Re
     if _asks_for_ampere(own, node, at):
         return Read(NATIVE_BF16, node)
     sides = [own.read(each, at, depth + 1).data for each in (node.left, *node.comparators)]
-    compare = _COMPARISONS.get(type(node.ops[0]))
-    if compare is None or len(sides) != 2 or any(isinstance(each, Unknown | Symbol) for each in sides):
+    asked = node.ops[0]
+    compare = _COMPARISONS.get(type(asked))
+    if isinstance(asked, ast.In | ast.NotIn) and isinstance(sides[1], dict):
+        sides[1] = list(sides[1])  # of a dictionary its keys are asked for
+    by_value = not isinstance(asked, ast.Is | ast.IsNot)
+    if compare is None or len(sides) != 2 or any(_is_open(each, by_value=by_value) for each in sides):
         raise UnknownValueError
     try:
         return Read(bool(compare(*sides)), node, True)
     except TypeError:
         raise UnknownValueError from None
+
+
+def _is_open(data: Any, *, by_value: bool) -> bool:
+    """Whether only a run can tell what was read; ``by_value``: or a part of it."""
+    if by_value and isinstance(data, dict | list | tuple):
+        return any(_is_open(each, by_value=True) for each in (data.values() if isinstance(data, dict) else data))
+    return isinstance(data, Unknown | Symbol)
 
 
 def _asks_for_ampere(own: "Expressions", node: ast.Compare, at: Where) -> bool:

@@ -1,7 +1,7 @@
 """Python files: the literal calls that describe a run as units, each setting with its place. Nothing is executed."""
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kb.config.dialect.dialects import DOT, CompiledDialect, Entry
@@ -194,7 +194,7 @@ class PythonReader:
         own = [call for call in cuts if call.kind.group == group]
         every = [call for call in run.doubtful if call.kind.group == group]
         given = [self._part(call, analysis).settings for call in own]
-        return own if len(own) == len(every) and alike(given) else []
+        return own if len(own) == len(every) and _agree(given) else []
 
     def _part(self, call: Call, analysis: "Analysis") -> Part:
         """What one call says; what it sets by itself stands where it is called."""
@@ -303,14 +303,10 @@ def _as_python(event: Event) -> Event:
     return event._replace(edits=edits)
 
 
-def alike(parts: Iterable[Mapping[str, Setting]]) -> dict[str, Setting]:
-    """The settings that several calls give, of which any may be the one that counts, and all give alike."""
-    each = list(parts)
-    first = each[0] if each else {}
-    return {
-        name: setting
-        for name, setting in first.items()
-        if not is_unknown(setting.value)
-        and all(name in other and other[name].value == setting.value for other in each)
-        and not any(is_unknown(other[name].value) for other in each)
-    }
+def _agree(parts: Sequence[Mapping[str, Setting]]) -> bool:
+    """Whether several calls, of which any may be the one that counts, give a setting alike."""
+    first, *others = parts or ({},)
+    return any(
+        not is_unknown(each.value) and all(name in other and other[name].value == each.value for other in others)
+        for name, each in first.items()
+    )

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from functools import lru_cache
 
 from kb.config.python.places import root_name, walk
-from kb.config.python.syntax import dotted_name, is_called
+from kb.config.python.syntax import dotted_name, is_called, parsed
 from kb.core.record import NamedTuple
 
 MOST_TEXTS = 64  # whose reading is kept
@@ -65,9 +65,8 @@ def rewritten(text: str, keys: Collection[str]) -> frozenset[str]:
 @lru_cache(MOST_TEXTS)
 def _told(text: str) -> _Told | None:
     """None of a text that is no Python, or that loads no file."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parsed(text)
+    if tree is None:
         return None
     merging = set(_of_merging(tree))
     nodes = [node for node in ast.walk(tree) if node not in merging]

@@ -11,7 +11,6 @@ from kb.core.finding import Span
 MAX_BRACKETS = 200  # where Python itself stops
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-_.a-zA-Z0-9]+)")
-_PREFIXES = ("r", "u", "b", "f", "br", "rb", "fr", "rf")
 
 
 class Module:
@@ -32,12 +31,8 @@ class Module:
         self.tree = self._parse(body)
 
     def _parse(self, body: str) -> ast.Module:
-        import warnings
-
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # "\d" in a text is for the program's author to hear of
-                tree = ast.parse(body)
+            return _tree_of(body)
         except SyntaxError as error:
             raise self._fault(error.lineno or 1, error.offset or 1, error.msg) from None
         except (RecursionError, MemoryError):
@@ -45,7 +40,6 @@ class Module:
         except ValueError:  # before Python 3.12
             zero = max(body.find("\x00"), 0)
             raise ConfigError("config.binary", *self.at(zero), offset=zero) from None
-        return tree
 
     def _fault(self, line: int, column: int, reason: str) -> ConfigError:
         """At Python's own place; what it counts beyond the line's end is its end."""
@@ -104,6 +98,22 @@ class Module:
         """Where a node's own text stands in the source."""
         start, end = self.extent(node)
         return self.source.between(self.place(start), self.place(end))
+
+
+def _tree_of(text: str) -> ast.Module:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "\d" in a text is for the program's author to hear of
+        return ast.parse(text)
+
+
+def parsed(text: str) -> ast.Module | None:
+    """The tree of a text; None of one that is no Python."""
+    try:
+        return _tree_of(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
 
 
 def string_extents(text: str) -> list[tuple[int, int]]:
