@@ -7,17 +7,10 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from kb.config.files import ConfigError, is_device
+from kb.config.text.encoding import MARKS
 
 CHUNK = 1 << 16
 LONGEST = 1 << 16  # characters of one stretch; of a longer one the end is kept, where a progress bar has its speed
-
-_MARKS = (
-    (b"\xef\xbb\xbf", "utf-8"),
-    (b"\xff\xfe\x00\x00", "utf-32-le"),
-    (b"\x00\x00\xfe\xff", "utf-32-be"),
-    (b"\xff\xfe", "utf-16-le"),
-    (b"\xfe\xff", "utf-16-be"),
-)
 
 
 def pieces(stream: BinaryIO) -> Iterator[tuple[int, str]]:
@@ -51,7 +44,7 @@ def pieces(stream: BinaryIO) -> Iterator[tuple[int, str]]:
 
 def _encoding(start: bytes) -> tuple[str, int]:
     """The encoding of a text that starts so, and how many bytes its mark takes."""
-    for mark, encoding in _MARKS:
+    for mark, _, encoding in MARKS:
         if start.startswith(mark):
             return encoding, len(mark)
     evens, odds = start[0::2].count(0), start[1::2].count(0)

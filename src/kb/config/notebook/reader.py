@@ -17,12 +17,7 @@ from kb.core.finding import Finding, Span
 
 
 def suppress_in_cells(
-    findings: Sequence[Finding],
-    text: str,
-    *,
-    today: datetime.date,
-    known: Collection[str],
-    decided: Collection[str],
+    findings: Sequence[Finding], text: str, *, today: datetime.date, known: Collection[str], decided: Collection[str]
 ) -> Suppressed:
     """As :func:`kb.config.suppressions.suppress`, of findings whose spans are places in the notebook file."""
     notebook = read_notebook(text)

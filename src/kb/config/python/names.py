@@ -18,18 +18,14 @@ class Names:
 
     def imports(self, package: str) -> bool:
         """Whether the module imports the package, or a part of it, anywhere."""
-        named = (
-            each
-            for node in ast.walk(self._tree)
-            for each in (
-                [alias.name for alias in node.names]
-                if isinstance(node, ast.Import)
-                else [node.module or ""]
-                if isinstance(node, ast.ImportFrom)
-                else ()
-            )
-        )
-        return any(each.partition(".")[0] == package for each in named)
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Import):
+                named = [alias.name for alias in node.names]
+            else:
+                named = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if any(each.partition(".")[0] == package for each in named):
+                return True
+        return False
 
     def binds(self, name: str) -> bool:
         """Whether the module gives the name a meaning of its own anywhere."""

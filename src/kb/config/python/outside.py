@@ -171,17 +171,8 @@ def flag_value(text: str | None) -> Any:
     return value if isinstance(value, bool | int | float) else text
 
 
-_READS = (
-    "open",
-    "read_text",
-    "read",
-    "Path",
-    "str",
-    "resolve",
-    "absolute",
-    "abspath",
-    "expanduser",
-)  # around the path of a file that is loaded
+# Around the path of a file that is loaded.
+_READS = ("open", "read_text", "read", "Path", "str", "resolve", "absolute", "abspath", "expanduser")
 
 
 class _Path(NamedTuple):

@@ -68,7 +68,7 @@ def _prepares(node: ast.stmt, of_libraries: Container[str]) -> bool:
     Args:
         of_libraries: the names under which the libraries were brought in before.
     """
-    if isinstance(node, ast.If | ast.Assert) and any("version" in name.lower() for name in _names_in(node.test)):
+    if isinstance(node, ast.If | ast.Assert) and _has(node.test, ("version",)):
         return True
     return any(_changes(each, of_libraries) for each in ast.walk(node))
 

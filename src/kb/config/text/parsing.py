@@ -152,12 +152,7 @@ def duplicate_events(duplicates: Iterable[Duplicate], source: Source) -> Iterato
         yield Event(
             kind="duplicate-key",
             span=source.between(again.start, again.end or again.start),
-            values={
-                "key": again.value,
-                "first_line": first_span.line,
-                "used": used,
-                "dropped": dropped,
-            },
+            values={"key": again.value, "first_line": first_span.line, "used": used, "dropped": dropped},
             edits=_without(first, values[id(first)], source),
             related=(("first", first_span),),
         )

@@ -12,8 +12,7 @@ from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
 _BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*+")
 _KEY = re.compile(r"""[ \t]*+(?P<key>[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+""")
 _QUOTED = re.compile(
-    r'''"""(?:[^\\]|\\.)*?"{3,5}(?!")|\'\'\'.*?'{3,5}(?!')|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+\'''',
-    re.DOTALL,
+    r'''"""(?:[^\\]|\\.)*?"{3,5}(?!")|\'\'\'.*?'{3,5}(?!')|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+\'''', re.DOTALL
 )
 _BARE = re.compile(r"\d{4}-\d\d-\d\d [^\s,\]}#]++|[^\s,\]}#]++")  # a time may stand behind its date and a blank
 _AT = re.compile(r"^(.*) \(at line (\d+), column (\d+)\)$", re.DOTALL)
