@@ -8,9 +8,9 @@ from catalog_sample import load_catalog, load_guide, shallow_catalog, soon_follo
 from effort import EXHAUSTIVE
 from kb.advice.answer import Answer, answer
 from kb.advice.check import Checker
-from kb.advice.estimator import Estimator, on_gpu
+from kb.advice.estimator import Estimator, on_gpu, precision_for
+from kb.advice.lengths import assumed_source_length, longest_input, reads_target
 from kb.advice.question import Question
-from kb.advice.usual import assumed_source_length, longest_input, precision_for, reads_target
 from kb.config.reader import ConfigReader
 from kb.core.hardware import Machine
 from kb.core.setup import Images, TrainingSetup

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from kb.advice.decision import Walk, nominal_gb, walk
-from kb.advice.estimator import Estimator
+from kb.advice.estimator import Estimator, precision_for, precision_taken
 from kb.advice.question import Question, RunSettings
 from kb.advice.recommend import (
     Inference,
@@ -18,7 +18,6 @@ from kb.advice.recommend import (
     together,
 )
 from kb.advice.setup import setup_of
-from kb.advice.usual import precision_for, precision_taken
 from kb.core.catalog import Catalog
 from kb.core.document import Setting, Unit
 from kb.core.finding import Span

@@ -6,10 +6,10 @@ from typing import Any
 from kb.advice.facts import SERVERS, Known, UnitFacts
 from kb.advice.grounds import PROCESSES, concerning
 from kb.advice.left_to_program import left_to_program
+from kb.advice.lengths import with_taken
 from kb.advice.memory_facts import PredictedFacts
 from kb.advice.models import ModelIndex, with_head
 from kb.advice.no_prediction import why_no_prediction
-from kb.advice.project_lengths import with_taken
 from kb.advice.release_by_names import NamesInReleases, depending
 from kb.advice.setup import setup_of
 from kb.advice.tables import BETWEEN, Tables

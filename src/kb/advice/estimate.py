@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from kb.advice.estimator import Estimator
 from kb.advice.facts import UnitFacts
+from kb.advice.lengths import longest_input, taken_by_lengths, with_taken
 from kb.advice.models import unknown_model
 from kb.advice.no_prediction import NO_MODEL_OF_THE_RUN, Note, unfollowed, unpredictable
-from kb.advice.project_lengths import taken_by_lengths, with_taken
-from kb.advice.usual import longest_input
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
 from kb.core.hardware import Machine

@@ -1,13 +1,16 @@
-"""One model on one machine: what a run takes there, and the batches and workers that fit."""
+"""One model on one machine: the precision that suits it, what a run takes there, and the batches and workers that
+fit.
+"""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from kb.core.hardware import DetectedGpu, Gpu, Machine
 from kb.core.memory_report import MemoryReport, Phase
-from kb.core.model import Model
+from kb.core.model import Architecture, Model
+from kb.core.record import NamedTuple
 from kb.core.result import GpuFit
-from kb.core.setup import TrainingSetup
+from kb.core.setup import TrainingSetup, WeightType
 from kb.memory import (
     UnsupportedArchitectureError,
     largest_batch,
@@ -21,6 +24,46 @@ from kb.memory.search import GRAIN, LARGEST_BATCH, BatchField, largest_share
 
 if TYPE_CHECKING:
     from kb.memory.throughput import Throughput
+
+
+# Activations of these pass fp16's largest number, 65504 (transformers issues 5651, 10956).
+OVERFLOWS_IN_FP16 = ("t5", "mt5", "umt5", "longt5")
+# Used in fp16 since before GPUs had bf16, or trained in it (OPT, GPT-NeoX); Whisper's encoder clamps for it.
+USED_IN_FP16 = (
+    "bart", "mbart", "bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "albert", "gpt2", "opt",
+    "gpt_neox", "whisper",
+)  # fmt: skip
+
+AUTOCASTS: tuple[WeightType, ...] = ("fp32", "bf16", "fp16")
+Reason = Literal["native_bf16", "no_bf16_t5", "no_bf16_fp16", "no_bf16_untested", "no_gpu"]
+
+
+class Precision(NamedTuple):
+    """``autocast`` is fp32 where there is none. ``reason`` is a key of i18n under ``recommend.precision.``."""
+
+    autocast: WeightType
+    reason: Reason
+
+    def of(self, setup: TrainingSetup) -> TrainingSetup:
+        return setup._replace(bf16=self.autocast == "bf16", fp16=self.autocast == "fp16")
+
+
+def precision_taken(asked: str | None, gpu: DetectedGpu | None, architecture: Architecture) -> Precision:
+    """What the run is asked to compute in, else what suits the GPU; the reason is of what suits it."""
+    suits = precision_for(gpu, architecture)
+    return suits._replace(autocast=asked) if asked in AUTOCASTS else suits
+
+
+def precision_for(gpu: DetectedGpu | None, architecture: Architecture) -> Precision:
+    """bf16 where the GPU has it; before Ampere fp16, but fp32 for the T5 family; fp32 where no GPU is known."""
+    if gpu is None:
+        return Precision("fp32", "no_gpu")
+    if gpu.native_bf16:
+        return Precision("bf16", "native_bf16")
+    if architecture.model_type in OVERFLOWS_IN_FP16:
+        return Precision("fp32", "no_bf16_t5")
+    used = architecture.model_type in USED_IN_FP16
+    return Precision("fp16", "no_bf16_fp16" if used else "no_bf16_untested")
 
 
 class Estimator:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kb.advice.grounds import Grounds
+from kb.advice.lengths import longest_input
 from kb.advice.memory_facts import PredictedFacts, memory_fact
 from kb.advice.no_prediction import Note
 from kb.advice.run_facts import (
@@ -17,7 +18,6 @@ from kb.advice.run_facts import (
     unknown_training_keys,
 )
 from kb.advice.run_kind import checkpoint_dtype
-from kb.advice.usual import longest_input
 from kb.core.document import Unit, said_effective_batch
 from kb.core.expression import Unknown, is_unknown
 from kb.core.facts import Facts, FactType, coerce, default_of
@@ -29,6 +29,10 @@ from kb.core.setup import Assumption, TrainingSetup
 from kb.memory.process import usable_on
 
 SERVERS = ("vllm", "sglang", "tgi", "llama-server")  # dialects of what starts an inference server
+OF_SETTINGS = (
+    "training.", "data.", "tokenizer.", "generation.", "inference.", "lora.", "quantization.", "deepspeed.", "launch.",
+    "script.", "checkpoint.", "accelerate.", "imports.", "trl.", "serving.",
+)  # fmt: skip
 # What is known of any model whose config.json can be read: a fact, and the field of its identity.
 OF_IDENTITY = {
     "model.model_type": "model_type",
@@ -50,6 +54,9 @@ class Known(NamedTuple):
     given: Mapping[str, Any]
     installed: Callable[[str], bool | None]
     engines: Callable[[], Mapping[str, Any]]
+
+
+_TAKEN = ("unit", "model", "identity", "predicted", "known", "release", "said", "note")  # by UnitFacts
 
 
 class UnitFacts:
@@ -94,20 +101,15 @@ class UnitFacts:
     def supposing(self, setup: TrainingSetup) -> "UnitFacts":
         """The same unit, to ask what would turn were its setup another; made once for each."""
         if setup not in self._others:
-            self._others[setup] = self._with(setup)
+            self._others[setup] = self._with(predicted=self.predicted.supposing(setup))
         return self._others[setup]
 
-    def _with(self, setup: TrainingSetup) -> "UnitFacts":
-        return UnitFacts(
-            unit=self.unit,
-            model=self.model,
-            identity=self.identity,
-            predicted=self.predicted.supposing(setup),
-            known=self.known,
-            release=self.release,
-            said=self.said,
-            note=self.note,
-        )
+    def as_said(self) -> "UnitFacts":
+        """The same unit with the releases that the project says, whatever its names tell."""
+        return self._with(release=self.said)
+
+    def _with(self, **changes: Any) -> "UnitFacts":
+        return UnitFacts(**{name: getattr(self, name) for name in _TAKEN} | changes)
 
     def facts(self, type_names: Mapping[str, str]) -> Facts:
         """The facts by name, each computed once."""
@@ -116,24 +118,6 @@ class UnitFacts:
         return self._facts
 
     def _made(self, type_names: Mapping[str, str]) -> Facts:
-        settings = dict.fromkeys(
-            (
-                *("training.", "data.", "tokenizer.", "generation.", "inference."),
-                *(
-                    "lora.",
-                    "quantization.",
-                    "deepspeed.",
-                    "launch.",
-                    "script.",
-                    "checkpoint.",
-                    "accelerate.",
-                    "imports.",
-                    "trl.",
-                    "serving.",
-                ),
-            ),
-            self._setting,
-        )
         given: dict[str, Callable[[str], Any]] = {
             name: self.given.get for name in self.given if name in self.types and not self.types[name].setting
         }
@@ -144,7 +128,7 @@ class UnitFacts:
         return Facts(
             type_names,
             {
-                **settings,
+                **dict.fromkeys(OF_SETTINGS, self._setting),
                 "written.": self._written,
                 "model.": self._model,
                 "model.checkpoint_dtype": lambda _: checkpoint_dtype(self.model),

@@ -5,10 +5,9 @@ limit.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from kb.advice.estimator import Estimator
+from kb.advice.estimator import Estimator, precision_for
 from kb.advice.recommend import SHORTEST_SOURCE
 from kb.advice.run_kind import NAMES
-from kb.advice.usual import precision_for
 from kb.core.facts import FactType
 from kb.core.hardware import Gpu
 from kb.core.memory_report import HostLedger, MemoryReport, Phase

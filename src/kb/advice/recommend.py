@@ -16,9 +16,9 @@ from kb.advice.attempts import (
     trainer_setup,
 )
 from kb.advice.batches import Capped, Split, Splits, evaluation_batch, inference_batch, rows_worth, splits_of
-from kb.advice.estimator import Estimator, on_gpu
+from kb.advice.estimator import OVERFLOWS_IN_FP16, Estimator, Precision, on_gpu, precision_for, precision_taken
+from kb.advice.lengths import assumed_source_length, reads_target
 from kb.advice.question import Question, RunSettings
-from kb.advice.usual import Precision, assumed_source_length, precision_for, precision_taken, reads_target
 from kb.core.hardware import Gpu
 from kb.core.memory_report import WORKING, MemoryReport, Phase, Term
 from kb.core.model import Architecture, Model
@@ -59,15 +59,15 @@ class Training(NamedTuple):
     """
 
     attempts: tuple[Attempt, ...]
-    chosen: Attempt | None
-    setup: TrainingSetup | None
-    report: MemoryReport | None
-    largest: Largest | None
-    splits: Splits | None
-    split: Split | None
     effective_source: EffectiveSource
     precision: Precision
-    workers_reason: WorkersReason
+    chosen: Attempt | None = None
+    setup: TrainingSetup | None = None
+    report: MemoryReport | None = None
+    largest: Largest | None = None
+    splits: Splits | None = None
+    split: Split | None = None
+    workers_reason: WorkersReason = "unknown"
     larger_gpu: Gpu | None = None
     larger_gpu_last_way: Gpu | None = None
     shorter_source: int | None = None
@@ -114,16 +114,9 @@ def recommend_training(
         larger = smallest_gpu(_alone(attempts[0].setup), estimator, gpus)
         last = _last(attempts, method)
         return Training(
-            attempts=attempts,
-            chosen=None,
-            setup=None,
-            report=None,
-            largest=None,
-            splits=None,
-            split=None,
-            effective_source=source,
-            precision=precision,
-            workers_reason="unknown",
+            attempts,
+            source,
+            precision,
             larger_gpu=larger,
             larger_gpu_last_way=smallest_gpu(_alone(last), estimator, gpus),
             shorter_source=_shorter_source(last, estimator),
@@ -136,19 +129,10 @@ def recommend_training(
     split = next(enough, None) or splits.nearest()
     split = split or splits.exact[0]
     setup, workers_reason = _fill(chosen.setup, split, run, estimator)
+    found = Training(attempts, source, precision, chosen, splits=splits, split=split, workers_reason=workers_reason)
     if question.trainer is not None:
-        return Training(
-            attempts=attempts,
-            chosen=chosen,
-            setup=setup,
-            report=estimator.predict(setup),
-            largest=Largest(chosen.ceiling.single, 0, 0),
-            splits=splits,
-            split=split,
-            effective_source=source,
-            precision=precision,
-            workers_reason=workers_reason,
-        )
+        largest = Largest(chosen.ceiling.single, 0, 0)
+        return found._replace(setup=setup, report=estimator.predict(setup), largest=largest)
     beside = 0
     if setup.do_eval:
         beside = estimator.largest(setup, "per_device_eval_batch_size", first=chosen.evaluation or None)
@@ -164,17 +148,10 @@ def recommend_training(
         inference_batch_size=generated.batch or None,
         do_predict=bool(inference),
     )
-    return Training(
-        attempts=attempts,
-        chosen=chosen,
+    return found._replace(
         setup=setup,
         report=estimator.predict(setup._replace(do_predict=False)),
         largest=Largest(chosen.ceiling.single, beside, inference),
-        splits=splits,
-        split=split,
-        effective_source=source,
-        precision=precision,
-        workers_reason=workers_reason,
         evaluation=evaluated,
         inference=generated,
     )
@@ -248,6 +225,16 @@ def lengths_of(
         if model.architecture.family != "encoder":
             assumed.append(Assumption(name, target, "usual_length"))
     return source, target, tuple(assumed)
+
+
+# Fine-tuned already by those who published them: what suits a first fine-tuning may undo it.
+FINE_TUNED = ("eenzeenee", "mt5-xlsum")
+
+
+def learning_rate_for(model: Model, setup: TrainingSetup, constants: Mapping[str, float]) -> float | None:
+    """The learning rate to write; None where the library's own suits: T5 learns too slowly at the Trainer's."""
+    t5 = model.architecture.model_type in OVERFLOWS_IN_FP16
+    return constants["t5_learning_rate"] if t5 and setup.method == "full" and model.id not in FINE_TUNED else None
 
 
 def _fill(

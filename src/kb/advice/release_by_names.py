@@ -54,7 +54,7 @@ class NamesInReleases:
         result = _of_releases_known(result, prepared.said)
         if prepared.said is prepared.release:
             return result, rules
-        names, more = self._found(_as_said(prepared))
+        names, more = self._found(prepared.as_said())
         there = {(each.rule, each.span) for each in result.findings}
         found = (*result.findings, *(each for each in names.findings if (each.rule, each.span) not in there))
         waiting = {rule.id for rule, _ in result.by_release}
@@ -69,19 +69,6 @@ class NamesInReleases:
         more, rules = self._tables.lint_names(unit, facts, prepared.release, exempt)
         both = LintResult(result.findings + more.findings, (), result.by_release + more.by_release)
         return both, {**self._catalog.rules, **rules}
-
-
-def _as_said(prepared: UnitFacts) -> UnitFacts:
-    """The same unit with the releases that the project says, whatever its names tell."""
-    return UnitFacts(
-        unit=prepared.unit,
-        model=prepared.model,
-        identity=prepared.identity,
-        predicted=prepared.predicted,
-        known=prepared.known,
-        release=prepared.said,
-        note=prepared.note,
-    )
 
 
 def refusing(result: LintResult, rules: Mapping[str, Rule]) -> Iterator[tuple[str, OnRelease]]:

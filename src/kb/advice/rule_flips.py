@@ -8,12 +8,11 @@ from typing import Any
 
 from kb.advice.answer import notes_for
 from kb.advice.check import Checker
-from kb.advice.estimator import Estimator, on_gpu
+from kb.advice.estimator import Estimator, on_gpu, precision_for
 from kb.advice.history import METHODS, unit_of
 from kb.advice.question import Question, RunSettings
 from kb.advice.recommend import base_setup, recommend_training
 from kb.advice.rule_diff import Edition, readable_by_this_code
-from kb.advice.usual import precision_for
 from kb.core.memory_report import Status
 from kb.core.record import NamedTuple
 from kb.memory import UnsupportedArchitectureError

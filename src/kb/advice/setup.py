@@ -1,11 +1,20 @@
 """A unit's settings → one TrainingSetup; what the config leaves open takes the library's default and is listed."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kb.advice.grounds import defaults_of_memory
+from kb.advice.lengths import (
+    FULL,
+    LENGTHS,
+    answer_length,
+    assumed_source_length,
+    lengths_of_sound,
+    reads_target,
+    with_lengths,
+    with_pictures,
+)
 from kb.advice.post_training import embedding_of, fused_loss_of, liger_kernels_of, post_training_of, with_fused_head
-from kb.advice.project_lengths import FULL, LENGTHS, answer_length, lengths_of_sound, with_lengths, with_pictures
 from kb.advice.run_kind import (
     OWN_TYPE_SINCE,
     assume_whole_experts,
@@ -29,7 +38,6 @@ from kb.advice.settings_reader import (
     uses_fsdp,
     zero_stage_of,
 )
-from kb.advice.usual import assumed_source_length, reads_target, that_matter
 from kb.core.document import Unit
 from kb.core.facts import FactType, VersionOf
 from kb.core.model import Model
@@ -43,6 +51,32 @@ OF_LOADER = "training.dataloader_"
 EVERY_LINEAR = "all-linear"
 NEVER = 10_000_000  # steps from one evaluation to the next: no run has as many
 ACCUMULATES = 2  # accumulating takes more than not, however often
+# Settings that decide nothing where the run does not train, evaluate or infer, or has no adapter or no FSDP.
+FSDP_ONLY = ("training.fsdp_config.", "accelerate.fsdp_")
+TRAINING_ONLY = frozenset(
+    f"training.{name}"
+    for name in (
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "gradient_checkpointing",
+        "gradient_checkpointing_kwargs.use_reentrant",
+        "label_smoothing_factor",
+        "optim",
+    )
+) | {"script.trainer", "lora.enabled"}
+EVALUATION_ONLY = frozenset(
+    f"training.{name}"
+    for name in (
+        "per_device_eval_batch_size",
+        "eval_accumulation_steps",
+        "generation_max_length",
+        "generation_num_beams",
+        "predict_with_generate",
+        "prediction_loss_only",
+    )
+) | {"data.eval_samples"}
+INFERENCE_ONLY = frozenset(("inference.num_beams", "inference.max_length"))
+ADAPTER_ONLY = frozenset(("lora.r", "lora.target_modules", "lora.modules_to_save"))
 
 
 def setup_of(
@@ -299,3 +333,17 @@ def _optimizer(read: SettingsReader, matters: bool) -> str:
     if matters:
         read.or_assume("training.optim", None, default, "library_default")
     return default
+
+
+def that_matter(unresolved: Iterable[str], setup: TrainingSetup) -> tuple[str, ...]:
+    """The unresolved settings without those of a phase that the run does not have."""
+    idle: frozenset[str] = frozenset()
+    for runs, names in (
+        (setup.do_train, TRAINING_ONLY),
+        (setup.do_eval, EVALUATION_ONLY),
+        (setup.do_predict, INFERENCE_ONLY),
+        (setup.method != "full", ADAPTER_ONLY),
+    ):
+        idle |= frozenset() if runs else names
+    wraps = () if setup.fsdp else FSDP_ONLY
+    return tuple(name for name in unresolved if name not in idle and not name.startswith(wraps))

@@ -11,9 +11,9 @@ from kb import __version__
 from kb.advice.answer import DECISION, Answer, answer, answer_easier
 from kb.advice.attempts import TRAINERS
 from kb.advice.estimator import Estimator
+from kb.advice.lengths import longest_input
 from kb.advice.no_prediction import unpredictable
 from kb.advice.question import Question, RunSettings
-from kb.advice.usual import longest_input
 from kb.commands.options import MACHINE, Options, check_numbers, question_of
 from kb.core.catalog import Catalog
 from kb.core.model import Model

@@ -2,8 +2,8 @@
 
 from kb.advice.answer import answer
 from kb.advice.estimator import Estimator, on_gpu
+from kb.advice.lengths import reads_target
 from kb.advice.question import Question
-from kb.advice.usual import reads_target
 from kb.core.hardware import Gpu
 from kb.core.memory_report import STATUSES
 from kb.core.text import UserError

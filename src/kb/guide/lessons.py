@@ -5,8 +5,7 @@ from html import escape
 from typing import Any
 
 from kb.advice.attempts import WAYS
-from kb.advice.estimator import on_gpu
-from kb.advice.usual import precision_for
+from kb.advice.estimator import on_gpu, precision_for
 from kb.core.setup import TrainingSetup
 from kb.guide.figures import example
 from kb.guide.library import Library, say

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from kb.advice.check import Checker, Disk
-from kb.advice.project_lengths import LENGTHS
+from kb.advice.lengths import LENGTHS
 from kb.advice.question import Question
 from kb.config.files import unknown_dialect
 from kb.core.catalog import Catalog

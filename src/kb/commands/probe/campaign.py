@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kb.advice.batches import Ceiling, splits_of, tried_by_accelerate
 from kb.advice.formulas import ramp
-from kb.advice.usual import reads_target
+from kb.advice.lengths import reads_target
 from kb.commands.probe.built_in import BuiltIn, built_in, check_packages
 from kb.commands.probe.own_command import OwnCommand, own_command
 from kb.commands.probe.place import Place, place_of

@@ -22,7 +22,7 @@ from kb.core.result import CheckResult, UnitResult, Unusable
 from kb.report.check.changes import SourceLines, describe_fix, place_name, quote_line
 from kb.report.check.panel import fit_panel, need_of
 from kb.report.terminal import INDENT, Style, columns, cut, joined, unbroken, wrap
-from kb.report.values import plan_command, printable
+from kb.report.values import is_of_host, plan_command, printable
 from kb.report.words import Words
 
 
@@ -327,7 +327,7 @@ def _fact(each: Because, words: Words) -> str:
 
 def _fact_value(name: str, value: object, words: Words) -> str:
     """The host's sizes in GB, as the rules' messages and the panel have them."""
-    of_host = name.startswith(("memory.host.", "host.")) and words.facts[name].type == "bytes"
+    of_host = is_of_host(name) and words.facts[name].type == "bytes"
     return words.fact(name, value, "GB") if of_host else words.measured(name, value)
 
 

@@ -6,9 +6,8 @@ from typing import Any
 
 from kb.advice.answer import Answer, answer
 from kb.advice.attempts import OFFERED_ONLY
-from kb.advice.estimator import Estimator, on_gpu
+from kb.advice.estimator import Estimator, on_gpu, precision_for
 from kb.advice.question import Question
-from kb.advice.usual import precision_for
 from kb.core.catalog import Catalog
 from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide

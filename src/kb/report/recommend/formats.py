@@ -9,8 +9,9 @@ from typing import Any
 
 from kb.advice.answer import Answer
 from kb.advice.attempts import generations_of
+from kb.advice.lengths import reads_target
 from kb.advice.question import Loads
-from kb.advice.usual import learning_rate_for, reads_target
+from kb.advice.recommend import learning_rate_for
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup, WeightType
 from kb.core.text import UserError

@@ -10,8 +10,8 @@ from kb.advice.answer import ACCUMULATION, EVALUATE, INFERENCE, TRAIN, WORKERS, 
 from kb.advice.attempts import Attempt
 from kb.advice.batches import Split
 from kb.advice.decision import Leaf, Walk
+from kb.advice.lengths import reads_target
 from kb.advice.recommend import ENVIRONMENT, Inference, Training, Weights, peaks
-from kb.advice.usual import reads_target
 from kb.core.document import Unit
 from kb.core.finding import Span
 from kb.core.memory_report import MemoryReport, Phase, phase_status
