@@ -2,7 +2,7 @@
 
 import sys
 
-from kb.commands.monitor.command import main as main
+from kb.commands.monitor import main as main
 
 if __name__ == "__main__":
     sys.exit(main())

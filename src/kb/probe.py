@@ -2,7 +2,7 @@
 
 import sys
 
-from kb.commands.probe.command import main as main
+from kb.commands.probe import main as main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -13,8 +13,7 @@ from catalog_sample import load_catalog, load_guide
 from config_sample import ROOT
 from effort import EXHAUSTIVE, few
 from kb.advice.formulas import work_out
-from kb.commands.rules.command import main
-from kb.commands.rules.entries import explain_entry, find_entry
+from kb.commands.rules import explain_entry, find_entry, main
 from kb.core.text import UserError
 from kb.knowledge import load_words
 from kb.knowledge.entries import Entry, entries_of, written

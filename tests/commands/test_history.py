@@ -25,7 +25,7 @@ from kb.advice.history import (
     with_measured,
     with_notes,
 )
-from kb.commands.history_versions import labels_of
+from kb.commands.history import labels_of
 from kb.core.memory_report import HostLedger
 from kb.core.text import UserError
 from kb.integrations.git_files import GitError, file_history

@@ -10,8 +10,8 @@ import pytest
 
 from catalog_sample import load_catalog, load_guide
 from kb.advice.watching import Watch
+from kb.commands.monitor import main
 from kb.commands.monitor.columns import csv_header, csv_rows, json_line, snapshot_from_json
-from kb.commands.monitor.command import main
 from kb.commands.monitor.replay import Replay
 from kb.core.snapshot import ServerState, Snapshot
 from kb.core.text import UserError

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from catalog_sample import load_catalog
-from kb.commands.probe.command import main
+from kb.commands.probe import main
 from kb.commands.probe.serve import start
 from packages import ROOT
 

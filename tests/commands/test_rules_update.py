@@ -17,7 +17,7 @@ import pytest
 
 from effort import EXHAUSTIVE, few
 from kb import __version__
-from kb.commands.rules.command import main
+from kb.commands.rules import main
 from kb.core.text import UserError
 from kb.knowledge.rules_release import ARCHIVE, FOLDER, FORMAT, PACKAGE, SPARED_SECONDS, read_release
 from packages import ROOT, build, call, made_once

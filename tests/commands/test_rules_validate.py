@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from effort import EXHAUSTIVE, few
-from kb.commands.rules.command import main
+from kb.commands.rules import main
 from kb.memory import architecture_decoder, architecture_encoder
 from kb.memory.architecture import BART_TYPES, T5_TYPES
 from rules_copy import copy_of_rules

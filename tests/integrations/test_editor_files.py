@@ -12,7 +12,7 @@ import yaml
 
 from catalog_sample import load_catalog
 from effort import EXHAUSTIVE
-from kb.commands.rules.command import main as rules
+from kb.commands.rules import main as rules
 from kb.commands.rules.config_schemas import config_schemas
 from kb.integrations.editor import session
 from kb.knowledge import load_words

@@ -72,7 +72,7 @@ def test_answers_that_are_damaged_are_as_good_as_none(kept: None, tmp_path: Path
     assert asked() == first
 
 
-@pytest.mark.parametrize("limit", [("MAX_BYTES", 256 * 300), ("MAX_FILES", 6)], ids=("bytes", "files"))
+@pytest.mark.parametrize("limit", [("MOST_STORED", 256 * 300), ("MAX_FILES", 6)], ids=("bytes", "files"))
 def test_what_has_grown_too_large_loses_its_oldest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: tuple[str, int]
 ):

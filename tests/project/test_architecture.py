@@ -46,11 +46,9 @@ PURE_BUT = {
 HEAVY = {"torch", "jsonschema", "pynvml", "rich", "psutil", "transformers", "subprocess", "concurrent", "difflib"}
 # Packages that are themselves imported only where they are used, and may say at the top what they stand on.
 LATE = (
-    *(f"kb.commands.probe.{name}" for name in ("built_in", "campaign", "matrix", "own_command", "place", "record")),
-    "kb.commands.probe.serve",
+    *(f"kb.commands.probe.{name}" for name in ("built_in", "campaign", "matrix", "own_command", "serve")),
     "kb.torch_runs", "kb.guide", "kb.commands.monitor", "kb.integrations.trainer", "kb.integrations.editor",
-    "kb.integrations.git_files", "kb.commands.rules", "kb.commands.history",
-    "kb.commands.history_versions", "kb.commands.lsp",
+    "kb.integrations.git_files", "kb.commands.rules", "kb.commands.history", "kb.commands.lsp",
 )  # fmt: skip
 
 

@@ -148,9 +148,9 @@ def test_a_probe_says_that_windows_is_no_place_for_it() -> None:
     code = (
         "import os, signal, subprocess, tempfile, shutil, select\n"
         "del signal.SIGHUP, signal.SIGKILL, os.killpg, os.fchown, os.pread, os.sched_getaffinity\n"
-        "from kb.commands.probe import command\n"
-        "command.os = type(os)('os'); command.os.__dict__.update(os.__dict__, name='nt')\n"
-        "raise SystemExit(command.main(['{}', '--lang', 'en', 'c.yaml']))"
+        "from kb.commands import probe\n"
+        "probe.os = type(os)('os'); probe.os.__dict__.update(os.__dict__, name='nt')\n"
+        "raise SystemExit(probe.main(['{}', '--lang', 'en', 'c.yaml']))"
     )
     for kind in ("smoke", "serve"):
         run = subprocess.run(

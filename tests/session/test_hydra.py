@@ -321,7 +321,7 @@ def test_watch_hears_a_group_file_change(tmp_path: Path) -> None:
 
 
 def test_a_history_reads_the_tree_that_is_there(tmp_path: Path) -> None:
-    from kb.commands.history_versions import _read
+    from kb.commands.history import _read
 
     primary = write(tmp_path, TREE)
     checker = file_checker(shallow_catalog(), Project(), Question.of(gpu="t4"))

@@ -7,9 +7,8 @@ COMMANDS = (
     "check", "estimate", "recommend", "plan", "diagnose", "probe", "monitor", "runtime", "history",
     "lengths", "rules", "site", "lsp", "doctor", "completion", "manual",
 )  # fmt: skip
-IN_FOLDERS = ("probe", "monitor", "rules")
 
 
 def command(name: str) -> ModuleType:
     """The module of a command: it has ``main`` and ``build_parser``."""
-    return import_module(f"kb.commands.{name}.command" if name in IN_FOLDERS else f"kb.commands.{name}")
+    return import_module(f"kb.commands.{name}")

@@ -8,7 +8,6 @@ from typing import Any
 from kb.advice.diagnosis import diagnose
 from kb.advice.question import NamedMachine
 from kb.commands.options import MACHINE, Options, question_of
-from kb.config.files import ConfigError
 from kb.config.log import log_lines
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
@@ -18,10 +17,10 @@ from kb.knowledge import load_guide
 from kb.report.diagnosis_report import diagnosis_json, diagnosis_text
 from kb.report.terminal import choose_style
 from kb.session import cli
+from kb.session.estimating import sections_of
 from kb.session.knowledge import open_knowledge
 from kb.session.prepare import file_checker, first_training, machine_alone
 from kb.session.project import Project, find_project, folder_of
-from kb.session.run import read_bytes
 
 STDIN = "-"
 
@@ -96,18 +95,7 @@ def _unit(options: argparse.Namespace, checker: Any) -> Unit:
         ConfigError: the file cannot be read as a config.
         UserError: there is no such section, or no known format.
     """
-    try:
-        results = checker.check(read_bytes(options.config), options.config).results
-    except ConfigError as fault:
-        fault.values.setdefault("path", options.config)
-        raise
-    if options.section is not None:
-        named = {result.unit.section: result for result in results if result.unit.section is not None}
-        if options.section not in named:
-            key = "plan.no_section" if named else "plan.no_sections"
-            raise UserError(key, path=options.config, section=options.section[:100], known=", ".join(named))
-        results = (named[options.section],)
-    unit = first_training(results)
+    unit = first_training(sections_of(options.config, options.section, checker))
     if unit is None:
         raise UserError("diagnose.no_dialect", path=options.config)
     return unit

@@ -3,9 +3,10 @@
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kb import __version__
+from kb.advice.question import Question
 from kb.commands.options import Options
 from kb.core.hardware import Machine
 from kb.core.record import NamedTuple
@@ -21,13 +22,10 @@ from kb.report.terminal import Style, choose_style, table, wrap
 from kb.report.values import host_limit, host_size, printable, size
 from kb.report.words import Words
 from kb.session import cli
-from kb.session.around import ProjectReleases
+from kb.session.around import ProjectReleases, versions_named
 from kb.session.knowledge import overlays_of
-from kb.session.project import LIBRARIES, find_project
+from kb.session.project import LIBRARIES, Project, find_project
 from kb.session.run import kind_of, read_bytes
-
-if TYPE_CHECKING:
-    from kb.session.project import Project
 
 INDENT = "  "
 
@@ -242,7 +240,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     return cli.CLEAN
 
 
-def _overlays(project: "Project", language: str) -> tuple[Rules, tuple[LaidOver, ...]]:
+def _overlays(project: Project, language: str) -> tuple[Rules, tuple[LaidOver, ...]]:
     """The rules that count in a project without the overlays that have faults, and every overlay with what it holds."""
     missing: list[UserError] = []
     overlays = overlays_of(project, missing.append)
@@ -278,10 +276,9 @@ def _folder_of(path: str) -> str:
     return path if os.path.isdir(path) else os.path.dirname(path) or os.curdir
 
 
-def _versions_of(path: str, project: "Project") -> "ProjectVersions":
+def _versions_of(path: str, project: Project) -> "ProjectVersions":
     """The releases that count for a file, with what its text says, or for the files of a folder."""
-    named = {library: (text, project.path or "") for library, text in project.versions.items()}
-    releases = ProjectReleases(named, root=_folder_of(path))
+    releases = ProjectReleases(versions_named(project, Question()), root=_folder_of(path))
     if os.path.isdir(path):
         path = os.path.join(path, "")
     else:

@@ -11,18 +11,18 @@ from kb.advice.estimate import runs_out, with_savings, with_timeline, with_varie
 from kb.advice.flags import optimizer_named
 from kb.advice.question import Question
 from kb.commands import estimate_serving
-from kb.commands.options import LARGEST_NUMBER, RUN, Options, question_of
+from kb.commands.options import LARGEST_NUMBER, RUN, Options, flag_of, question_of
 from kb.core.text import UserError
 from kb.core.units import read_size
 from kb.report.estimate_report import estimate_json, estimate_text
 from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli
-from kb.session.estimating import estimate_file, estimate_flags
+from kb.session.estimating import Wish, estimate_file, estimate_flags, simulated, with_model_files
 from kb.session.knowledge import open_knowledge
+from kb.session.plot_file import numbered, write_pictures
 from kb.session.prepare import file_checker
 from kb.session.project import Project, find_project, folder_of
-from kb.session.simulating import Wish, numbered, simulated, with_model_files, write_pictures
 
 WITHOUT_FORM = ("model_config.unknown_type", "model_config.unsupported", "model_config.differ")
 OF_SIMULATION = (
@@ -130,7 +130,7 @@ def build_parser(words: cli.Words) -> cli.Parser:
     simulation = made.group("simulation")
     simulation.add_argument("--simulate", action="store_true", help=say("simulate"))
     for name in ("sampling", "static_cache", "expandable_segments"):
-        simulation.add_argument(_option(name), action="store_true", help=say(name))
+        simulation.add_argument(flag_of(name), action="store_true", help=say(name))
     simulation.add_argument("--snapshot", metavar="FILE", help=say("snapshot"))
     simulation.add_argument("--time-limit", type=seconds, metavar="SECONDS", help=say("time_limit"))
     simulation.add_argument("--memory-limit", metavar="SIZE", help=say("memory_limit"))
@@ -147,14 +147,10 @@ def _refuse(options: argparse.Namespace, question: Question) -> None:
         raise UserError("estimate.only_with_config", option="--section")
     for name in OF_SIMULATION:
         if getattr(options, name) not in (None, False) and not options.simulate:
-            raise UserError("estimate.only_with_simulate", option=_option(name))
+            raise UserError("estimate.only_with_simulate", option=flag_of(name))
     if options.time_limit is not None and not 0 < options.time_limit <= LARGEST_NUMBER:
         value = f"{options.time_limit:g}"
         raise UserError("recommend.bad_number", option="--time-limit", value=value, most=LARGEST_NUMBER)
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _report(options: argparse.Namespace, found: Sequence[Any], words: Words, catalog: Any) -> None:

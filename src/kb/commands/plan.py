@@ -3,13 +3,12 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from kb import __version__
 from kb.advice.estimator import Estimator
 from kb.advice.no_prediction import unpredictable
 from kb.advice.plan import steps_from
-from kb.advice.plan_unit import plan_unit
+from kb.advice.plan_unit import PlannedUnit, plan_unit
 from kb.commands.options import MACHINE, Options, question_of
 from kb.config.dialect.spelling import Speller
 from kb.config.files import ConfigError
@@ -29,9 +28,6 @@ from kb.session.knowledge import open_knowledge
 from kb.session.prepare import file_checker
 from kb.session.project import find_project, folder_of
 from kb.session.run import STDIN, FileResult, kind_of, read_bytes
-
-if TYPE_CHECKING:
-    from kb.advice.plan_unit import PlannedUnit
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -120,7 +116,7 @@ def _units(options: argparse.Namespace, results: Sequence[UnitResult], catalog: 
 
 
 def _report(
-    options: argparse.Namespace, planned: "Sequence[PlannedUnit]", mended: Mended, words: Words, catalog: Catalog
+    options: argparse.Namespace, planned: Sequence[PlannedUnit], mended: Mended, words: Words, catalog: Catalog
 ) -> None:
     faults = Faults(mended.diff, mended.rules, mended.left)
     if options.format == "json":

@@ -47,7 +47,6 @@ def command(arguments: Sequence[str], language: str) -> int:
     project = find_project(os.getcwd())
     question = question._replace(versions=releases_here(project, ("transformers",)))
     check_numbers({"--folds": options.folds, "--processes": options.processes})
-    project = find_project(os.getcwd())
     catalog, words = open_knowledge(options, project, language, messages)
     guide = load_guide(options.rules)
     model = _model(question, catalog)

@@ -340,8 +340,7 @@ class Joiner:
         """The file that the project names for its runs, placed where the unit begins; other files are not runs."""
         if name not in self._given or not any(each.startswith("training.") for each in unit.settings):
             return None
-        start = unit.span
-        place = Span(start.line, start.column, start.line, start.column, start.start, start.start)
+        place = unit.span.beginning()
         return Setting(self._given[name], place, place, (name,))
 
     def _with(self, unit: Unit, name: str, naming: Setting, named: str, dialect: str) -> Unit:

@@ -25,6 +25,10 @@ class Span(NamedTuple):
     start: int = -1
     end: int = -1
 
+    def beginning(self) -> "Span":
+        """The empty place where it begins."""
+        return Span(self.line, self.column, self.line, self.column, self.start, self.start)
+
 
 class Edit(NamedTuple):
     """One change to a config, by canonical setting name.

@@ -1,24 +1,28 @@
-"""The Python API: `kb.lint`, `kb.predict`, `kb.recommend` and what they give."""
+"""The Python API: `kb.lint`, `kb.predict`, `kb.recommend` and what they give.
 
+A config is a path, a dict or the library's own arguments.
+"""
+
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, Protocol, runtime_checkable
 
 from kb.advice.answer import Answer, answer
 from kb.advice.attempts import MethodChoice
 from kb.advice.estimator import Estimator
 from kb.advice.no_prediction import QUANTIZED_ALONE, trains_packed, unpredictable
 from kb.advice.question import Question
+from kb.config.discovery import discover
 from kb.core.catalog import Catalog
 from kb.core.finding import Finding
 from kb.core.hardware import Machine
 from kb.core.memory_report import MemoryReport
 from kb.core.model import Model
-from kb.core.result import CheckResult, UnitResult
+from kb.core.result import CheckResult, UnitResult, Unusable
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
-from kb.integrations.given_configs import Config, inputs_of
 from kb.knowledge import load_catalog, load_guide
 from kb.memory import UnsupportedArchitectureError
 from kb.report.words import Words
@@ -29,10 +33,23 @@ from kb.session.knowledge import catalog_of
 from kb.session.models import named_model
 from kb.session.prepare import file_checker
 from kb.session.project import Project, find_project
-from kb.session.run import run
+from kb.session.run import Input, run
 
+NAME = "<config>.json"  # the path of what is no file
+# Kept whatever their values: by these the format is recognised.
+MARKS = ("per_device_train_batch_size", "gradient_accumulation_steps")
 Language = Literal["ko", "en"]
 Place = Machine | str | Mapping[str, Any] | None
+
+
+@runtime_checkable
+class Arguments(Protocol):
+    """Something like transformers' ``TrainingArguments``: it says its settings as a dict."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+Config = str | os.PathLike[str] | Mapping[str, Any] | Arguments
 
 
 def machine_of(
@@ -247,3 +264,43 @@ def _words(language: Language) -> Any:
 def findings(result: CheckResult) -> Iterable[tuple[UnitResult, Finding]]:
     """Every finding that nothing suppresses, with the run it is about."""
     return ((unit, finding) for unit in result.units for finding in unit.counted())
+
+
+def inputs_of(config: Config) -> tuple[list[Input], list[Unusable]]:
+    """What to check, and the paths that lead to nothing."""
+    if isinstance(config, str | os.PathLike):
+        found = discover([os.fspath(config)])
+        faults = [Unusable(path=path, key=fault.key, values=fault.values) for path, fault in found.faults]
+        return [Input(path=file.path, named=file.named) for file in found.files], faults
+    return [Input(path=NAME, kind="config", raw=text_of(settings_of(config)))], []
+
+
+def settings_of(config: Mapping[str, Any] | Arguments) -> dict[str, Any]:
+    """The settings of a config that is no file."""
+    return dict(config) if isinstance(config, Mapping) else _differing(config)
+
+
+def text_of(settings: Mapping[str, Any]) -> bytes:
+    """Settings as a file has them."""
+    return json.dumps(settings, default=_plain, indent=2).encode("utf-8", "surrogatepass")
+
+
+def _differing(arguments: Arguments) -> dict[str, Any]:
+    """The settings that say something: not None, and not what their class gives by itself."""
+    import dataclasses
+
+    usual: dict[str, Any] = {}
+    if dataclasses.is_dataclass(arguments):
+        usual = {field.name: field.default for field in dataclasses.fields(arguments)}
+    return {
+        name: value
+        for name, value in arguments.to_dict().items()
+        if value is not None and (name in MARKS or name not in usual or _plain(usual[name]) != value)
+    }
+
+
+def _plain(value: Any) -> Any:
+    """An enum's value; plain values as they are; anything else by its name."""
+    if isinstance(value, str | int | float | None) and not hasattr(value, "value"):
+        return value
+    return getattr(value, "value", str(value))

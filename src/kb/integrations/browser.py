@@ -62,7 +62,12 @@ def check(text: str, asked: str, language: str) -> str:
             _name_terms(unit["prediction"], words)
         return json.dumps({"report": _shown(report)}, ensure_ascii=False)
     except UserError as error:
-        return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)
+        return fault_of(error, language)
+
+
+def fault_of(error: UserError, language: str) -> str:
+    """``{"fault": sentence}``."""
+    return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)
 
 
 def _shown(data: Any) -> Any:
@@ -89,7 +94,7 @@ def fix(text: str, asked: str, language: str, rule: str, unsafe: bool) -> str:
         outcome = fix_once(checker, file, kind, rules=[rule] if rule else None, unsafe=unsafe)
         return json.dumps({"text": outcome.text}, ensure_ascii=False)
     except UserError as error:
-        return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)
+        return fault_of(error, language)
 
 
 def kind_of(asked: str) -> Kind:
@@ -177,7 +182,7 @@ def choose(asked: str, language: str) -> str:
     try:
         return json.dumps({"chosen": choice_object(json.loads(asked), words_of(language))}, ensure_ascii=False)
     except UserError as error:
-        return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)
+        return fault_of(error, language)
 
 
 def diagnose(log: str, config: str, asked: str, language: str) -> str:
@@ -204,4 +209,4 @@ def diagnose(log: str, config: str, asked: str, language: str) -> str:
         found = find_causes(lines, load_guide()["remedies"], lookup)
         return json.dumps(_shown(diagnosis_object(found, words_of(language), PLAIN, unit)), ensure_ascii=False)
     except UserError as error:
-        return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)
+        return fault_of(error, language)

@@ -138,10 +138,15 @@ def contents_at(folder: str, commit: str, names: Sequence[str]) -> dict[str, byt
     Raises:
         GitError: git refuses.
     """
+    return _contents(folder, names, [f"{commit}:./{name}" for name in names], path=folder)
+
+
+def _contents(folder: str, names: Sequence[str], objects: Sequence[str], **values: str) -> dict[str, bytes]:
+    """What git's objects hold, by the name given to each; those that are no file's content are left out."""
     if not names:
         return {}
-    asked = "".join(f"{commit}:./{name}\n" for name in names).encode()
-    output = git(folder, ["cat-file", "--batch"], given=asked, path=folder)
+    asked = "".join(f"{each}\n" for each in objects).encode()
+    output = git(folder, ["cat-file", "--batch"], given=asked, **values)
     contents, at = {}, 0
     for name in names:
         head, at = output[at : output.index(b"\n", at)], output.index(b"\n", at) + 1
@@ -260,14 +265,7 @@ def _blobs(folder: str, names: Sequence[str]) -> Mapping[str, bytes]:
     listing = git(folder, ["cat-file", "--batch-check"], given="\n".join(names).encode() + b"\n").decode()
     sizes = {parts[0]: int(parts[2]) for line in listing.splitlines() if len(parts := line.split()) == 3}
     small = [name for name in names if sizes.get(name, MAX_BYTES + 1) <= MAX_BYTES]
-    output = git(folder, ["cat-file", "--batch"], given="\n".join(small).encode() + b"\n") if small else b""
-    contents = {}
-    at = 0
-    for name in small:
-        start = output.index(b"\n", at) + 1
-        contents[name] = output[start : start + sizes[name]]
-        at = start + sizes[name] + 1
-    return contents
+    return _contents(folder, small, small)
 
 
 def _working(path: str, last: FileVersion) -> bytes | None:

@@ -23,8 +23,7 @@ from kb.core.model import Model
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError, nearest
-from kb.integrations.api import Place, machine_options, refuse, session, worded
-from kb.integrations.given_configs import NAME, Config, settings_of, text_of
+from kb.integrations.api import NAME, Config, Place, machine_options, refuse, session, settings_of, text_of, worded
 from kb.session.around import Checking
 from kb.session.file import FileChecker
 

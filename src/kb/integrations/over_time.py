@@ -7,13 +7,12 @@ from typing import Any
 from kb.advice.estimate import Estimated, estimate, with_timeline
 from kb.core.catalog import Catalog
 from kb.core.text import UserError
-from kb.integrations.browser import catalog_of, checker_of, kind_of, path_of, words_of
+from kb.integrations.browser import catalog_of, checker_of, fault_of, kind_of, path_of, words_of
 from kb.memory import UnsupportedArchitectureError
 from kb.memory.engine.trace import trace
 from kb.report.lessons import Case, case_of, title_of
 from kb.report.timeline import MOMENTS, timeline_html
 from kb.report.words import Words
-from kb.session.cli import load_words_or_none, said
 from kb.session.prepare import first_training
 
 
@@ -38,7 +37,7 @@ def timeline(text: str, asked: str, language: str) -> str:
         figure = timeline_html(found.followed, words, title, found.machine.gpu_limit_bytes)
         return json.dumps({"figure": figure}, ensure_ascii=False)
     except UserError as error:
-        return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)
+        return fault_of(error, language)
 
 
 def _followed(one: Estimated, catalog: Catalog) -> tuple[Estimated, str]:
@@ -77,7 +76,7 @@ def own_figure(asked: str, language: str) -> str:
     except UnsupportedArchitectureError:
         return json.dumps({"fault": words_of(language)("own.not_followed", model=wanted["model"])}, ensure_ascii=False)
     except UserError as error:
-        return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)
+        return fault_of(error, language)
 
 
 def chapter_timeline(case: Case, words: Words, asked: Mapping[str, Any]) -> str:

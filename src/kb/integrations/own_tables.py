@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kb.core.text import UserError
-from kb.integrations.browser import catalog_of, words_of
+from kb.integrations.browser import catalog_of, fault_of, words_of
 from kb.memory import UnsupportedArchitectureError
 from kb.report.lessons import (
     Case,
@@ -25,7 +25,6 @@ from kb.report.lessons import (
     worker_rows,
 )
 from kb.report.words import Words
-from kb.session.cli import load_words_or_none, said
 
 MOST = 4096  # an effective batch beyond it has no table of its own
 GENERATED = ("beams", "generation", "caches")  # what a model of an encoder alone has not
@@ -91,7 +90,7 @@ def _answer(asked: str, language: str, made: Callable[[dict[str, Any], Case, Wor
     except UnsupportedArchitectureError:  # of what the table compares, the model has none
         return json.dumps({"fault": words("own.not_followed", model=wanted["model"])}, ensure_ascii=False)
     except UserError as error:
-        return json.dumps({"fault": said(load_words_or_none(language), error.key, **error.values)}, ensure_ascii=False)
+        return fault_of(error, language)
 
 
 def _rows(wanted: Mapping[str, Any], case: Case, words: Words) -> Sequence[Sequence[Cell]]:

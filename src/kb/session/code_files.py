@@ -32,7 +32,7 @@ from kb.config.text.source import Source
 from kb.core.catalog import Catalog
 from kb.core.document import REWRITTEN, Event, Setting, Unit
 from kb.core.expression import Unknown, is_unknown
-from kb.core.finding import Finding, Span
+from kb.core.finding import Finding
 from kb.core.program import Program
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _of_unknown_loop(unit: Unit) -> Unit:
     trains = any(name.startswith("training.") for name in unit.settings)
     if not trains or unit.typical or OWN_LOOP in unit.settings or 3 * len(own) < len(flags):
         return unit
-    start = Span(unit.span.line, unit.span.column, unit.span.line, unit.span.column, unit.span.start, unit.span.start)
+    start = unit.span.beginning()
     unknown = Unknown(frozenset((OWN_LOOP,)), f"{unit.program} was not found")
     return unit._replace(
         settings={**unit.settings, OWN_LOOP: Setting(unknown, start, start, (unit.program,), alias=True)}
@@ -211,7 +211,7 @@ def _told_in_command(unit: Unit, run: Unit, catalog: Catalog) -> Unit:
     has it anyway, nobody has said: of its default for ``save_steps`` there is nothing to tidy.
     """
     start = unit.span
-    place = Span(start.line, start.column, start.line, start.column, start.start, start.start)
+    place = start.beginning()
 
     flags = {flag.span: flag for flag in unit.keys.values()}
 

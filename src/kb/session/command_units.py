@@ -11,7 +11,6 @@ from kb.config.reader import HALF, PRECISION, RUN_CONFIG, in_its_launchers_preci
 from kb.core.catalog import Catalog
 from kb.core.document import SEVERAL_WAYS, Setting, Unit
 from kb.core.expression import Unknown, is_unknown
-from kb.core.finding import Span
 from kb.core.result import UnitResult
 from kb.session.seen import ProjectPrograms
 
@@ -154,8 +153,7 @@ def as_launched(
     ways = [_of_launch(join(each._replace(settings=_without(each, RUN_CONFIG)))) for each in started]
     if not ways:
         return result
-    start = unit.span
-    place = Span(start.line, start.column, start.line, start.column, start.start, start.start)
+    place = unit.span.beginning()
     told = {}
     for name in dict.fromkeys(name for way in ways for name in way):
         values = [way[name].value if name in way else None for way in ways]

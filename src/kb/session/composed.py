@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kb.config.hydra.composing import arranged, compose, looks_composed
+from kb.config.hydra.composing import Composed, VirtualText, arranged, compose, looks_composed
 from kb.config.hydra.tree import HydraError, defaults_of, read_file
 from kb.config.text.encoding import decode
 from kb.config.text.source import moved_edit
@@ -16,7 +16,6 @@ from kb.session.run import FileResult
 from kb.session.seen import group_path, read_below
 
 if TYPE_CHECKING:
-    from kb.config.hydra.composing import Composed, VirtualText
     from kb.session.file import FileChecker
 
 _NOWHERE, _NO_KEY = Span(1, 1, 1, 1, 0, 0), Span(1, 1, 1, 1, -1, -1)
@@ -71,7 +70,7 @@ def part_again(files: "FileChecker", part: FileResult, raw: bytes) -> FileResult
     return found[0] if found else part._replace(text=decode(raw).text or "", results=())
 
 
-def _by_file(files: "FileChecker", path: str, composed: "Composed", results: Sequence[UnitResult]) -> FileResult:
+def _by_file(files: "FileChecker", path: str, composed: Composed, results: Sequence[UnitResult]) -> FileResult:
     """The results by file, the primary config first; of the others those with findings of their own."""
     parts = []
     for number, file in enumerate(composed.files):
@@ -84,7 +83,7 @@ def _by_file(files: "FileChecker", path: str, composed: "Composed", results: Seq
     return parts[0]._replace(others=tuple(parts[1:]))
 
 
-def _of_file(result: UnitResult, composed: "Composed", number: int, path: str, primary: str) -> UnitResult:
+def _of_file(result: UnitResult, composed: Composed, number: int, path: str, primary: str) -> UnitResult:
     virtual, package = composed.virtual, composed.packages[number]
     settings = {
         name: _setting(setting, virtual, number, package, composed, path)
@@ -121,7 +120,7 @@ def _of_file(result: UnitResult, composed: "Composed", number: int, path: str, p
 
 
 def _setting(
-    setting: Setting, virtual: "VirtualText", number: int, package: tuple[str, ...], composed: "Composed", path: str
+    setting: Setting, virtual: VirtualText, number: int, package: tuple[str, ...], composed: Composed, path: str
 ) -> Setting:
     home = virtual.number_of(setting.key_span)
     if home != number:
@@ -133,7 +132,7 @@ def _setting(
     )
 
 
-def _finding(finding: Finding, virtual: "VirtualText", number: int, unit: Unit) -> Finding:
+def _finding(finding: Finding, virtual: VirtualText, number: int, unit: Unit) -> Finding:
     def local(span: Span) -> Span:
         return virtual.local(span, number)
 

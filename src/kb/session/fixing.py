@@ -41,23 +41,6 @@ class FixedRun(NamedTuple):
     output: bytes
 
 
-class _FixedFile(NamedTuple):
-    before: FileResult
-    settled: Settled
-
-    @property
-    def after(self) -> FileResult:
-        return self.settled.after
-
-    @property
-    def to_utf8(self) -> bool:
-        return self.settled.to_utf8
-
-    @property
-    def changed(self) -> bool:
-        return self.to_utf8 or self.after.text != self.before.text
-
-
 def fix_once(
     checker: FileChecker, file: FileResult, kind: Kind, *, rules: Collection[str] | None = None, unsafe: bool
 ) -> FixResult:
@@ -113,19 +96,19 @@ class _Fixing:
         if self._write and file.part_of and self.touched_others:  # its primary config may have been written just now
             file = self._checker.again(file, encode(file.text, file.encoding), kind)
         try:
-            fixed = _FixedFile(file, self._settling.settle(file, kind))
-            self.output += _written(fixed) if self._write else _diff(fixed)
+            settled = self._settling.settle(file, kind)
+            self.output += _written(file, settled) if self._write else _diff(file, settled)
         except UserError as error:
             self.unusable.append(Unusable(path=file.path, key=error.key, values=error.values))
             return file
         except Exception as error:
             self.unusable.append(internal_fault(file.path, error))
             return file
-        self._said.setdefault(file.path, []).append(fixed.settled)
-        if fixed.changed:
-            self.applied[file.path] = self.applied.get(file.path, 0) + fixed.settled.applied
+        self._said.setdefault(file.path, []).append(settled)
+        if settled.changes(file):
+            self.applied[file.path] = self.applied.get(file.path, 0) + settled.applied
             self.touched_others |= bool(file.part_of or file.others) or self._is_named(file.path)
-        return fixed.after
+        return settled.after
 
     def _is_named(self, path: str) -> bool:
         """Whether a check has looked at a file of this name beside its own."""
@@ -182,15 +165,14 @@ def _say_waiting(file: FileResult, notice: Notice) -> None:
         notice("fix.waiting", path=file.path, n=len(waiting), rules=sorted(waiting), needs=needs)
 
 
-def _diff(fixed: _FixedFile) -> bytes:
+def _diff(before: FileResult, settled: Settled) -> bytes:
     """The change as ``patch -p1`` takes it, in the file's own bytes."""
-    if not fixed.changed:
+    if not settled.changes(before):
         return b""
-    path = {STDIN: "stdin", COMMAND: "command"}.get(fixed.before.path) or _relative(fixed.before.path)
-    marked = fixed.before.encoding == "utf-8-sig"
-    before = "\ufeff" + fixed.before.text if marked else fixed.before.text
-    after = "\ufeff" + fixed.after.text if marked and not fixed.to_utf8 else fixed.after.text
-    return unified_diff(path, before, after).encode("utf-8")
+    path = {STDIN: "stdin", COMMAND: "command"}.get(before.path) or _relative(before.path)
+    mark = "\ufeff" if before.encoding == "utf-8-sig" else ""
+    after = ("" if settled.to_utf8 else mark) + settled.after.text
+    return unified_diff(path, mark + before.text, after).encode("utf-8")
 
 
 def _relative(path: str) -> str:
@@ -201,23 +183,21 @@ def _relative(path: str) -> str:
     return relative.replace(os.sep, "/")
 
 
-def _written(fixed: _FixedFile) -> bytes:
+def _written(before: FileResult, settled: Settled) -> bytes:
     """Write the file; of what is no file, its text.
 
     Raises:
         UserError: it cannot be written, or was saved since it was read.
     """
-    after = fixed.after
-    if after.raw is not None:
-        content = after.raw
-    else:
-        content = encode(after.text, "utf-8" if fixed.to_utf8 else fixed.before.encoding)
+    after, content = settled.after, settled.after.raw
+    if content is None:
+        content = encode(after.text, "utf-8" if settled.to_utf8 else before.encoding)
     if after.path == COMMAND:
         return content if content.endswith(b"\n") else content + b"\n"
     if after.path == STDIN:
         return content
-    if fixed.changed:
-        write_file(after.path, content, lambda raw: decode_file(raw, _kind(after)) == _as_read(fixed.before))
+    if settled.changes(before):
+        write_file(after.path, content, lambda raw: decode_file(raw, _kind(after)) == _as_read(before))
     return b""
 
 

@@ -12,7 +12,7 @@ from kb.config.files import read_at_most
 from kb.core.catalog import Catalog
 from kb.core.model import Model, ModelIdentity
 from kb.core.text import UserError
-from kb.session.seen import cached_config, cached_config_of, folder_config, is_hub_name
+from kb.session.seen import cached_config_of, folder_config, is_hub_name
 
 TIMEOUT_SECONDS = 10.0
 
@@ -130,7 +130,7 @@ def model_in_folder(name: str) -> Model | None:
     Raises:
         UserError: its ``config.json`` cannot be used.
     """
-    return read_model_config(name) if os.path.isfile(os.path.join(name, "config.json")) else None
+    return None if folder_config(name) is None else read_model_config(name)
 
 
 def identity_of_config(data: Mapping[str, Any]) -> ModelIdentity | None:
@@ -172,8 +172,7 @@ class HubModels:
         return self._known[name]
 
     def _look_up(self, name: str) -> Model | None:
-
-        path = cached_config(name, os.environ)
+        path = cached_config_of(name)
         try:
             if path is None and self._online:
                 path = fetch_config(name)

@@ -1,8 +1,40 @@
-"""A drawing put into a file: SVG as it is, PNG through a converter that happens to be installed."""
+"""Drawings put into files: SVG as it is, PNG through a converter that happens to be installed."""
 
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from kb.advice.estimate import Estimated
 from kb.core.text import UserError
+from kb.report.estimate_report import timeline_json
+from kb.report.timeline import timeline_svg
 
 TIMEOUT_SECONDS = 60
+
+
+def write_pictures(found: Sequence[Estimated], plot: str | None, timeline: str | None, words: Any) -> None:
+    """Each run over time as a drawing and as JSON, where it is known; the second run's file gets a number, and so on.
+
+    Raises:
+        UserError: a file cannot be written, or no converter to PNG is here.
+    """
+    done = [one for one in found if one.drawn is not None]
+    for number, one in enumerate(done, 1):
+        if plot is not None:
+            write_plot(numbered(plot, number), timeline_svg(one, words))
+        if timeline is not None:
+            path = numbered(timeline, number)
+            try:
+                with open(path, "w", encoding="utf-8") as stream:
+                    stream.write(timeline_json(one.drawn))
+            except OSError as error:
+                raise UserError("history.plot_unwritable", path=path, reason=error.strerror or str(error)) from None
+
+
+def numbered(path: str, number: int) -> str:
+    """``plot.svg`` for the first run, ``plot-2.svg`` for the second."""
+    stem, suffix = os.path.splitext(path)
+    return path if number == 1 else f"{stem}-{number}{suffix}"
 
 
 def write_plot(path: str, svg: str) -> None:

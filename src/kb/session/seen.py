@@ -182,17 +182,15 @@ class ProjectPrograms:
 
     def __init__(self, top: Callable[[str], str | None], seen: Seen) -> None:
         self._top = top
-        self.lookups: dict[str, Lookup] = {"programs": lambda path, named: self._programs().digest(path, named)}
-        self.lookups["module"] = lambda path, named: self._file("module", path, named)
-        self.lookups["loaded"] = lambda path, named: self._file("loaded", path, named)
-        self.lookups["scripts"] = lambda path, _: json.dumps(self._scripts_naming(path))
-        self.lookups["started"] = lambda path, _: json.dumps(self._set_there(path))
-        self.lookups["meant"] = lambda script, named: self._meant_files().meant(script, named)
-        self._remember = seen.text("programs", self.lookups["programs"])
-        self._set_by_commands = seen.text("started", self.lookups["started"])
-        self._naming = seen.text("scripts", self.lookups["scripts"])
-        self._meant = seen.text("meant", self.lookups["meant"])
-        self._module, self._loaded = (seen.text(kind, self.lookups[kind]) for kind in ("module", "loaded"))
+        self.lookups: dict[str, Lookup] = {
+            "programs": lambda path, named: self._programs().digest(path, named),
+            "module": lambda path, named: self._file("module", path, named),
+            "loaded": lambda path, named: self._file("loaded", path, named),
+            "scripts": lambda path, _: json.dumps(self._scripts_naming(path)),
+            "started": lambda path, _: json.dumps(self._set_there(path)),
+            "meant": lambda script, named: self._meant_files().meant(script, named),
+        }
+        self._look = {kind: seen.text(kind, look) for kind, look in self.lookups.items()}
         self.forget()
 
     def forget(self) -> None:
@@ -205,7 +203,7 @@ class ProjectPrograms:
     def __call__(self, unit: Unit) -> tuple[Program, ...]:
         path = unit.path if os.path.isabs(unit.path) else os.path.join(os.curdir, unit.path)
         try:
-            self._remember(path, unit.program)
+            self._look["programs"](path, unit.program)
             return self._programs().programs(path, unit.program)
         except (OSError, ValueError):  # the working folder is gone, or the path is none
             return ()
@@ -213,25 +211,26 @@ class ProjectPrograms:
     def set_by_commands(self, path: str) -> Mapping[str, str]:
         """What every command of the project sets itself which starts a run with the config at ``path``, as of
         :meth:`kb.config.program_files.StartedConfigs.set_by_commands`."""
-        try:
-            found: dict[str, str] = json.loads(self._set_by_commands(path, ""))
-        except (OSError, ValueError):  # the working folder is gone, or the path is none
-            return {}
+        found: dict[str, str] = self._listed("started", path) or {}
         return found
 
     def scripts_naming(self, path: str) -> list[tuple[str, str]]:
         """The project's scripts that name the file at ``path``, each with its text."""
-        try:
-            found: list[tuple[str, str]] = json.loads(self._naming(path, ""))
-        except (OSError, ValueError):  # the working folder is gone, or the path is none
-            return []
+        found: list[tuple[str, str]] = self._listed("scripts", path) or []
         return found
+
+    def _listed(self, kind: str, path: str) -> Any:
+        """What is looked up of a path as JSON; None where it cannot be."""
+        try:
+            return json.loads(self._look[kind](path, ""))
+        except (OSError, ValueError):  # the working folder is gone, or the path is none
+            return None
 
     def means(self, script: str, named: str, path: str, text: str, unit: Unit) -> bool:
         """Whether a command in a script of the project, which has this text, means the file at a path by a name."""
         try:
             names = self._meant_files().names(script, text, unit.span, named)
-            found = next(filter(None, (self._meant(script, each) for each in names)), None)
+            found = next(filter(None, (self._look["meant"](script, each) for each in names)), None)
         except (OSError, ValueError):  # the working folder is gone, or the name is none
             return False
         return found is not None and os.path.realpath(found) == os.path.realpath(path)
@@ -246,7 +245,7 @@ class ProjectPrograms:
 
     def files(self) -> "ProgramFiles":
         """What the programs of the project import and load."""
-        return self._kinds_of_files[0](self._module, self._loaded)
+        return self._kinds_of_files[0](self._look["module"], self._look["loaded"])
 
     @property
     def _kinds_of_files(self) -> "tuple[type[ProgramFiles], type[StartedFiles], type[StartedConfigs]]":

@@ -169,6 +169,10 @@ class Settled(NamedTuple):
     refused: tuple[tuple[Candidate, Refused], ...] = ()
     circle: tuple[str, ...] = ()
 
+    def changes(self, before: FileResult) -> bool:
+        """Whether the file is another than before."""
+        return self.to_utf8 or self.after.text != before.text
+
 
 class _Way(NamedTuple):
     """Where the fixes of one attempt lead, and those made on it; ``circle``: those that led back to an earlier text."""

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
-from kb import __version__
 from kb.core.record import NamedTuple
 from kb.core.result import CheckResult, Unusable
 from kb.knowledge.locations import cache_folder
@@ -22,7 +21,7 @@ from kb.session.composed import GroupFolders
 from kb.session.file import FileChecker
 from kb.session.output import STREAMED
 from kb.session.project import Project
-from kb.session.run import STDIN, Input, check_input, internal_fault, read_bytes, shown_files
+from kb.session.run import STDIN, Input, Run, check_input, internal_fault, read_bytes, shown_files
 from kb.session.seen import LOOKUPS, Lookup, Row, still
 
 MANY = 32  # files from which on several processes pay
@@ -191,15 +190,8 @@ class Tree:
         units = tuple(unit for file in files for unit in file.results)
         if not units:
             return Told("", Tally(), (), seen)
-        result = CheckResult(
-            machine=self._checker.machine,
-            units=units,
-            sources_text={file.path: file.text for file in files},
-            version=__version__,
-            rules_version=self._checker.catalog.version,
-        )
         try:
-            return Told(self._render(result), tally_of(units), (), seen)
+            return Told(self._render(Run(tuple(files), ()).result(self._checker)), tally_of(units), (), seen)
         except Exception as error:
             return Told("", Tally(), (internal_fault(given.path, error),), seen)
 
@@ -296,13 +288,7 @@ def stream_report(
         put: writes to standard output.
     """
     style = choose_style(sys.stdout, options.color)
-    empty = CheckResult(
-        machine=checker.machine,
-        units=(),
-        sources_text={},
-        version=__version__,
-        rules_version=checker.catalog.version,
-    )
+    empty = Run((), ()).result(checker)
     if options.format == "json":
 
         def render(result: CheckResult) -> str:

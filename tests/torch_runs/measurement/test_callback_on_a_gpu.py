@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     import torch
 
     from kb.integrations.trainer.forecast import Forecast, Knowledge, without_ours
-    from kb.integrations.trainer.lines import size
     from kb.integrations.trainer.live import LiveRun, held_bytes, model_of, model_settings
     from kb.integrations.trainer.meter import Reading
-    from kb.integrations.trainer.watching import Watching
+    from kb.integrations.trainer.watching import Watching, size
 imported = imported_where_run(globals(), require_trainer)
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kb.commands.monitor.output import Command
-from kb.commands.monitor.outputs import csv_recorder, json_recorder
-from kb.commands.monitor.prometheus import Exporter
+from kb.commands.monitor.outputs import Exporter, csv_recorder, json_recorder
+from kb.commands.monitor.printed import Command
 from kb.commands.monitor.replay import Replay
 from kb.core.snapshot import GpuState, HostState, Snapshot
 from kb.core.text import UserError
@@ -108,7 +107,7 @@ def test_rows_that_did_not_fit_leave_nothing_half_written(tmp_path: Path) -> Non
 
 
 def test_prometheus_is_served_on_the_loopback() -> None:
-    exporter = Exporter(0)
+    exporter = Exporter(0, "127.0.0.1")
     try:
         assert exporter.address.startswith("http://127.0.0.1:")
         with urllib.request.urlopen(exporter.address, timeout=10) as answer:
@@ -130,7 +129,7 @@ def test_a_port_that_is_taken_is_said() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(UserError) as caught:
-            Exporter(taken.getsockname()[1])
+            Exporter(taken.getsockname()[1], "127.0.0.1")
     assert caught.value.key == "monitor.port_taken"
 
 

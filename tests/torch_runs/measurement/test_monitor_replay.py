@@ -11,8 +11,8 @@ import pytest
 
 from catalog_sample import load_guide
 from kb.advice.watching import Watch
+from kb.commands.monitor import main
 from kb.commands.monitor.columns import csv_header, csv_rows, json_line, stamp
-from kb.commands.monitor.command import main
 from kb.commands.monitor.replay import BrokenRecording, Replay
 from kb.core.snapshot import GpuState, HostState, ProcessState, Snapshot, SpeedState, TreeState
 from kb.core.units import GIB

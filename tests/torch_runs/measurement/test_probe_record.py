@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 import yaml
 
-from kb.commands.probe.record import SOURCE, check_recordable, record, recorded
+from kb.commands.probe.campaign import SOURCE, check_recordable, record, recorded
 from kb.commands.probe.request import ProbeRequest
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError

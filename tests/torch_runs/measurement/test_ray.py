@@ -285,7 +285,7 @@ def test_other_resources_are_no_accelerators() -> None:
 def test_arguments_that_make_no_matrix_are_refused(
     arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from kb.commands.probe import command as probe
+    from kb.commands import probe
 
     assert probe.main(["smoke", *arguments, "--no-journal", "--lang", "en"]) == 2
     assert part in capsys.readouterr().err

@@ -1,4 +1,7 @@
-"""This machine watched: alone, a process that runs already, or a command that is started here."""
+"""This machine watched: alone, a process that runs already, or a command that is started here.
+
+A session samples at an even pace; what one source cannot tell is unknown in the snapshot.
+"""
 
 import argparse
 import contextlib
@@ -6,15 +9,18 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from kb.advice.diagnosis import Diagnosis, diagnose, exit_cause
-from kb.advice.watching import Watch
-from kb.commands.monitor.output import Command, Diagnoser, LiveSpeed, LogFollower
-from kb.commands.monitor.outputs import Outputs
-from kb.commands.monitor.sampler import Sampler, Session, Sources
-from kb.core.snapshot import TreeState
+from kb.advice.watching import Alert, Watch
+from kb.commands.monitor import code_of
+from kb.commands.monitor.outputs import Outputs, Sink
+from kb.commands.monitor.printed import Command, Diagnoser, LiveSpeed, LogFollower
+from kb.core.record import NamedTuple
+from kb.core.snapshot import GpuProcess, GpuState, HostState, ServerState, Snapshot, SpeedState, TreeState
 from kb.core.text import UserError
 from kb.machine import host
 from kb.machine.host import HostWatch
@@ -27,8 +33,122 @@ from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli
 
+MOST_BEHIND = 5.0  # intervals; a machine that slept is not read over and over to make up for it
 Remedies = Mapping[str, Mapping[str, Any]]
-_NO_FINDING = ("driver_gone", "driver_back")
+
+
+class Screen(Protocol):
+    """Shows the watch to a person; ``off`` once nobody sees it any more."""
+
+    @property
+    def off(self) -> bool: ...
+    def show(self, snapshot: Snapshot, watch: Watch) -> None: ...
+    def warn(self, alert: Alert) -> None: ...
+
+
+class Session:
+    """Reads until it is told to stop.
+
+    Args:
+        read: one snapshot of everything.
+        watch: judges and keeps what is kept.
+        sinks: where each snapshot goes.
+        screen: who shows it.
+        needed: whether the watch goes on when nobody sees the screen any more.
+    """
+
+    def __init__(
+        self, read: Callable[[], Snapshot], watch: Watch, sinks: Sequence[Sink], screen: Screen, needed: bool
+    ) -> None:
+        self._read, self._sinks, self._screen, self._needed = read, sinks, screen, needed
+        self.watch = watch
+        self.stop = threading.Event()
+
+    def once(self) -> Snapshot:
+        """One reading, through all that takes it."""
+        snapshot = self._read()
+        alerts = self.watch.add(snapshot)
+        for sink in self._sinks:
+            sink(snapshot)
+        self._screen.show(snapshot, self.watch)
+        for alert in alerts:
+            self._screen.warn(alert)
+        return snapshot
+
+    def run(
+        self,
+        interval_seconds: float,
+        ended: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Read every ``interval_seconds`` until ``stop`` is set, ``ended`` says so, or nobody is left to see it."""
+        due = clock()
+        while not self.stop.is_set():
+            self.once()
+            if ended() or (self._screen.off and not self._needed):
+                return
+            due = max(due + interval_seconds, clock() - MOST_BEHIND * interval_seconds)
+            self.stop.wait(max(due - clock(), 0.0))
+
+
+class GpusRead(Protocol):
+    """The GPUs at one moment; ``note`` says why there are none."""
+
+    @property
+    def gpus(self) -> tuple[GpuState, ...]: ...
+    @property
+    def note(self) -> str | None: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+
+class Sources(NamedTuple):
+    """Who is asked for what. ``foreign`` is true where the driver counts processes otherwise than this system does."""
+
+    gpus: Callable[[], GpusRead]
+    host: Callable[[], HostState]
+    tree: Callable[[], TreeState | None] | None = None
+    speed: Callable[[], SpeedState | None] | None = None
+    foreign: bool = False
+    server: Callable[[], ServerState] | None = None
+
+
+class Sampler:
+    """Reads all sources one after the other; what one cannot tell is unknown in the snapshot."""
+
+    def __init__(self, sources: Sources, clock: Callable[[], float] = time.time) -> None:
+        self._sources, self._clock = sources, clock
+
+    def read(self) -> Snapshot:
+        """Everything now."""
+        sources = self._sources
+        gpus, tree = sources.gpus(), sources.tree() if sources.tree else None
+        states = gpus.gpus
+        if tree is not None and not sources.foreign:
+            states = attributed(states, {each.pid: each.name for each in tree.processes})
+        return Snapshot(
+            time=self._clock(),
+            gpus=states,
+            host=sources.host(),
+            tree=tree,
+            speed=sources.speed() if sources.speed else None,
+            gpu_note=gpus.note,
+            notes=gpus.notes,
+            server=sources.server() if sources.server else None,
+        )
+
+
+def attributed(states: tuple[GpuState, ...], watched: Mapping[int, str]) -> tuple[GpuState, ...]:
+    """The states with the watched tree's processes (number → name) marked and named."""
+    return tuple(
+        state._replace(
+            processes=tuple(
+                GpuProcess(each.pid, each.used_bytes, watched.get(each.pid, each.name), each.pid in watched)
+                for each in state.processes
+            )
+        )
+        for state in states
+    )
 
 
 def watch_live(options: argparse.Namespace, watch: Watch, words: Words, remedies: Remedies) -> int:
@@ -100,7 +220,7 @@ class _Watched:
         sources = Sources(
             gpus=self.gpus.read,
             host=HostWatch(pid=pid).read,
-            tree=_reader_of(tree),
+            tree=None if tree is None else tree.read,
             speed=self._read_speed if self.follower or self.options.command else None,
             foreign=not host.sees_host_processes(),
             server=self.options.server.read if self.options.server else None,
@@ -135,8 +255,7 @@ class _Watched:
             cli.put(snapshot_json(snapshot, reading.judged, self.options.versions))
         else:
             cli.put("\n".join(reading_lines(reading, self.words, self.style)) + "\n")
-        beyond = set(self.watch.summary().alert_counts).difference(_NO_FINDING)
-        return cli.FINDINGS if beyond else cli.CLEAN
+        return code_of(self.watch.summary().alert_counts)
 
 
 class _Run(_Watched):
@@ -249,10 +368,3 @@ def ended_by_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _reader_of(tree: ProcessTree | None) -> Any:
-    def read() -> TreeState | None:
-        return tree.read() if tree is not None else None
-
-    return read if tree is not None else None

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from kb.advice.watching import Watch
+from kb.commands.monitor import code_of
 from kb.commands.monitor.columns import COLUMNS, BadCell, snapshot_from_json, snapshot_of, state_of, time_of
 from kb.commands.monitor.outputs import Outputs
 from kb.config.log import log_lines
@@ -213,10 +214,6 @@ def _with_last(rows: Rows) -> Iterator[tuple[int, str, bool]]:
         yield (*before, True)
 
 
-# Warnings that tell of a driver, and not of a limit.
-_NO_FINDING = ("driver_gone", "driver_back")
-
-
 def replay(options: argparse.Namespace, watch: Watch, words: Words) -> int:
     """Print what the recording comes to; 1 where it was beyond a target.
 
@@ -240,4 +237,4 @@ def replay(options: argparse.Namespace, watch: Watch, words: Words) -> int:
         cli.put(summary_json(summary, recording.kind, notes, options.versions))
     else:
         cli.put(summary_text(summary, words, choose_style(sys.stdout, options.color), notes))
-    return cli.FINDINGS if set(summary.alert_counts).difference(_NO_FINDING) else cli.CLEAN
+    return code_of(summary.alert_counts)

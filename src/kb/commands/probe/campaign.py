@@ -1,5 +1,10 @@
-"""A probe from beginning to end: prepare, journal, run, and say what came of it."""
+"""A probe from beginning to end: prepare, journal, run, and say what came of it.
 
+``--record`` writes the measured rows as a file for ``rules/measurements``; nothing that was not measured.
+"""
+
+import os
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
@@ -8,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from kb.advice.batches import Ceiling, splits_of, tried_by_accelerate
 from kb.advice.formulas import ramp
 from kb.advice.lengths import reads_target
-from kb.commands.probe.built_in import BuiltIn, built_in, check_packages
+from kb.commands.probe.built_in import BuiltIn, Place, built_in, check_packages, place_of
 from kb.commands.probe.own_command import OwnCommand, own_command
-from kb.commands.probe.place import Place, place_of
 from kb.commands.probe.request import ProbeRequest
 from kb.core.catalog import Catalog
 from kb.core.release import parse_version
@@ -21,6 +25,8 @@ from kb.memory.search import LARGEST_BATCH, largest_within
 from kb.torch_runs.probe.campaign import (
     Bench,
     Probed,
+    Recommended,
+    Tell,
     climb,
     count_workers,
     doubling,
@@ -28,18 +34,28 @@ from kb.torch_runs.probe.campaign import (
     search_batch,
     target_of,
 )
+from kb.torch_runs.probe.rows import architecture_of, campaign_yaml, rows_of
 from kb.torch_runs.probe.trial import Journal, Limits, Trial, setup_json
 
 if TYPE_CHECKING:
-    from kb.torch_runs.probe.campaign import Bench, Probed, Recommended, Tell
     from kb.torch_runs.probe.running import Runner
-    from kb.torch_runs.probe.trial import Trial
 
 MOST_OF_RAMP = 256
 MOST_OF_COMMAND = 1024  # without a prediction or a GPU's limit somebody has to stop
 HOST_SHARE = 0.9  # of what this machine or container has; kb and the rest need some too
 ITS_OWN_START = 128  # accelerate's starting_batch_size
 NEWEST_ACCELERATE = (1, 15, 0)
+SOURCE = "kb-probe"
+_NAME = re.compile(r"([a-z0-9]+(?:-[a-z0-9.]+)*)\.yaml")
+_MODEL = re.compile(r"[^a-z0-9.]+")
+ABOUT = {
+    "ko": "임의 가중치의 모델을 Trainer로 학습하고 평가하고 생성하며, 단계마다 torch의 할당·예약 메모리 최댓값과 "
+    "NVML의 프로세스 메모리를 쟀습니다. 배치 하나가 프로세스 하나이고, 평가와 생성은 옵티마이저 상태가 남은 채로 "
+    "학습 뒤에 합니다.",
+    "en": "A model of random weights trained and evaluated by the Trainer, then generating; torch's peaks of allocated "
+    "and reserved memory by phase, and the process's memory by NVML. One process a batch; evaluation and generation "
+    "come after training, beside the optimizer's states.",
+}
 
 
 def probe(
@@ -48,10 +64,10 @@ def probe(
     guide: Mapping[str, Any],
     *,
     runner: "Runner",
-    tell: "Tell",
+    tell: Tell,
     journal_path: str | None = None,
     resume: bool = False,
-) -> "Probed":
+) -> Probed:
     """Run the whole campaign; each trial is on disk before the next begins.
 
     Args:
@@ -105,8 +121,8 @@ def _plan(request: ProbeRequest, place: Place, run: "BuiltIn | OwnCommand | None
 
 
 def _smoke(
-    request: ProbeRequest, place: Place, run: Any, bench: "Bench", catalog: Catalog, guide: Mapping[str, Any]
-) -> "Probed":
+    request: ProbeRequest, place: Place, run: Any, bench: Bench, catalog: Catalog, guide: Mapping[str, Any]
+) -> Probed:
     batch = request.run.batch
     if batch is None:
         batch = run.setup.per_device_train_batch_size if isinstance(run, BuiltIn) else run.batch or 1
@@ -120,8 +136,8 @@ def _smoke(
 
 
 def _ramp(
-    request: ProbeRequest, place: Place, run: Any, bench: "Bench", catalog: Catalog, guide: Mapping[str, Any]
-) -> "Probed":
+    request: ProbeRequest, place: Place, run: Any, bench: Bench, catalog: Catalog, guide: Mapping[str, Any]
+) -> Probed:
     rungs: Iterable[int] = (rung.batch for rung in ramp(guide["formulas"]["batch-ramp"], request.most or MOST_OF_RAMP))
     start = request.run.batch
     if start is not None:
@@ -131,8 +147,8 @@ def _ramp(
 
 
 def _max_batch(
-    request: ProbeRequest, place: Place, run: Any, bench: "Bench", catalog: Catalog, guide: Mapping[str, Any]
-) -> "Probed":
+    request: ProbeRequest, place: Place, run: Any, bench: Bench, catalog: Catalog, guide: Mapping[str, Any]
+) -> Probed:
     expected = run.expected if isinstance(run, BuiltIn) and run.estimator is not None else None
     usable = place.card.usable_bytes
     most = request.most or (LARGEST_BATCH if expected is not None else MOST_OF_COMMAND)
@@ -147,8 +163,8 @@ def _max_batch(
 
 
 def _host(
-    request: ProbeRequest, place: Place, run: Any, bench: "Bench", catalog: Catalog, guide: Mapping[str, Any]
-) -> "Probed":
+    request: ProbeRequest, place: Place, run: Any, bench: Bench, catalog: Catalog, guide: Mapping[str, Any]
+) -> Probed:
     counts = request.workers or tuple(doubling(request.most or place.machine.cpus or 1))
     limit = place.machine.host_memory_bytes
     make: Callable[[int], Trial] = run.trial if run is not None else lambda count: _loader(request, count)
@@ -156,7 +172,7 @@ def _host(
     return _probed(request, place, run, bench, guide, recommended=found)._replace(host_limit_bytes=limit)
 
 
-def _loader(request: ProbeRequest, workers: int) -> "Trial":
+def _loader(request: ProbeRequest, workers: int) -> Trial:
     flags, plain = request.run, TrainingSetup()
     setup = plain._replace(
         dataloader_num_workers=workers,
@@ -172,10 +188,10 @@ def _probed(
     request: ProbeRequest,
     place: Place,
     run: Any,
-    bench: "Bench",
+    bench: Bench,
     guide: Mapping[str, Any],
-    recommended: "Recommended | None" = None,
-) -> "Probed":
+    recommended: Recommended | None = None,
+) -> Probed:
     name = run.name if isinstance(run, BuiltIn) else shlex.join(request.command) if request.command else "DataLoader"
     setup, whole = None, False
     if isinstance(run, BuiltIn):
@@ -218,3 +234,68 @@ _PROCEDURES: Mapping[str, Callable[..., "Probed"]] = {
     "max-batch": _max_batch,
     "host": _host,
 }
+
+
+def check_recordable(path: str, request: ProbeRequest) -> None:
+    """Before anything is run: whether there could be rows, and the file written.
+
+    Raises:
+        UserError: a scripted GPU, a CPU, a command; a file that is there, or no name of rules/measurements.
+    """
+    if request.backend == "fake":
+        raise UserError("probe.record_not_measured")
+    if request.backend == "cpu" or request.command or request.kind == "host":
+        raise UserError("probe.record_needs_gpu")
+    if not _NAME.fullmatch(os.path.basename(path)):
+        raise UserError("probe.record_bad_name", path=path)
+    if os.path.exists(path):
+        raise UserError("probe.record_exists", path=path)
+    if not os.access(os.path.dirname(path) or ".", os.W_OK):
+        raise UserError("probe.record_unwritable", path=path, reason=os.path.dirname(path) or ".")
+
+
+def record(path: str, probed: Probed, command: str) -> None:
+    """Write the rows of all trials.
+
+    Raises:
+        UserError: there is none, or the file cannot be written.
+    """
+    text = recorded(os.path.basename(path).removesuffix(".yaml"), probed, command)
+    if text is None:
+        raise UserError("probe.record_nothing", path=path)
+    try:
+        with open(path, "x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise UserError("probe.record_exists", path=path) from None
+    except OSError as error:
+        raise UserError("probe.record_unwritable", path=path, reason=error.strerror or str(error)) from None
+
+
+def recorded(identity: str, probed: Probed, command: str) -> str | None:
+    """The file's text; None where no trial was measured on a GPU."""
+    import datetime
+
+    pairs = [pair for pair in probed.pairs if pair[0].backend == "cuda" and pair[0].config is not None]
+    machine = next((dict(outcome.machine) for _, outcome in pairs if outcome.machine.get("gpu_name")), None)
+    stack = next((dict(outcome.stack) for _, outcome in pairs if outcome.stack), None)
+    if machine is None or stack is None:
+        return None
+    model = _MODEL.sub("-", os.path.basename(probed.name.rstrip("/")).casefold()).strip("-.") or "model"
+    rows = [row for pair in pairs for row in rows_of(pair, model)]
+    if not rows:
+        return None
+    gpu = machine["gpu_name"]
+    return campaign_yaml(
+        identity,
+        rows,
+        title={"ko": f"{gpu}에서 잰 {model}의 GPU 메모리", "en": f"GPU memory of {model} measured on {gpu}"},
+        about=ABOUT,
+        date=datetime.date.today().isoformat(),
+        command=command,
+        machine=machine,
+        stack=stack,
+        models={model: architecture_of(pairs[0][0].config or {})},
+        source=SOURCE,
+        writer="kb probe --record",
+    )

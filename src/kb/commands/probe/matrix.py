@@ -1,24 +1,18 @@
 """GPUs × models × batches on a Ray cluster: every trial of the matrix, journalled as any other."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from kb.commands.probe.built_in import built_in
-from kb.commands.probe.place import Place, read_script
+from kb.commands.probe.built_in import Place, built_in, read_script
 from kb.commands.probe.request import ProbeRequest
 from kb.core.catalog import Catalog
 from kb.core.hardware import Gpu, Machine
 from kb.core.record import NamedTuple
 from kb.core.text import UserError
 from kb.machine.arguments import find_gpu, named_gpus, names_of
-from kb.torch_runs.probe.campaign import Card
+from kb.torch_runs.probe.campaign import Card, Tell
 from kb.torch_runs.probe.ray_runner import RayRunner
 from kb.torch_runs.probe.running import measure
-from kb.torch_runs.probe.trial import Cell, Journal, Matrix, Outcome, as_json, trial_key
-
-if TYPE_CHECKING:
-    from kb.torch_runs.probe.campaign import Tell
-    from kb.torch_runs.probe.trial import Cell, Matrix, Outcome, Trial
+from kb.torch_runs.probe.trial import Cell, Journal, Matrix, Outcome, Trial, as_json, trial_key
 
 MOST_TRIALS = 1000
 SAME_GPU = 0.1  # how far the memory that was found may be from the GPU's, as a share of it
@@ -58,11 +52,11 @@ def run_matrix(
     axes: Axes,
     *,
     address: str,
-    tell: "Tell",
+    tell: Tell,
     tell_lost: Callable[["Trial", tuple[str, ...]], None],
     journal_path: str | None = None,
     resume: bool = False,
-) -> "Matrix":
+) -> Matrix:
     """Run every trial of the matrix on the cluster.
 
     Args:
@@ -95,13 +89,13 @@ def run_matrix(
     return Matrix(trials[0].backend, address, tuple(cells))
 
 
-def _cell(gpu: Gpu, trial: "Trial", outcome: "Outcome") -> "Cell":
+def _cell(gpu: Gpu, trial: Trial, outcome: Outcome) -> Cell:
     memory, name = outcome.machine.get("gpu_memory_bytes"), outcome.machine.get("gpu_name")
     other = memory is not None and abs(memory - gpu.memory_total) > SAME_GPU * gpu.memory_total
     return Cell(gpu, trial, outcome, str(name) if other else None)
 
 
-def _trials(request: ProbeRequest, catalog: Catalog, axes: Axes, rows: Mapping[str, Gpu]) -> "list[Trial]":
+def _trials(request: ProbeRequest, catalog: Catalog, axes: Axes, rows: Mapping[str, Gpu]) -> list[Trial]:
     """One trial for each cell, GPU by GPU.
 
     Raises:

@@ -5,17 +5,12 @@ import re
 import shlex
 import shutil
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from kb.commands.probe.place import Place
+from kb.commands.probe.built_in import Place
 from kb.commands.probe.request import ProbeRequest
 from kb.core.record import NamedTuple
 from kb.core.text import UserError
 from kb.torch_runs.probe.trial import Limits, Trial
-
-if TYPE_CHECKING:
-    from kb.torch_runs.probe.trial import Trial
-
 
 # What scripts call it, the Trainer's own name first; as a flag, or as a setting of Hydra's kind.
 BATCH_NAMES = ("per_device_train_batch_size", "train_batch_size", "batch_size", "micro_batch_size", "batch")
@@ -104,7 +99,7 @@ class OwnCommand(NamedTuple):
     template: tuple[str, ...]
     batch: int | None
 
-    def trial(self, number: int) -> "Trial":
+    def trial(self, number: int) -> Trial:
         """One trial with ``number`` put in."""
         request, place = self.request, self.place
         words = with_flags(self.words, self.template, self.varied, number) if self.template else self.words

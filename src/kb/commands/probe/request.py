@@ -4,7 +4,7 @@ from typing import Any
 
 from kb.advice.flags import optimizer_named
 from kb.advice.question import Question, RunSettings
-from kb.commands.options import LARGEST_NUMBER, check_numbers, question_of
+from kb.commands.options import LARGEST_NUMBER, check_numbers, flag_of, question_of
 from kb.core.memory_report import WORKING
 from kb.core.record import NamedTuple
 from kb.core.text import UserError
@@ -64,7 +64,7 @@ def request_of(options: Any, command_words: tuple[str, ...]) -> ProbeRequest:
         raise UserError("probe.nothing_named")
     for name in OF_COMMAND:
         if getattr(options, name) is not None and not command_words:
-            raise UserError("probe.only_with_command", option=f"--{name.replace('_', '-')}")
+            raise UserError("probe.only_with_command", option=flag_of(name))
     return ProbeRequest(
         kind=options.kind,
         question=question,

@@ -19,6 +19,7 @@ from kb.advice.diagnosis import ExitCause, diagnose, exit_cause
 from kb.advice.facts import SERVERS
 from kb.advice.question import NamedMachine, Question
 from kb.commands import estimate_serving
+from kb.commands.estimate_serving import SaidOptions, options_said
 from kb.commands.options import Options
 from kb.config.files import ConfigError
 from kb.core.catalog import Catalog
@@ -33,7 +34,6 @@ from kb.session import cli
 from kb.session.knowledge import open_knowledge
 from kb.session.prepare import file_checker
 from kb.session.project import find_project
-from kb.session.serving import SaidOptions, options_said
 
 _UNITS = {"GiB": GIB, "MiB": MIB}
 _FOLD = {"most": max, "least": min, "sum": sum}

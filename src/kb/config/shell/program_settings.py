@@ -24,7 +24,6 @@ from kb.config.shell.flags import Flag, Speller, known_when_run, setting_of
 from kb.config.text.source import Places
 from kb.core.document import REWRITTEN, Setting, Unit
 from kb.core.expression import Unknown
-from kb.core.finding import Span
 from kb.core.program import Program, hints_at_trainer, trainers_of
 
 BROUGHT = (
@@ -76,9 +75,8 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
     if len(programs) != 1:
         return unit
     program = programs[0]
-    start = unit.span
-    place = Span(start.line, start.column, start.line, start.column, start.start, start.start)
-    naming = Setting(None, place, start, (unit.program,), joined=unit.program)
+    place = unit.span.beginning()
+    naming = Setting(None, place, unit.span, (unit.program,), joined=unit.program)
     defaults = declared(program.own, program.imported)
     settings = dict(_defaults(unit, program, defaults, speller, naming))
     settings |= _unmodelled(unit, defaults, speller, naming)

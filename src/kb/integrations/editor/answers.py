@@ -1,5 +1,5 @@
-"""What the editor shows: diagnostics, explanations, fixes. From one checked text, in one language;
-and the editor's places (from 0, in units of its encoding) for kb's (lines and columns from 1, in characters).
+"""What the editor shows: diagnostics, explanations, fixes, what may stand at the cursor. From one checked text, in one
+language; and the editor's places (from 0, in units of its encoding) for kb's (lines and columns from 1, in characters).
 """
 
 import re
@@ -9,11 +9,14 @@ from typing import Any
 from lsprotocol import types
 from pygls.uris import from_fs_path
 
+from kb.config.dialect.dialects import CompiledDialect
 from kb.config.files import ConfigError
-from kb.core.catalog import Rule
+from kb.core.catalog import Catalog, Rule
 from kb.core.document import Setting, Unit
+from kb.core.facts import FactType
 from kb.core.finding import Finding, Fix, Span
-from kb.core.result import CheckResult, UnitResult
+from kb.core.result import UnitResult
+from kb.core.text import UserError
 from kb.integrations.editor.session import Checked, Session
 from kb.knowledge.locations import site_address
 from kb.report.check.changes import place_name
@@ -25,6 +28,7 @@ from kb.report.terminal import Style
 from kb.report.words import RulePages, Words
 from kb.session.file import FileChecker
 from kb.session.fixing import fix_once, replacements_of
+from kb.session.run import Run
 
 SOURCE = "kb"
 FIX_ALL = "source.fixAll.kb"
@@ -34,9 +38,12 @@ SEVERITIES = {
     "info": types.DiagnosticSeverity.Hint,
 }
 PANEL = Style(width=84)
-
-
 _LINE_BREAK = re.compile("\n")  # a \r before it belongs to the line, as in kb's own places
+_LINE = re.compile(r"(?P<indent> *)(?:- )?(?:(?P<key>[\w.-]+): +)?(?P<begun>[^\s:#]*)\Z")
+_KEY = re.compile(r"( *)([\w.-]+):\s*(?:#.*)?\Z")
+_GPU = re.compile(r"gpu\s*=\s*\"?[\w-]*\Z")  # of kb.toml
+SETTINGS = ("kb.toml", "pyproject.toml")
+MODEL = "model.name"
 
 
 class Positions:
@@ -79,11 +86,6 @@ class Positions:
         if self._encoding == types.PositionEncodingKind.Utf8:
             return len(character.encode("utf-8", "surrogatepass"))
         return 2 if ord(character) > 0xFFFF else 1
-
-
-def covers(span: Span, line: int, column: int) -> bool:
-    """Whether a place lies in a span, or at its end, where a cursor rests after a word."""
-    return (span.line, span.column) <= (line, column) <= (span.end_line, span.end_column)
 
 
 class Answers:
@@ -192,7 +194,7 @@ class Answers:
 
     def _quick_fixes(self, wanted: types.Range, checker: FileChecker) -> Iterator[types.CodeAction]:
         assert self._checked.file is not None
-        replacements = replacements_of(self._result(checker), checker)
+        replacements = replacements_of(Run((self._checked.file,), ()).result(checker), checker)
         for unit, finding in self._checked.findings():
             if not _touch(self._positions.range(finding.span), wanted):
                 continue
@@ -225,17 +227,6 @@ class Answers:
         edit = self._edit([types.TextEdit(range=whole, new_text=outcome.text)])
         return [types.CodeAction(title=self._words("editor.fix_all"), kind=FIX_ALL, edit=edit)]
 
-    def _result(self, checker: FileChecker) -> CheckResult:
-        file = self._checked.file
-        assert file is not None
-        return CheckResult(
-            machine=checker.machine,
-            units=file.results,
-            sources_text={file.path: file.text},
-            version="",
-            rules_version=checker.catalog.version,
-        )
-
     def _text_edit(self, span: Span, text: str) -> types.TextEdit:
         return types.TextEdit(range=self._positions.range(span), new_text=text)
 
@@ -257,3 +248,109 @@ def _touch(one: types.Range, other: types.Range) -> bool:
         return position.line, position.character
 
     return at(one.start) <= at(other.end) and at(other.start) <= at(one.end)
+
+
+def covers(span: Span, line: int, column: int) -> bool:
+    """Whether a place lies in a span, or at its end, where a cursor rests after a word."""
+    return (span.line, span.column) <= (line, column) <= (span.end_line, span.end_column)
+
+
+class Completer:
+    """Completions of one client's texts; each format's keys are spelt out once."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._formats: dict[str, CompiledDialect] = {}
+
+    def items(self, text: str, path: str, language: str, line: int, column: int) -> list[types.CompletionItem]:
+        """What may stand at a place (kb's own: from 1, in characters); nothing in a text of no known format.
+
+        Raises:
+            UserError: the project's or the client's settings cannot be used.
+        """
+        lines = text.split("\n")
+        before = lines[line - 1][: column - 1]
+        catalog = self._session.checker(path).catalog
+        if path.endswith(SETTINGS):
+            return [_item(gpu.id, gpu.name) for gpu in catalog.gpus.values()] if _GPU.match(before) else []
+        found = _LINE.match(before)
+        others = "\n".join([*lines[: line - 1], "", *lines[line:]])  # half a line is often what cannot be read
+        units = self._session.check(others, path, language).units()
+        if found is None or not units:
+            return []
+        dialect = units[0].unit.dialect or ""
+        parents = _parents(lines[: line - 1], len(found["indent"]))
+        if found["key"]:
+            return list(self._values(dialect, [*parents, found["key"]], catalog))
+        return list(self._keys(dialect, parents, catalog))
+
+    def _keys(self, dialect: str, parents: list[str], catalog: Catalog) -> Iterator[types.CompletionItem]:
+        targets = self._format(dialect, catalog).targets
+        for start in _prefixes(parents):
+            names = {path[len(start) :].partition(".")[0]: path for path in sorted(targets) if path.startswith(start)}
+            for name, path in names.items():
+                yield _item(name, self._about(targets[path][0].fact), types.CompletionItemKind.Property, ": ")
+            if names:
+                return
+
+    def _values(self, dialect: str, path: list[str], catalog: Catalog) -> Iterator[types.CompletionItem]:
+        targets = self._format(dialect, catalog).targets
+        fact = next((targets[each[:-1]][0].fact for each in _prefixes(path) if each[:-1] in targets), None)
+        if fact is None:
+            return
+        if fact.name == MODEL:
+            yield from (_item(model.name, model.id) for model in catalog.models.values())
+        elif fact.type == "bool":
+            yield from (_item(value, self._about(fact)) for value in ("true", "false"))
+        else:
+            for value in _listed(fact.name, dialect, catalog):
+                yield _item(value, self._about(fact))
+
+    def _format(self, dialect: str, catalog: Catalog) -> CompiledDialect:
+        if dialect not in self._formats:
+            self._formats[dialect] = CompiledDialect(catalog.dialects[dialect], catalog.facts)
+        return self._formats[dialect]
+
+    def _about(self, fact: FactType) -> str:
+        return self._session.words.meaning(fact.name)
+
+
+def complete(
+    completer: Completer, text: str, path: str, language: str, place: tuple[int, int]
+) -> types.CompletionList | None:
+    """The answer to a client; None where the project's settings cannot be used, which its diagnostics say."""
+    try:
+        return types.CompletionList(is_incomplete=False, items=completer.items(text, path, language, *place))
+    except UserError:
+        return None
+
+
+def _listed(name: str, dialect: str, catalog: Catalog) -> list[str]:
+    """The values that libraries take for a setting in this format, of those that every table of it knows."""
+    if dialect not in catalog.triggers:
+        return []
+    group = catalog.table(dialect)["values"].get(name)
+    return sorted(group["takes"]) if group else []
+
+
+def _parents(above: list[str], indent: int) -> list[str]:
+    """The keys that a line of that indent stands under, the outermost first."""
+    found: list[str] = []
+    for line in reversed(above):
+        match = _KEY.match(line)
+        if match is not None and len(match[1]) < indent:
+            found.append(match[2])
+            indent = len(match[1])
+    return found[::-1]
+
+
+def _prefixes(path: list[str]) -> Iterator[str]:
+    """The path as a format has it; below a section of any name, without that name."""
+    for start in range(min(2, len(path) + 1)):
+        yield "".join(f"{step}." for step in path[start:])
+
+
+def _item(
+    label: str, detail: str, kind: types.CompletionItemKind = types.CompletionItemKind.Value, after: str = ""
+) -> types.CompletionItem:
+    return types.CompletionItem(label=label, detail=detail, kind=kind, insert_text=f"{label}{after}")

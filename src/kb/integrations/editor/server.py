@@ -12,8 +12,7 @@ from pygls.workspace import TextDocument
 
 from kb import __version__
 from kb.core.text import UserError
-from kb.integrations.editor.answers import FIX_ALL, Answers, Positions
-from kb.integrations.editor.completion import Completer, complete
+from kb.integrations.editor.answers import FIX_ALL, Answers, Completer, Positions, complete
 from kb.integrations.editor.session import Checked, Session
 from kb.knowledge import KnowledgeError
 

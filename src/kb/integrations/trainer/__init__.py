@@ -5,8 +5,7 @@ out-of-memory error. For a loop of one's own, with Accelerate or without: :class
 """
 
 try:
-    from kb.integrations.trainer.callback import KbCallback, watch
-    from kb.integrations.trainer.loop import LoopWatch
+    from kb.integrations.trainer.callback import KbCallback, LoopWatch, watch
 except ModuleNotFoundError as missing:
     if missing.name not in ("torch", "transformers"):
         raise

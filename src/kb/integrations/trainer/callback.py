@@ -1,21 +1,31 @@
-"""The TrainerCallback. Nothing that goes wrong in here may stop a training run: one warning, then silence."""
+"""The two ways to have a run watched: a TrainerCallback, and a watch around a loop of one's own, with Accelerate or
+without. Nothing that goes wrong in here may stop a training run: one warning, then silence.
+"""
 
 import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
 from typing import Any
 
 from transformers import Trainer, TrainerCallback
 
 from kb.core.text import UserError
-from kb.integrations.trainer.diagnosis import explains, write_diagnosis
 from kb.integrations.trainer.forecast import Knowledge
-from kb.integrations.trainer.lengths import Lengths, longest_rows
-from kb.integrations.trainer.live import read_run
+from kb.integrations.trainer.live import (
+    Lengths,
+    LiveRun,
+    adapter_settings,
+    held_bytes,
+    longest_rows,
+    model_of,
+    model_settings,
+    read_run,
+)
 from kb.integrations.trainer.meter import Comparison, meter_for
-from kb.integrations.trainer.watching import Watching, logger, reason_of
+from kb.integrations.trainer.watching import Watching, explains, logger, write_diagnosis
 from kb.session.cli import worded
 
 
@@ -140,11 +150,7 @@ class KbCallback(TrainerCallback):
         """Say what went wrong in kb, once, and stay out of the way from here on."""
         self.broken = True
         with contextlib.suppress(Exception):
-            if self.watching is not None:
-                self.watching.shapes.detach()
-            language = self.watching.knowledge.language if self.watching else (self._lang or "en")
-            reason = reason_of(fault, language)
-            logger().warning(worded(UserError("callback.broken", reason=reason), language))
+            _say_broken(fault, self.watching, self._lang)
 
     def _log(self, comparison: Comparison | None, control: Any) -> None:
         """Through ``Trainer.log``, which reaches every tracker; in the history alone where no Trainer is to be had.
@@ -245,3 +251,121 @@ def _length(processor: Any) -> int | None:
         return len(processor)
     except TypeError:
         return None
+
+
+class LoopWatch:
+    """Watches a loop that is not the Trainer's. Nothing that goes wrong in it reaches the loop.
+
+    ::
+
+        settings = {"per_device_train_batch_size": 8, "max_source_length": 512, "max_target_length": 64}
+        with LoopWatch(model, settings, device=accelerator.device, log=accelerator.log,
+                       aloud=accelerator.is_main_process) as watch:
+            for batch in loader:
+                ...
+                optimizer.step()
+                watch.after_step()
+
+    Args:
+        model: before ``accelerator.prepare`` wraps it.
+        settings: what the loop does, in the names of TrainingArguments and of the example scripts.
+        device: where it does it.
+        log: takes a record of sizes in GiB, by name; Accelerate's ``accelerator.log`` hands it to its trackers.
+        aloud: whether this process speaks.
+        processes: how many train together.
+        lang: ``ko`` or ``en``; None is the project's, else the locale's.
+        diagnosis: where the diagnosis of an out-of-memory error goes.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        settings: Mapping[str, Any],
+        *,
+        device: Any,
+        log: Callable[[dict[str, float]], Any] | None = None,
+        aloud: bool = True,
+        processes: int = 1,
+        lang: str | None = None,
+        diagnosis: str = "kb-diagnosis.md",
+    ) -> None:
+        self.watching: Watching | None = None
+        self._model, self._settings, self._device = model, dict(settings), device
+        self._log, self._aloud, self._processes = log, aloud, processes
+        self._lang, self._diagnosis = lang, diagnosis
+
+    def __enter__(self) -> "LoopWatch":
+        with self._harmless():
+            self._begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._harmless():
+            if error is None:
+                self._record(self.watching.end() if self.watching else None)
+            elif explains(error):
+                language = self.watching.knowledge.language if self.watching else self._lang
+                write_diagnosis(os.path.abspath(self._diagnosis), error, self.watching, None, language)
+        if self.watching is not None:
+            self.watching.shapes.detach()
+
+    def after_step(self) -> None:
+        """After an optimizer step."""
+        with self._harmless():
+            self._record(self.watching.stepped() if self.watching else None)
+
+    def before_evaluation(self) -> None:
+        """Where training pauses: evaluation's peak counts from here."""
+        with self._harmless():
+            if self.watching is not None:
+                self.watching.before_evaluation()
+
+    def after_evaluation(self) -> None:
+        """Where evaluation has ended."""
+        with self._harmless():
+            self._record(self.watching.evaluated() if self.watching else None)
+
+    def _begin(self) -> None:
+        knowledge = Knowledge(self._lang)
+        watching = Watching(knowledge, meter_for(self._device), self._device, aloud=self._aloud)
+        adapter, unknown = adapter_settings(self._model)
+        run = LiveRun(
+            settings={**model_settings(self._model), **adapter, "do_train": True, **self._settings},
+            known={},
+            model=model_of(self._model, knowledge.catalog),
+            parameters_bytes=held_bytes(self._model),
+            world_size=self._processes,
+            unknown_adapter=unknown,
+        )
+        watching.shapes.attach(self._model)
+        watching.start(run)
+        self.watching = watching
+
+    def _record(self, comparison: Comparison | None) -> None:
+        if comparison is not None and self._log is not None and self._aloud:
+            self._log(comparison.record())
+
+    @contextlib.contextmanager
+    def _harmless(self) -> Any:
+        try:
+            yield
+        except Exception as fault:
+            watching, self.watching = self.watching, None
+            _say_broken(fault, watching, self._lang)
+
+
+def _say_broken(fault: Exception, watching: Watching | None, lang: str | None) -> None:
+    """Say what went wrong in kb, and look on no longer."""
+    if watching is not None:
+        watching.shapes.detach()
+    language = watching.knowledge.language if watching else (lang or "en")
+    logger().warning(worded(UserError("callback.broken", reason=_reason(fault, language)), language))
+
+
+def _reason(fault: Exception, language: str) -> str:
+    """A fault of kb's own in one line."""
+    if isinstance(fault, UserError):
+        return worded(fault, language)
+    return f"{type(fault).__name__}: {(str(fault).splitlines() or [''])[0]}"[:300]

@@ -12,8 +12,7 @@ from kb.core.hardware import Machine
 from kb.core.memory_report import MemoryReport
 from kb.core.result import UnitResult
 from kb.core.setup import TrainingSetup
-from kb.integrations.trainer.lengths import Seen
-from kb.integrations.trainer.live import LiveRun
+from kb.integrations.trainer.live import LiveRun, Seen
 from kb.knowledge import load_catalog, load_words
 from kb.report.words import Words
 from kb.session import cli

@@ -1,7 +1,12 @@
-"""A run's live objects → what kb reads: the settings as a config's text, the model, and facts that no file can say."""
+"""A run's live objects → what kb reads: the settings as a config's text, the model, and facts that no file can say.
 
+How long the rows are comes from a dataset that can be read without running anyone's code, and from the batches as they
+come.
+"""
+
+import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kb.advice.models import ModelIndex
@@ -10,16 +15,27 @@ from kb.config.reader import ConfigReader
 from kb.core.catalog import Catalog
 from kb.core.model import Model
 from kb.core.record import NamedTuple
-from kb.integrations.trainer.lengths import UNKNOWN_LENGTHS, Lengths
 from kb.memory import UnsupportedArchitectureError, architecture_from_config
 
+MOST_ROWS = 2000  # of a dataset that has to be looked at row by row
 # Said whatever they are: a prediction stands on them, and a default that is known need not be assumed.
 _ALWAYS = ("per_device_train_batch_size", "gradient_accumulation_steps", "optim")
 # Of a run's own making, or a second name of another setting: nothing to lint.
 _SKIPPED = ("activation_checkpointing", "activation_checkpointing_kwargs", "local_rank", "deepspeed", "do_train")
-
-
 ON_CPU = ("use_cpu", "no_cuda")  # a run without a GPU is told what one would take, and its host memory is measured
+# The optimizers that kb's ledger tells apart, by their class.
+_OPTIMIZERS = {"Adafactor": "adafactor", "SGD": "sgd", "Lion": "lion_32bit", "AdamW8bit": "adamw_bnb_8bit"}
+
+
+class Lengths(NamedTuple):
+    """Tokens of the longest row; None where nothing says. ``rows``: how many the dataset has."""
+
+    source: int | None = None
+    target: int | None = None
+    rows: int | None = None
+
+
+UNKNOWN_LENGTHS = Lengths()
 
 
 class LiveRun(NamedTuple):
@@ -227,10 +243,6 @@ def _is_setting(name: str, catalog: Catalog) -> bool:
     return f"training.{name}" in catalog.facts or any(each.startswith(f"training.{name}.") for each in catalog.facts)
 
 
-# The optimizers that kb's ledger tells apart, by their class.
-_OPTIMIZERS = {"Adafactor": "adafactor", "SGD": "sgd", "Lion": "lion_32bit", "AdamW8bit": "adamw_bnb_8bit"}
-
-
 def _optimizer_of(optimizer: Any, named: str) -> str | None:
     """The Trainer's name of an optimizer that was handed to it, where that is another than ``optim`` names."""
     inner = getattr(optimizer, "optimizer", optimizer)
@@ -247,3 +259,101 @@ def _deepspeed(config: Mapping[str, Any], catalog: Catalog) -> dict[str, Any]:
 
     units = ConfigReader(catalog.dialects, catalog.facts).read(json.dumps(config), "deepspeed", dialect="deepspeed")
     return {name: setting.value for unit in units for name, setting in unit.settings.items()}
+
+
+def longest_rows(dataset: Any, collator: Any = None) -> Lengths:
+    """The longest input and target of a tokenized dataset, as the collator will pad them.
+
+    A ``datasets.Dataset`` with the columns ``input_ids`` and ``labels``, and a list of such rows, are read. Any other
+    dataset is not: asking it for a row runs its owner's code, which may augment, drawing from the run's random numbers.
+    """
+    rows = _rows_of(dataset)
+    if isinstance(dataset, list | tuple):
+        chosen = dataset[:: max(len(dataset) // MOST_ROWS, 1)]
+        mappings = [row for row in chosen if isinstance(row, Mapping)]
+        return _padded(
+            _longest([row.get("input_ids") for row in mappings]),
+            _longest([row.get("labels") for row in mappings]),
+            rows,
+            collator,
+        )
+    if type(dataset).__module__.startswith("datasets.") and rows:
+        names = getattr(dataset, "column_names", None) or ()
+        step = max(rows // MOST_ROWS, 1)
+        plain = dataset.with_format(None).select(range(0, rows, step))
+        source = _longest(plain["input_ids"]) if "input_ids" in names else None
+        target = _longest(plain["labels"]) if "labels" in names else None
+        return _padded(source, target, rows, collator)
+    return Lengths(rows=rows)
+
+
+def _rows_of(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except TypeError:  # an iterable dataset: nobody knows before it ends
+        return None
+
+
+def _longest(rows: Any) -> int | None:
+    return max((len(row) for row in rows if hasattr(row, "__len__")), default=None)
+
+
+def _padded(source: int | None, target: int | None, rows: int | None, collator: Any) -> Lengths:
+    """To the length, or the multiple, that the collator pads to; a label that is a class has no length."""
+    fixed = getattr(collator, "max_length", None) if getattr(collator, "padding", None) == "max_length" else None
+    multiple = getattr(collator, "pad_to_multiple_of", None) or 1
+
+    def padded(length: int | None) -> int | None:
+        return None if length is None else max(-(-length // multiple) * multiple, fixed or 0)
+
+    return Lengths(padded(source), padded(target), rows)
+
+
+class Seen(NamedTuple):
+    """Samples, and tokens of input and target. ``target`` is None where the target is no row of its own."""
+
+    batch: int
+    source: int
+    target: int | None = None
+
+
+class Shapes:
+    """Looks on while a model is called. ``most``: the most of each that one training batch had."""
+
+    def __init__(self) -> None:
+        self.most: Seen | None = None
+        self._handle: Any = None
+
+    def attach(self, model: Any) -> None:
+        """Look on at a ``torch.nn.Module`` until :meth:`detach`: a hook that reads shapes, and nothing else."""
+        self.detach()
+        self._handle = model.register_forward_pre_hook(self._look, with_kwargs=True)
+
+    def detach(self) -> None:
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    def forget(self) -> None:
+        self.most = None
+
+    def _look(self, module: Any, given: Sequence[Any], named: Mapping[str, Any]) -> None:
+        with contextlib.suppress(Exception):  # in the middle of a step, where nothing of kb's may fail
+            if module.training:
+                self._see(given, named)
+
+    def _see(self, given: Sequence[Any], named: Mapping[str, Any]) -> None:
+        inputs = named.get("input_ids", given[0] if given else None)
+        inputs = named.get("inputs_embeds") if inputs is None else inputs
+        shape: Sequence[int] = getattr(inputs, "shape", ())
+        if len(shape) < 2:
+            return
+        rows: Sequence[int] = getattr(named.get("labels"), "shape", ())
+        seen = Seen(int(shape[0]), int(shape[1]), int(rows[1]) if len(rows) > 1 else None)
+        if self.most is None or seen != self.most:
+            self.most = seen if self.most is None else _larger(self.most, seen)
+
+
+def _larger(one: Seen, other: Seen) -> Seen:
+    targets = [size for size in (one.target, other.target) if size is not None]
+    return Seen(max(one.batch, other.batch), max(one.source, other.source), max(targets, default=None))

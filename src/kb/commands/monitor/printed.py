@@ -19,9 +19,11 @@ LONGEST = 1 << 16  # characters of one stretch; of a longer one the end is kept,
 MOST_WAITING = 4096  # lines that wait to be diagnosed before the run itself has to
 _MOST_AT_ONCE = 4 << 20  # bytes read of a log between two readings
 _TAIL = 8 << 20  # bytes of a log that was there before the watch
-
 Found = TypeVar("Found")
 _MARKS = ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
+CHUNK = 1 << 16
+# After the command itself has ended: something that it left running may hold its output open for ever.
+DRAIN_SECONDS = 2.0
 
 
 class Splitter:
@@ -150,11 +152,6 @@ class LogFollower:
         for line, text in self._splitter.feed(data):
             self._take(line, text)
         return True
-
-
-CHUNK = 1 << 16
-# After the command itself has ended: something that it left running may hold its output open for ever.
-DRAIN_SECONDS = 2.0
 
 
 class Command:
