@@ -9,7 +9,7 @@ from kb.memory.engine.adapters import adapted
 from kb.memory.engine.families.attention import PairedCache, eager_forward, heads_of, sdpa_forward
 from kb.memory.engine.families.masks import causal_mask, counted_places, padding_mask, shifted_right
 from kb.memory.engine.modules import LayerNorm, Linear, Model
-from kb.memory.engine.tensor import F32, I64, Tensor, new
+from kb.memory.engine.tensor import F16, F32, I64, Tensor, new
 from kb.memory.engine.world import world
 
 DROPPED = 0.1
@@ -48,7 +48,7 @@ TYPES = {
 class BartAttention:
     """``BartAttention``: keys, values, queries, output, in that order."""
 
-    def __init__(self, model: "Bart", path: str, at: int) -> None:
+    def __init__(self, model: Any, path: str, at: int) -> None:
         d = model.architecture.d_model
         self.model, self.at, self.path = model, at, path
         names = ("k_proj", "v_proj", "q_proj", "out_proj")
@@ -60,12 +60,15 @@ class BartAttention:
 
     def __call__(self, x: Tensor, mask: Any, other: Any = None, cache: PairedCache | None = None) -> tuple[Tensor, Any]:
         world.inside["BartAttention"] = self.path
-        q = self.heads(self.q(x))
+        q = self.queries(x)
         k, v = self.keys_and_values(x, other, cache)
         out, weights = self.attend(q, k, v, mask, causal=other is None and self.model.stack == "decoder")
         out = ops.reshape(out, x.shape)
         out = self.o(out)
         return out, weights
+
+    def queries(self, x: Tensor) -> Tensor:
+        return self.heads(self.q(x))
 
     def keys_and_values(self, x: Tensor, other: Any, cache: PairedCache | None) -> tuple[Tensor, Tensor]:
         """Of the states that are attended to; a cache's with theirs behind."""
@@ -73,12 +76,16 @@ class BartAttention:
         held = None if cache is None else cache.own if other is None else cache.cross
         if other is not None and held is not None and self.at in held.keys:
             return held.keys[self.at], held.values[self.at]
-        k = self.k(states)
-        v = self.v(states)
-        k, v = self.heads(k), self.heads(v)
+        k, v = self.made_of(states)
         if held is not None:
             k, v = held.update(self.at, k, v)
         return k, v
+
+    def made_of(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values by heads."""
+        k = self.k(states)
+        v = self.v(states)
+        return self.heads(k), self.heads(v)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, *, causal: bool) -> tuple[Tensor, Any]:
         """The implementation that the setup asks for."""
@@ -90,7 +97,10 @@ class BartAttention:
 class BartLayer:
     """An encoder's or a decoder's layer; norms come after the sublayers, or before them."""
 
-    def __init__(self, model: "Bart", path: str, at: int, *, decoder: bool) -> None:
+    dropout = DROPPED
+    clamps = False  # what an encoder's layer gives in fp16
+
+    def __init__(self, model: Any, path: str, at: int, *, decoder: bool) -> None:
         a = model.architecture
         self.model, self.path, self.first = model, path, model.traits.norm_first
         self.attention = self.attention_of(f"{path}.self_attn", at)
@@ -115,14 +125,14 @@ class BartLayer:
         residual = x
         x = self.norm1(x) if self.first else x
         x, _ = self.attention(x, mask, None, cache)
-        x = ops.dropout(x, DROPPED)
+        x = ops.dropout(x, self.dropout)
         x = ops.add(residual, x)
         x = x if self.first else self.norm1(x)
         if self.cross is not None:
             residual = x
             x = self.norm2(x) if self.first else x
             x, _ = self.cross(x, other_mask, other, cache)
-            x = ops.dropout(x, DROPPED)
+            x = ops.dropout(x, self.dropout)
             x = ops.add(residual, x)
             x = x if self.first else self.norm2(x)
         residual = x
@@ -130,9 +140,11 @@ class BartLayer:
         x = self.activation(self.fc1(x))
         x = ops.dropout(x, DROPPED if a.activation_dropout else 0.0)
         x = self.fc2(x)
-        x = ops.dropout(x, DROPPED)
+        x = ops.dropout(x, self.dropout)
         x = ops.add(residual, x)
         x = x if self.first else self.norm3(x)
+        if self.clamps and self.cross is None and x.dtype == F16:
+            x = ops.clamp(x)
         return x
 
 

@@ -3,13 +3,13 @@
 from typing import Any
 
 from kb.memory.engine import ops
-from kb.memory.engine.families.attention import PairedCache, eager_forward, heads_of, sdpa_forward
+from kb.memory.engine.families.attention import PairedCache
+from kb.memory.engine.families.bart import DROPPED, BartAttention, BartLayer, Traits
 from kb.memory.engine.families.masks import causal_mask, packed_sequences, shifted_right
 from kb.memory.engine.modules import LayerNorm, Linear, Model
-from kb.memory.engine.tensor import F16, F32, I64, Tensor, new
+from kb.memory.engine.tensor import F32, I64, Tensor, new
 from kb.memory.engine.world import world
 
-DROPPED = 0.1
 KERNEL = 3  # of both convolutions; the second takes every other frame
 FRAMES = 2  # of the features, a position of the encoder
 
@@ -27,7 +27,7 @@ class Conv:
         return ops.conv1d(x, self.weight, self.bias, self.stride)
 
 
-class WhisperAttention:
+class WhisperAttention(BartAttention):
     """``WhisperAttention``: keys without a bias; what it multiplies is copied by heads."""
 
     def __init__(self, model: "Whisper", path: str, at: int) -> None:
@@ -40,72 +40,27 @@ class WhisperAttention:
         self.dropout = DROPPED if model.architecture.attention_dropout else 0.0
 
     def heads(self, x: Tensor) -> Tensor:
-        return ops.contiguous(heads_of(x, self.model.architecture.num_heads))
+        return ops.contiguous(super().heads(x))
 
-    def __call__(self, x: Tensor, mask: Any, other: Any = None, cache: PairedCache | None = None) -> tuple[Tensor, Any]:
-        world.inside["WhisperAttention"] = self.path
-        q = self.heads(ops.scale(self.q(x)))
-        states = x if other is None else other
-        held = None if cache is None else cache.own if other is None else cache.cross
-        if other is not None and held is not None and self.at in held.keys:
-            k, v = held.keys[self.at], held.values[self.at]
-        else:
-            k = self.heads(self.k(states))
-            v = self.heads(self.v(states))
-            if held is not None:
-                k, v = held.update(self.at, k, v)
-        if self.model.options.eager:
-            out, weights = eager_forward(q, k, v, mask, dropout=self.dropout)
-        else:
-            causal = other is None and self.model.stack == "decoder"
-            out, weights = sdpa_forward(q, k, v, mask, causal=causal, dropout=self.dropout), None
-        out = ops.reshape(out, x.shape)
-        out = self.o(out)
-        return out, weights
+    def queries(self, x: Tensor) -> Tensor:
+        return self.heads(ops.scale(self.q(x)))
+
+    def made_of(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        k = self.heads(self.k(states))
+        return k, self.heads(self.v(states))
 
 
-class WhisperLayer:
+class WhisperLayer(BartLayer):
     """An encoder's or a decoder's layer; norms come before the sublayers."""
 
-    def __init__(self, model: "Whisper", path: str, at: int, *, decoder: bool) -> None:
-        a = model.architecture
-        self.model, self.path = model, path
-        self.attention = WhisperAttention(model, f"{path}.self_attn", at)
-        self.norm1 = LayerNorm(model, f"{path}.self_attn_layer_norm", a.d_model)
-        self.cross = None
-        if decoder:
-            self.cross = WhisperAttention(model, f"{path}.encoder_attn", at)
-            self.norm2 = LayerNorm(model, f"{path}.encoder_attn_layer_norm", a.d_model)
-        self.fc1 = Linear(model, f"{path}.fc1", a.d_model, a.d_ff, bias=True)
-        self.fc2 = Linear(model, f"{path}.fc2", a.d_ff, a.d_model, bias=True)
-        self.norm3 = LayerNorm(model, f"{path}.final_layer_norm", a.d_model)
-        self.activation = ops.relu if a.activation == "relu" else ops.gelu
-        self.dropout = DROPPED if a.hidden_dropout else 0.0
-        self.inner_dropout = DROPPED if a.activation_dropout else 0.0
+    clamps = True
 
-    def __call__(self, x: Tensor, mask: Any, other: Any = None, cache: PairedCache | None = None) -> Tensor:
-        world.inside["WhisperLayer"] = self.path
-        residual = x
-        x = self.norm1(x)
-        x, _ = self.attention(x, mask, None, cache)
-        x = ops.dropout(x, self.dropout)
-        x = ops.add(residual, x)
-        if self.cross is not None:
-            residual = x
-            x = self.norm2(x)
-            x, _ = self.cross(x, None, other, cache)
-            x = ops.dropout(x, self.dropout)
-            x = ops.add(residual, x)
-        residual = x
-        x = self.norm3(x)
-        x = self.activation(self.fc1(x))
-        x = ops.dropout(x, self.inner_dropout)
-        x = self.fc2(x)
-        x = ops.dropout(x, self.dropout)
-        x = ops.add(residual, x)
-        if self.cross is None and x.dtype == F16:
-            x = ops.clamp(x)
-        return x
+    def __init__(self, model: "Whisper", path: str, at: int, *, decoder: bool) -> None:
+        super().__init__(model, path, at, decoder=decoder)
+        self.dropout = DROPPED if model.architecture.hidden_dropout else 0.0
+
+    def attention_of(self, path: str, at: int) -> Any:
+        return WhisperAttention(self.model, path, at)
 
 
 class WhisperEncoder:
@@ -173,7 +128,7 @@ class WhisperDecoder:
             packed_sequences(batch, length)
         mask = causal_mask(batch, length, past + length, None, eager=eager, padded=False, positions=False)
         for layer in self.layers:
-            x = model.layer(layer, x, mask, other, cache)
+            x = model.layer(layer, x, mask, other, None, cache)
         x = self.norm(x)
         del embeds, places, positions, mask
         return x
@@ -187,6 +142,7 @@ class Whisper(Model):
     stack = "encoder"
     special_tokens = 4
     forces_end = False
+    traits = Traits(norm_first=True)
     prompt = 4  # start, language, task, no timestamps
 
     def build(self) -> None:
