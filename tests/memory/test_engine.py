@@ -10,9 +10,9 @@ import pytest
 import memory_sample as sample
 from kb.core.setup import Spread, TrainingSetup
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, match_targets, parameter_count, predict
-from kb.memory.counts import count
 from kb.memory.engine.ddp import assigned
 from kb.memory.engine.report import why_not
+from kb.memory.parameters import count
 
 sys.path.insert(0, str(sample.ROOT / "bench"))
 

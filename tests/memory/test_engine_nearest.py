@@ -15,7 +15,7 @@ from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.follow import Found, follow
 from kb.memory.engine.nearest import ROWS, is_like, nearest, one_share
 from kb.memory.engine.report import why_not
-from kb.memory.linear import adapter_parameters
+from kb.memory.parameters import adapter_parameters
 from yaml_file import read_yaml
 
 MIB = 1024**2

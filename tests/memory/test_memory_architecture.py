@@ -8,8 +8,8 @@ import memory_sample as sample
 from catalog_sample import load_catalog
 from kb.core.model import Model
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, parameter_count
-from kb.memory.counts import count
 from kb.memory.engine.inventory import inventory
+from kb.memory.parameters import count
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 import memory_sample as sample
 from kb.core.setup import Spread, TrainingSetup
-from kb.memory.counts import count
+from kb.memory.parameters import count
 from kb.memory.states import Share, as_run, share_of, states_of
 
 T5 = sample.architecture(sample.T5_BASE)

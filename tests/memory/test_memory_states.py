@@ -7,7 +7,7 @@ import pytest
 import memory_sample as sample
 from kb.core.setup import TrainingSetup
 from kb.memory import adapter_parameters, parameter_count
-from kb.memory.counts import count
+from kb.memory.parameters import count
 from kb.memory.states import States, states_of
 
 T5 = sample.architecture(sample.T5_BASE)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kb.memory.architecture import architecture_from_config
     from kb.memory.config_fields import UnsupportedArchitectureError
-    from kb.memory.counts import parameter_count
-    from kb.memory.linear import (
+    from kb.memory.parameters import (
         LinearModule,
         UnknownTargetsError,
         adapter_parameters,
         default_targets,
         match_targets,
         modules,
+        parameter_count,
         targets_for,
     )
     from kb.memory.prediction import is_followed, predict, surely_out_of_memory
@@ -39,10 +39,9 @@ __all__ = [
     "targets_for",
     "workers_that_fit",
 ]
-_OTHERS = {  # what does not stand in `linear.py`
+_OTHERS = {  # what does not stand in `parameters.py`
     "architecture_from_config": "architecture",
     "UnsupportedArchitectureError": "config_fields",
-    "parameter_count": "counts",
     "is_followed": "prediction",
     "predict": "prediction",
     "surely_out_of_memory": "prediction",
@@ -54,6 +53,6 @@ _OTHERS = {  # what does not stand in `linear.py`
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_OTHERS.get(name, 'linear')}"), name)
+    value = getattr(import_module(f"{__name__}.{_OTHERS.get(name, 'parameters')}"), name)
     globals()[name] = value
     return value

@@ -2,8 +2,7 @@
 
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
-from kb.memory.counts import Counts
-from kb.memory.linear import LinearModule
+from kb.memory.parameters import Counts, LinearModule, table_module
 
 
 class _Names(NamedTuple):
@@ -37,9 +36,9 @@ _NAMES = {
 def modules_of(a: Architecture) -> tuple[LinearModule, ...]:
     """Linear layers and embeddings. Experts are no modules: transformers keeps all of a layer's in one parameter."""
     names, layers, embedded = _NAMES.get(a.model_type, _LLAMA), a.decoder_layers, a.embedding_size or a.d_model
-    found = [LinearModule(names.embedding, "embedding", a.vocab_size, embedded, 1, "embedding")]
+    found = [table_module(names.embedding, a.vocab_size, embedded)]
     if names.positions:
-        found.append(LinearModule(names.positions, "embedding", position_rows(a), a.d_model, 1, "embedding"))
+        found.append(table_module(names.positions, position_rows(a), a.d_model))
     if embedded != a.d_model:
         stem = names.embedding.rpartition(".")[0]
         found.append(LinearModule(f"{stem}.project_out", "decoder", a.d_model, embedded, 1))
@@ -51,17 +50,13 @@ def modules_of(a: Architecture) -> tuple[LinearModule, ...]:
         if number:
             found.append(LinearModule(f"{names.layer}.{name}", "decoder", rows, columns, number))
     if a.shared_ff:
+        stem, number = f"{names.layer}.mlp.shared_expert", layers - a.dense_layers
         found += [
-            LinearModule(f"{names.layer}.mlp.shared_expert.{name}", "decoder", rows, columns, layers - a.dense_layers)
-            for name, rows, columns in (
-                ("gate_proj", a.d_model, a.shared_ff),
-                ("up_proj", a.d_model, a.shared_ff),
-                ("down_proj", a.shared_ff, a.d_model),
-            )
+            LinearModule(f"{stem}.gate_proj", "decoder", a.d_model, a.shared_ff, number),
+            LinearModule(f"{stem}.up_proj", "decoder", a.d_model, a.shared_ff, number),
+            LinearModule(f"{stem}.down_proj", "decoder", a.shared_ff, a.d_model, number),
+            LinearModule(f"{stem}_gate", "decoder", a.d_model, 1, number),
         ]
-        found.append(
-            LinearModule(f"{names.layer}.mlp.shared_expert_gate", "decoder", a.d_model, 1, layers - a.dense_layers)
-        )
     found.append(LinearModule(names.head, "head", embedded, a.vocab_size, 1))
     return tuple(found)
 

@@ -2,8 +2,7 @@
 
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
-from kb.memory.counts import Counts
-from kb.memory.linear import LinearModule
+from kb.memory.parameters import Counts, LinearModule, table_module
 
 
 class _Names(NamedTuple):
@@ -100,17 +99,14 @@ def modules_of(a: Architecture) -> tuple[LinearModule, ...]:
     """Linear layers and embeddings. What PEFT trains whole is left out: it is no target of LoRA."""
     names, width = _NAMES[a.model_type], a.d_model
     layers = 1 if a.shared_layers else a.encoder_layers
-    found = [LinearModule(f"{names.root}.embeddings.word_embeddings", "embedding", a.vocab_size, embedded(a), 1,
-                          "embedding")]  # fmt: skip
+    stem = f"{names.root}.embeddings"
+    found = [table_module(f"{stem}.word_embeddings", a.vocab_size, embedded(a))]
     if a.max_positions:
-        found.append(LinearModule(f"{names.root}.embeddings.position_embeddings", "embedding", a.max_positions,
-                                  embedded(a), 1, "embedding"))  # fmt: skip
+        found.append(table_module(f"{stem}.position_embeddings", a.max_positions, embedded(a)))
     if a.type_vocab_size:
-        found.append(LinearModule(f"{names.root}.embeddings.token_type_embeddings", "embedding", a.type_vocab_size,
-                                  embedded(a), 1, "embedding"))  # fmt: skip
+        found.append(table_module(f"{stem}.token_type_embeddings", a.type_vocab_size, embedded(a)))
     if a.relative:
-        found.append(LinearModule(f"{names.root}.encoder.rel_embeddings", "embedding", relative_rows(a), width, 1,
-                                  "embedding"))  # fmt: skip
+        found.append(table_module(f"{names.root}.encoder.rel_embeddings", relative_rows(a), width))
     shapes = [(name, width, width) for name in (*names.qkv, names.output)]
     if a.relative and not a.share_att_key:
         projections = {"c2p": "attention.self.pos_key_proj", "p2c": "attention.self.pos_query_proj"}

@@ -9,8 +9,7 @@ what the host keeps of them, and what a step's time takes from them. Sources: to
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
-from kb.memory.counts import Counts, count
-from kb.memory.linear import LinearModule, UnknownTargetsError, match_targets
+from kb.memory.parameters import Counts, LinearModule, UnknownTargetsError, count, match_targets
 
 NF4_BLOCK = 64  # weights to one fp32 absmax; bitsandbytes' default for 4-bit
 DOUBLE_QUANT_BLOCK = 256  # absmax values to one second-level fp32 absmax

@@ -12,8 +12,8 @@ from kb.core.hardware import Gpu
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
-from kb.memory.counts import count
 from kb.memory.engine.faults import NotFollowedError
+from kb.memory.parameters import count
 from kb.memory.states import FP32, HALF, States, as_run, share_of, states_of
 
 PRODUCT = 2  # operations of one multiplication and addition

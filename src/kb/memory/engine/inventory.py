@@ -5,12 +5,11 @@ from functools import lru_cache
 from math import prod
 
 from kb.core.model import Architecture
-from kb.memory.counts import Counts
 from kb.memory.engine.families import model_class
 from kb.memory.engine.modules import KEPT_HEADS, Model
 from kb.memory.engine.options import Options
 from kb.memory.engine.world import AMPERE, held, world
-from kb.memory.linear import Kind, LinearModule, Stack
+from kb.memory.parameters import Counts, Kind, LinearModule, Stack
 
 _EXPERTS = re.compile(r"\.(?:experts|router|mlp\.gate|shared_expert_gate)\.")  # with their routers
 _NUMBER = re.compile(r"\.\d+\.")

@@ -17,13 +17,12 @@ from typing import Any
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import Assumption, TrainingSetup
-from kb.memory.counts import count
 from kb.memory.engine.families.decoder_experts import STEP
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.optimizers import KNOWN
 from kb.memory.engine.options import packs
 from kb.memory.engine.report import why_not
-from kb.memory.linear import UnknownTargetsError, adapter_parameters, targets_for
+from kb.memory.parameters import UnknownTargetsError, adapter_parameters, count, targets_for
 
 APART = ("t5", "decoder")  # families whose heads are as wide as d_kv says, however many there are
 

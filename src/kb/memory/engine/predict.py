@@ -15,7 +15,7 @@ from kb.memory.engine.runs.generate import MOST_TOKENS, Decoding, decoding_of, g
 from kb.memory.engine.runs.train import evaluate, inputs_of, train
 from kb.memory.engine.tensor import mark
 from kb.memory.engine.world import Recording, held, world
-from kb.memory.linear import default_targets
+from kb.memory.parameters import default_targets
 
 MOST_LAYERS = 512  # each is followed: two steps of so many take some seconds
 

@@ -20,7 +20,7 @@ from kb.memory.engine.optimizers import KNOWN
 from kb.memory.engine.options import options_of, packs, unshared
 from kb.memory.engine.predict import check_answers, check_followed, is_deep, record_training
 from kb.memory.engine.world import AMPERE, Recording
-from kb.memory.linear import default_targets, match_targets
+from kb.memory.parameters import default_targets, match_targets
 from kb.memory.process import Context, judged, usable_bytes
 
 STEPS = 10

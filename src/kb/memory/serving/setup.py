@@ -6,7 +6,7 @@ from typing import Any, Literal
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.memory.config_fields import UnsupportedArchitectureError, number
-from kb.memory.counts import count
+from kb.memory.parameters import count
 
 Engine = Literal["vllm", "sglang", "tgi", "llama.cpp", "transformers"]
 ENGINES: tuple[Engine, ...] = ("vllm", "sglang", "tgi", "llama.cpp", "transformers")

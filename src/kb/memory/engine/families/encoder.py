@@ -81,13 +81,18 @@ class BertLayer:
     def __init__(self, model: "Encoder", path: str) -> None:
         a, self.model, self.returns = model.architecture, model, model.options.earlier.weights_returned
         self.path, self.dropout = path, DROPPED if a.hidden_dropout else 0.0
-        self.attention = self.attention_of(model, f"{path}.attention.self")
-        self.dense = Linear(model, f"{path}.attention.output.dense", a.d_model, a.d_model, bias=True)
-        self.norm1 = LayerNorm(model, f"{path}.attention.output.LayerNorm", a.d_model)
+        self.place_attention(model, path)
         self.up = Linear(model, f"{path}.intermediate.dense", a.d_model, a.d_ff, bias=True)
         self.down = Linear(model, f"{path}.output.dense", a.d_ff, a.d_model, bias=True)
         self.norm2 = LayerNorm(model, f"{path}.output.LayerNorm", a.d_model)
         self.activation = activation_of(a.activation)
+
+    def place_attention(self, model: Any, path: str) -> None:
+        """With the norm behind it."""
+        width = model.architecture.d_model
+        self.attention = self.attention_of(model, f"{path}.attention.self")
+        self.dense = Linear(model, f"{path}.attention.output.dense", width, width, bias=True)
+        self.norm1 = LayerNorm(model, f"{path}.attention.output.LayerNorm", width)
 
     def attention_of(self, model: Any, path: str) -> Any:
         return SelfAttention(model, path, ("query", "key", "value"))

@@ -8,8 +8,16 @@ from typing import Any
 from kb.core.model import Architecture, Vision
 from kb.core.setup import Images, TrainingSetup
 from kb.memory.engine import ops
-from kb.memory.engine.families.clip_tower import ClipAttention, ClipLayer, ClipMlp, ClipTower, Patches, Positions
-from kb.memory.engine.families.llava import Llava, placeholders
+from kb.memory.engine.families.llava import (
+    ClipAttention,
+    ClipLayer,
+    ClipMlp,
+    ClipTower,
+    Llava,
+    Patches,
+    Positions,
+    placeholders,
+)
 from kb.memory.engine.families.picture_places import beside_beams
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm, Linear, Model

@@ -11,7 +11,7 @@ from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.adapters import looked_up
 from kb.memory.engine.families.attention import heads_of
-from kb.memory.engine.families.encoder import Encoder
+from kb.memory.engine.families.encoder import BertLayer, Encoder
 from kb.memory.engine.families.encoder_heads import DROPPED, activation_of, head_of
 from kb.memory.engine.families.masks import counted_places, padding_mask
 from kb.memory.engine.faults import NotFollowedError
@@ -43,36 +43,27 @@ class Embeddings:
         return x
 
 
-class Layer:
+class Layer(BertLayer):
     """``MPNetLayer``."""
 
-    def __init__(self, model: "Mpnet", path: str) -> None:
+    def place_attention(self, model: Any, path: str) -> None:
         a = model.architecture
-        self.path, self.heads = path, a.num_heads
-        self.dropout = DROPPED if a.hidden_dropout else 0.0
-        self.attention_dropout = DROPPED if a.attention_dropout else 0.0
-        own = f"{path}.attention.attn"
+        self.heads, self.attention_dropout = a.num_heads, DROPPED if a.attention_dropout else 0.0
         self.q, self.k, self.v, self.o = (
-            Linear(model, f"{own}.{name}", a.d_model, a.d_model, bias=True) for name in "qkvo"
+            Linear(model, f"{path}.attention.attn.{name}", a.d_model, a.d_model, bias=True) for name in "qkvo"
         )
         self.norm1 = LayerNorm(model, f"{path}.attention.LayerNorm", a.d_model)
-        self.up = Linear(model, f"{path}.intermediate.dense", a.d_model, a.d_ff, bias=True)
-        self.down = Linear(model, f"{path}.output.dense", a.d_ff, a.d_model, bias=True)
-        self.norm2 = LayerNorm(model, f"{path}.output.LayerNorm", a.d_model)
-        self.activation = activation_of(a.activation)
 
-    def __call__(self, x: Tensor, mask: Any, bias: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, mask: Any, bias: Tensor) -> Tensor:  # type: ignore[override]
         world.inside["Layer"] = self.path
-        attended = self.attend(x, mask, bias)
-        wide = self.intermediate(attended)
-        return self.output(wide, attended)
+        return self.feed_forward(self.attended(x, mask, bias))
 
-    def attend(self, x: Tensor, mask: Any, bias: Tensor) -> Tensor:
+    def attended(self, x: Tensor, mask: Any, bias: Tensor) -> Tensor:
         """``MPNetAttention``, which holds its own attention's result until its norm is made."""
-        out = self.attention(x, mask, bias)
+        out = self.own(x, mask, bias)
         return self.norm1(ops.add(ops.dropout(out, self.dropout), x))
 
-    def attention(self, x: Tensor, mask: Any, bias: Tensor) -> Tensor:
+    def own(self, x: Tensor, mask: Any, bias: Tensor) -> Tensor:
         """``MPNetSelfAttention``."""
         q = heads_of(self.q(x), self.heads)
         k = heads_of(self.k(x), self.heads)
@@ -88,16 +79,6 @@ class Layer:
         out = ops.contiguous(ops.permute(out, (0, 2, 1, 3)))
         out = ops.view(out, x.shape)
         return self.o(out)
-
-    def intermediate(self, x: Tensor) -> Tensor:
-        x = self.up(x)
-        x = self.activation(x)
-        return x
-
-    def output(self, x: Tensor, attended: Tensor) -> Tensor:
-        x = self.down(x)
-        x = ops.dropout(x, self.dropout)
-        return self.norm2(ops.add(x, attended))
 
 
 class Mpnet(Encoder):

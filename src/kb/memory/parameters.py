@@ -1,4 +1,6 @@
-"""The modules that LoRA can wrap, under transformers' names, and PEFT's way of choosing among them."""
+"""The parameters of a model, from its dimensions alone: counted by part, and the modules that LoRA can wrap, under
+transformers' names, with PEFT's way of choosing among them.
+"""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -47,6 +49,91 @@ Kind = Literal["linear", "embedding"]
 Stack = Literal["encoder", "decoder", "head", "embedding"]
 
 
+class Counts(NamedTuple):
+    """Parameters (not bytes) of one model. ``head`` is 0 where the output layer shares the input embedding."""
+
+    embedding: int  # V·D, the input embedding
+    head: int
+    positions: int  # learned positions
+    encoder_linear: int  # weights of the linear layers inside the encoder's blocks
+    decoder_linear: int
+    biases: int  # bias vectors of those linear layers
+    kept_wide: int  # T5's second feed-forward projections: `_keep_in_fp32_modules`, never quantized
+    norms: int  # layer norms and relative-position tables
+    experts: int = 0  # experts and their routers: parameters, but no linear layers
+    outside: int = 0  # of encoders' heads and embeddings: pooler, projections, classifiers
+
+    @property
+    def total(self) -> int:
+        of_blocks = self.block_linear + self.biases + self.norms + self.experts
+        return self.embedding + self.head + self.positions + of_blocks + self.outside
+
+    @property
+    def block_linear(self) -> int:
+        return self.encoder_linear + self.decoder_linear
+
+    @property
+    def quantizable(self) -> int:
+        """What 4-bit and 8-bit loading packs: the blocks' linear layers but T5's ``wo``, which transformers keeps."""
+        return self.block_linear - self.kept_wide
+
+
+@lru_cache(maxsize=256)
+def count(architecture: Architecture) -> Counts:
+    """Parameters of a model, as transformers 5 builds it from the same dimensions.
+
+    Models of one stack are counted by their own modules. T5: four projections D·I a block of attention, two (three when
+    gated) D·F of feed-forward; BART: the same with biases and learned positions (two rows more than ``max_positions``,
+    kept for padding).
+    """
+    if architecture.engine:  # imported where used, as only these models need it
+        from kb.memory.engine.inventory import inventory
+
+        return inventory(architecture)[1]
+    if architecture.family == "decoder":  # imported where used, as only these models need it
+        from kb.memory import decoder_parts
+
+        return decoder_parts.count_parts(architecture)
+    if architecture.family == "encoder":
+        from kb.memory import encoder_parts
+
+        return encoder_parts.count_parts(architecture)
+    a = architecture
+    attention = 4 * a.d_model * a.num_heads * a.d_kv
+    feed_forward = (3 if a.gated else 2) * a.d_model * a.d_ff
+    encoder = a.encoder_layers * (attention + feed_forward)
+    decoder = a.decoder_layers * (2 * attention + feed_forward)
+    biases = norms = positions = 0
+    if a.family == "t5":
+        norms = (2 * a.encoder_layers + 3 * a.decoder_layers + 2) * a.d_model
+        tables = a.encoder_layers + a.decoder_layers if a.model_type == "umt5" else 2
+        norms += tables * a.relative_buckets * a.num_heads
+    else:
+        sublayers = 2 * a.encoder_layers + 3 * a.decoder_layers
+        closing = {"mbart": 4, "pegasus": 2}.get(a.model_type, 2)  # layer norms outside the blocks
+        norms = 2 * a.d_model * (sublayers + closing)
+        if a.biases:
+            attentions = a.encoder_layers + 2 * a.decoder_layers
+            biases = attentions * 4 * a.d_model + (a.encoder_layers + a.decoder_layers) * (a.d_ff + a.d_model)
+        extra_rows = 0 if a.model_type == "pegasus" else 2
+        positions = 2 * ((a.max_positions or 0) + extra_rows) * a.d_model
+    return Counts(
+        embedding=a.vocab_size * a.d_model,
+        head=0 if a.tied else a.vocab_size * a.d_model,
+        positions=positions,
+        encoder_linear=encoder,
+        decoder_linear=decoder,
+        biases=biases,
+        norms=norms,
+        kept_wide=(a.encoder_layers + a.decoder_layers) * a.d_model * a.d_ff if a.family == "t5" else 0,
+    )
+
+
+def parameter_count(architecture: Architecture) -> int:
+    """All parameters of the model, shared ones once."""
+    return count(architecture).total
+
+
 class UnknownTargetsError(ValueError):
     """LoRA targets that cannot be resolved for this architecture."""
 
@@ -73,6 +160,11 @@ class LinearModule(NamedTuple):
                 yield self.name.replace("*", str(index), 1)
 
 
+def table_module(name: str, rows: int, width: int) -> LinearModule:
+    """An embedding."""
+    return LinearModule(name, "embedding", rows, width, 1, "embedding")
+
+
 @lru_cache(maxsize=256)
 def modules(architecture: Architecture) -> tuple[LinearModule, ...]:
     """Linear layers and embeddings, grouped over the layers, named as ``model.named_modules()`` names them."""
@@ -95,15 +187,13 @@ def modules(architecture: Architecture) -> tuple[LinearModule, ...]:
 
 def _t5_modules(a: Architecture) -> tuple[LinearModule, ...]:
     inner = a.num_heads * a.d_kv
-    found = [LinearModule(name="shared", stack="embedding", in_features=a.vocab_size, out_features=a.d_model, number=1,
-                          kind="embedding")]  # fmt: skip
+    found = [table_module("shared", a.vocab_size, a.d_model)]
     stacks: tuple[tuple[Stack, int, tuple[str, ...]], ...] = (
         ("encoder", a.encoder_layers, ("SelfAttention",)),
         ("decoder", a.decoder_layers, ("SelfAttention", "EncDecAttention")),
     )
     for stack, layers, attentions in stacks:
-        found.append(LinearModule(name=f"{stack}.embed_tokens", stack="embedding", in_features=a.vocab_size,
-                                  out_features=a.d_model, number=1, kind="embedding"))  # fmt: skip
+        found.append(table_module(f"{stack}.embed_tokens", a.vocab_size, a.d_model))
         shapes = []
         for position, attention in enumerate(attentions):
             shapes += [(f"layer.{position}.{attention}.{leaf}", a.d_model, inner) for leaf in ("q", "k", "v")]
@@ -112,28 +202,21 @@ def _t5_modules(a: Architecture) -> tuple[LinearModule, ...]:
         shapes += [(f"{dense}.{leaf}", a.d_model, a.d_ff) for leaf in (("wi_0", "wi_1") if a.gated else ("wi",))]
         shapes.append((f"{dense}.wo", a.d_ff, a.d_model))
         found += [
-            LinearModule(name=f"{stack}.block.*.{name}", stack=stack, in_features=rows, out_features=columns,
-                         number=layers)
-            for name, rows, columns in shapes
-        ]  # fmt: skip
-    found.append(LinearModule(name="lm_head", stack="head", in_features=a.d_model, out_features=a.vocab_size, number=1))
-    return tuple(found)
+            LinearModule(f"{stack}.block.*.{name}", stack, rows, columns, layers) for name, rows, columns in shapes
+        ]
+    return (*found, LinearModule("lm_head", "head", a.d_model, a.vocab_size, 1))
 
 
 def _bart_modules(a: Architecture) -> tuple[LinearModule, ...]:
-    found = [LinearModule(name="model.shared", stack="embedding", in_features=a.vocab_size, out_features=a.d_model,
-                          number=1, kind="embedding")]  # fmt: skip
+    found = [table_module("model.shared", a.vocab_size, a.d_model)]
     stacks: tuple[tuple[Stack, int, tuple[str, ...]], ...] = (
         ("encoder", a.encoder_layers, ("self_attn",)),
         ("decoder", a.decoder_layers, ("self_attn", "encoder_attn")),
     )
     for stack, layers, attentions in stacks:
-        found.append(LinearModule(name=f"model.{stack}.embed_tokens", stack="embedding", in_features=a.vocab_size,
-                                  out_features=a.d_model, number=1, kind="embedding"))  # fmt: skip
+        found.append(table_module(f"model.{stack}.embed_tokens", a.vocab_size, a.d_model))
         if a.max_positions:
-            found.append(LinearModule(name=f"model.{stack}.embed_positions", stack="embedding",
-                                      in_features=a.max_positions + 2, out_features=a.d_model, number=1,
-                                      kind="embedding"))  # fmt: skip
+            found.append(table_module(f"model.{stack}.embed_positions", a.max_positions + 2, a.d_model))
         shapes = [
             (f"{attention}.{leaf}", a.d_model, a.d_model)
             for attention in attentions
@@ -141,12 +224,10 @@ def _bart_modules(a: Architecture) -> tuple[LinearModule, ...]:
         ]
         shapes += [("fc1", a.d_model, a.d_ff), ("fc2", a.d_ff, a.d_model)]
         found += [
-            LinearModule(name=f"model.{stack}.layers.*.{name}", stack=stack, in_features=rows, out_features=columns,
-                         number=layers)
+            LinearModule(f"model.{stack}.layers.*.{name}", stack, rows, columns, layers)
             for name, rows, columns in shapes
-        ]  # fmt: skip
-    found.append(LinearModule(name="lm_head", stack="head", in_features=a.d_model, out_features=a.vocab_size, number=1))
-    return tuple(found)
+        ]
+    return (*found, LinearModule("lm_head", "head", a.d_model, a.vocab_size, 1))
 
 
 def default_targets(architecture: Architecture) -> tuple[str, ...] | None:
