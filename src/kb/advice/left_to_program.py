@@ -77,7 +77,7 @@ def left_to_program(
         hidden.add("training.eval_strategy")
     if any(program.loads_by_unsloth for program in programs):
         hidden.update(OF_UNSLOTH)
-    if any(has_own_loss(program.own_text) for program in programs):
+    if any(has_own_loss(program.own) for program in programs):
         hidden.add("model.fused_loss")
     if not unit.program:
         hidden.update(_set_by(unit, programs, facts))
@@ -155,7 +155,7 @@ def _adds_adapter(unit: Unit, programs: Iterable[Program]) -> bool:
     if asked:
         return False
     return any(map(_trains_partly, unit.keys.items())) or any(
-        each.adds_adapter or each.loads_adapters or freezes(each.own_text) for each in programs
+        each.adds_adapter or each.loads_adapters or freezes(each.own) for each in programs
     )
 
 

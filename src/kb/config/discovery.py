@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
@@ -35,6 +36,7 @@ _SERVER = rb"(?<!\w)LLM[ \t]*\("  # of vLLM; other packages have a class of that
 _SERVED = rb"vllm|sglang|text-generation-|llama-server|llama\.cpp:"
 _STARTED = rb"(?mi)^[ \t]*(?:CMD|ENTRYPOINT)[ \t]"  # of a Dockerfile
 _TESTS, _TESTED = r"test_.*\.py|.*_tests?\.py|conftest\.py", rb"(?m)^[ \t]*(?:async )?def test_|@pytest\.fixture"
+_OF_A_RUN = rb"(?m)^[ \t]*\[[ \t]*(?:training|train|parallelism|trainer|training_args)[ \t]*\]"
 _LAUNCH = rb"(?:accelerate launch|torchrun|deepspeed|python3?)[^\n]{0,400}--\w"
 
 
@@ -84,9 +86,6 @@ def is_assigned(text: str) -> bool:
 def starts_runs(raw: bytes) -> bool:
     """Whether the bytes of a notebook hold a command line that starts a Python run with flags."""
     return re.search(_LAUNCH, raw) is not None
-
-
-_OF_A_RUN = rb"(?m)^[ \t]*\[[ \t]*(?:training|train|parallelism|trainer|training_args)[ \t]*\]"
 
 
 def names_of_calls(raw: bytes) -> tuple[str, ...]:
@@ -149,7 +148,7 @@ def _under(path: str, faults: list[tuple[str, ConfigError]]) -> Iterable[Found]:
         if isinstance(error, FileNotFoundError) and not os.path.islink(path) and any(sign in path for sign in "*?["):
             return _globbed(path)
         raise _unusable(path, error) from None
-    if not _is_folder(status.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         if is_no_file(path, status):
             raise ConfigError("config.not-a-file", path=path)
         if status.st_size > most_bytes(path):
@@ -160,12 +159,6 @@ def _under(path: str, faults: list[tuple[str, ConfigError]]) -> Iterable[Found]:
     if not found and len(faults) == known:
         raise ConfigError("config.no-configs", path=path, suffixes=" ".join("*" + suffix for suffix in SUFFIXES))
     return found
-
-
-def _is_folder(mode: int) -> bool:
-    import stat
-
-    return stat.S_ISDIR(mode)
 
 
 def _unusable(path: str, error: Exception) -> ConfigError:

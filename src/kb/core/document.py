@@ -12,7 +12,6 @@ from kb.core.record import NamedTuple
 
 NO_SUCH_RUN = "kb has no memory model of such a run"  # why a setting is unknown that the file gives plainly
 SEVERAL_WAYS = "started in several ways"  # why one is unknown that the project's scripts give, each another value
-
 REWRITTEN = "its program gives it another value"
 
 # Why the number of processes is unknown: it is that of the machine's GPUs, or nothing says it.

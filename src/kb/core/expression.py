@@ -52,9 +52,12 @@ def fact_names(tree: Tree) -> frozenset[str]:
         return frozenset((tree[1],))
     if tree[0] == "lit":
         return frozenset()
-    # a comparison's first part is its list of signs, a call's is the function's name
-    children = tree[2:] if tree[0] in ("compare", "call") else tree[1:]
-    return frozenset().union(*(fact_names(child) for child in children))
+    return frozenset().union(*(fact_names(child) for child in _children(tree)))
+
+
+def _children(tree: Tree) -> list[Tree]:
+    """A comparison's first part is its list of signs, a call's is the function's name: neither is a tree."""
+    return tree[2:] if tree[0] in ("compare", "call") else tree[1:]
 
 
 def deciding_facts(tree: Tree, get: Lookup, doubt: Callable[[str], int]) -> tuple[Any, frozenset[str]]:
@@ -76,7 +79,7 @@ def deciding_facts(tree: Tree, get: Lookup, doubt: Callable[[str], int]) -> tupl
             return test, names
         value, more = deciding_facts(tree[2] if test else tree[3], get, doubt)
         return value, names | more
-    children = tree[2:] if kind in ("compare", "call") else tree[1:]
+    children = _children(tree)
     if kind not in ("and", "or"):
         every = frozenset[str]().union(*(deciding_facts(child, get, doubt)[1] for child in children))
         return compile_tree(tree)(get), every
@@ -94,8 +97,7 @@ def literals_beside(tree: Tree, name: str) -> frozenset[tuple[int, ...]]:
         return frozenset()
     if tree[0] == "compare" and ["fact", name] in tree[2:]:
         return frozenset(tuple(part[1]) for part in tree[2:] if part[0] == "lit" and isinstance(part[1], list))
-    children = tree[2:] if tree[0] in ("compare", "call") else tree[1:]
-    return frozenset[tuple[int, ...]]().union(*(literals_beside(child, name) for child in children))
+    return frozenset[tuple[int, ...]]().union(*(literals_beside(child, name) for child in _children(tree)))
 
 
 def _unknown_of(*values: object) -> Unknown:

@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping
 from typing import NoReturn
 
 from kb.core import surface
-from kb.core.dimensions import Dimensions
 from kb.core.expression import FUNCTIONS, Tree
 from kb.core.release import parse_version
 from kb.core.surface import MAX_DEPTH, TOO_DEEP, read_surface
@@ -19,6 +18,8 @@ from kb.core.surface import ExpressionError as ExpressionError
 MAX_NODES, MAX_LITERAL = 200, 10**15
 EXPONENTS = (2, 3, 0.5)
 
+SIZE, COUNT, OPEN = "size", "count", "open"
+OF_TYPES = {"bytes": SIZE, "integer": COUNT}  # of a fact; any other number is open
 
 # The type names that vocabulary.yaml uses, as expressions see them.
 EXPRESSION_TYPES = {
@@ -250,6 +251,70 @@ class _Checker:
         for text in _texts(other):
             if text not in known:
                 self.fail(node, *surface.never(fact[1], text, known))
+
+
+class Dimensions:
+    """What the parts of one expression are, by the types of its facts and by which of its literals are sizes.
+
+    A value is a *size* (bytes), a *count* (a whole number, a plain literal) or *open* (a fraction, an input of a
+    formula, zero, a product: ``12 * model.parameters`` is twelve bytes for each): a size and a count are never of one
+    kind, whatever is open goes with both.
+    """
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
+        self._sizes: list[Tree] = []
+
+    def literal(self, count: int) -> Tree:
+        """The literal of a size, remembered as one."""
+        tree: Tree = ["lit", count]
+        self._sizes.append(tree)
+        return tree
+
+    def of(self, tree: Tree) -> str:
+        """What a part of the expression is."""
+        kind = tree[0]
+        if kind == "lit":
+            if any(tree is size for size in self._sizes):
+                return SIZE
+            return OPEN if tree[1] == 0 or not isinstance(tree[1], int) else COUNT
+        if kind == "fact":
+            return OF_TYPES.get(self._names[tree[1]], OPEN)
+        if kind in ("*", "/", "//"):
+            return self._of_product(kind, self.of(tree[1]), self.of(tree[2]))
+        parts = tree[2:] if kind in ("call", "if") else tree[1:]
+        return self._together([self.of(part) for part in parts if isinstance(part, list)])
+
+    def fault(self, sign: str, *parts: Tree) -> tuple[str, str] | None:
+        """Why these may not stand together under a sign, in English and Korean; None where they may."""
+        found = [self.of(part) for part in parts]
+        if sign in ("*", "**"):
+            squared = found.count(SIZE) > 1 or (sign == "**" and found[0] == SIZE)
+            said = f"'{sign}' makes bytes squared of sizes", f"'{sign}': 크기끼리 곱하면 바이트의 제곱이 됩니다"
+            return said if squared else None
+        if sign in ("/", "//"):
+            said = f"'{sign}' divides a number by a size in bytes", f"'{sign}': 수를 바이트 크기로 나눕니다"
+            return said if found == [COUNT, SIZE] else None
+        if SIZE not in found or COUNT not in found:
+            return None
+        number = next((part[1] for part in parts if part[0] == "lit" and self.of(part) == COUNT), None)
+        hint = hint_ko = ""
+        if number is not None:
+            hint = f"; write its unit, as in {number} GB or {number} GiB"
+            hint_ko = f". {number} GB나 {number} GiB처럼 단위를 적으십시오"
+        return (
+            f"'{sign}' puts a size in bytes beside a plain number{hint}",
+            f"'{sign}': 바이트 크기와 단위 없는 수를 함께 씁니다{hint_ko}",
+        )
+
+    def _of_product(self, sign: str, left: str, right: str) -> str:
+        if SIZE in (left, right):
+            other = right if left == SIZE else left
+            return COUNT if other == SIZE else SIZE if other == COUNT or sign == "*" else OPEN
+        return OPEN
+
+    def _together(self, found: list[str]) -> str:
+        return SIZE if SIZE in found else COUNT if found and set(found) == {COUNT} else OPEN
 
 
 def _texts(tree: Tree) -> list[str]:

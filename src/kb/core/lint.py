@@ -1,6 +1,6 @@
 """Rules over facts: findings, and what could not be decided. Pure; nothing is worded here."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from typing import Any
 
@@ -291,10 +291,6 @@ def _plain(value: Any) -> Any:
 def facts_of(rule: Rule) -> frozenset[str]:
     """Every fact a rule reads: to test its condition, to word its message, to compute its fixes."""
     trees = [rule.when, *(fix.when for fix in rule.fixes)]
-    trees += [value.tree for fix in rule.fixes for value in _values(fix.set) if isinstance(value, Computed)]
+    trees += [value.tree for fix in rule.fixes for value in fix.set.values() if isinstance(value, Computed)]
     names = frozenset[str]().union(*(fact_names(tree) for tree in trees if tree is not None))
     return names | (rule.message.placeholders() if rule.on is None else frozenset())
-
-
-def _values(mapping: Mapping[str, Any]) -> Iterable[Any]:
-    return mapping.values()

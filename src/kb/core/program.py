@@ -55,7 +55,7 @@ class Program(NamedTuple):
     @property
     def own(self) -> str:
         """Its own source alone."""
-        return self.text if self.own_length is None else self.text[: self.own_length]
+        return self.text[: self.own_length]
 
     @property
     def imported(self) -> str:
@@ -100,9 +100,7 @@ class Program(NamedTuple):
         """Whether it may give a setting a value of its own: it names the key, or is of a framework that has other
         defaults.
         """
-        if key in self.text and re.search(rf"\b{re.escape(key)}\b", self.text):
-            return True
-        return _of_another_framework(self.text)
+        return self.speaks_of(key) or _of_another_framework(self.text)
 
     def sets(self, key: str) -> bool:
         """Whether it gives a setting of this name a value itself: as an argument of a call, by assignment, or in a
@@ -145,11 +143,6 @@ class Program(NamedTuple):
     def speaks_of(self, key: str) -> bool:
         """Whether it has a key anywhere, as a word."""
         return key in self.text and re.search(rf"\b{re.escape(key)}\b", self.text) is not None
-
-    @property
-    def own_text(self) -> str:
-        """Its own source, without that of the modules."""
-        return self.text[: self.own_length]
 
 
 def freezes(text: str) -> bool:

@@ -25,11 +25,10 @@ class Assumption(NamedTuple):
 
 ACCUMULATED = "accumulates"  # the reason of steps that only the program works out
 
-
+KeepsOutputs = Literal["no", "step", "loop"]  # of a forward pass: to its step's end, or through the next one
 # Where 4-bit weights wait for FSDP: whole on each GPU, which packs them (transformers from 5), or on the host, where
 # each is brought as soon as it is packed (before 5, and programs of one's own such as fsdp_qlora); ``warmed``: so too,
 # after a block of a byte for each parameter was taken and given back (4.51 to 4.57).
-KeepsOutputs = Literal["no", "step", "loop"]  # of a forward pass: to its step's end, or through the next one
 PackedOn = Literal["gpu", "host", "warmed"]
 QuantStorage = Literal["uint8", "fp16", "bf16", "fp32"]
 

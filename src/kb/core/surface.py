@@ -1,16 +1,18 @@
-"""The surface of an expression's text, before Python's parser sees it: length, characters, brackets, sizes;
+"""The surface of an expression's text, before Python's parser sees it: length, characters, brackets, sizes (``48 GB``);
 and what is wrong with one, in English and Korean, for whoever writes a rule.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
-from kb.core.dimensions import UnitError, read_size_literal
 from kb.core.text import nearest
+from kb.core.units import BYTES_PER_UNIT
 
 MAX_CHARACTERS, MAX_DEPTH = 1000, 24
 TOO_DEEP = "too deeply nested", "너무 깊이 겹쳐 있습니다"
+UNITS = ("B", "KB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB")  # as expressions write them
 
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)( ?)([A-Za-z]+)(?![A-Za-z0-9_.(])")
 _TOKEN = re.compile(
     r"""\s+ | [A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)* | \d+(?:\.\d+)?(?:[eE][+-]?\d{1,3})?
       | "[^"\\\n]*" | '[^'\\\n]*' | == | != | <= | >= | // | \*\* | [-+*/%<>()\[\],]""",
@@ -72,6 +74,33 @@ def read_surface(source: str) -> tuple[str, dict[int, int]]:
         sign, at = stack[-1]
         raise ExpressionError(f"{sign!r} is never closed", f"{sign!r}: 닫는 괄호가 없습니다", source, at + 1)
     return spelt, sizes
+
+
+class UnitError(ValueError):
+    """A size whose unit is not written as one: ``meant`` are the sizes that it may stand for."""
+
+    def __init__(self, written: str, meant: Sequence[str]) -> None:
+        super().__init__(f"{written!r} is no size; write {' or '.join(meant)}")
+        self.korean = f"{written!r} 값은 크기가 아닙니다. {' 또는 '.join(meant)} 형태로 적으십시오"
+
+
+def read_size_literal(source: str, position: int) -> tuple[int, int] | None:
+    """The bytes of a size that begins at ``position``, and where it ends; None where none does.
+
+    Raises:
+        UnitError: a unit in other capitals, or without its B, which leaves open whether 10 or 2 is raised.
+    """
+    match = _SIZE.match(source, position)
+    if match is None:
+        return None
+    number, _, unit = match.groups()
+    if unit in UNITS:
+        return round(float(number) * BYTES_PER_UNIT[unit.upper()]), match.end()
+    meant = [known for known in UNITS if known.upper() in (unit.upper(), f"{unit.upper()}B")]
+    meant += [known for known in UNITS if len(unit) == 1 and known.upper() == f"{unit.upper()}IB"]
+    if not meant:
+        return None
+    raise UnitError(match[0], [f"{number} {known}" for known in meant])
 
 
 Said = tuple[str, str]

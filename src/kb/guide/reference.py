@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from kb.commands import COMMANDS, command
-from kb.core.dimensions import UNITS
 from kb.core.expression import FUNCTIONS, Unknown, compile_tree, is_unknown
 from kb.core.grammar import EXPONENTS, EXPRESSION_TYPES, MAX_LITERAL, MAX_NODES, SIGNS, parse
-from kb.core.surface import MAX_CHARACTERS, MAX_DEPTH
+from kb.core.surface import MAX_CHARACTERS, MAX_DEPTH, UNITS
 from kb.core.units import BYTES_PER_UNIT
 from kb.guide.library import Library, UnknownIdError, say
 from kb.guide.markup import code, fenced, filter_box, table, text
