@@ -6,7 +6,10 @@ from typing import Any
 
 from kb import knowledge
 from kb.advice.estimator import on_gpu
-from kb.core.catalog import Catalog
+from kb.config.reader import ConfigReader
+from kb.core.catalog import Catalog, Dialect
+from kb.core.document import Unit
+from kb.core.facts import FactType
 from kb.core.hardware import Machine
 from kb.core.model import Model
 from kb.memory import parameter_count
@@ -53,3 +56,10 @@ def shallow_catalog() -> Catalog:
     """The shipped catalogue with every model of two layers: for tests of what is read, whatever memory it takes."""
     known = load_catalog()
     return known._replace(models={name: shallow(model) for name, model in known.models.items()})
+
+
+def read_units(
+    text: str, path: str, dialects: Mapping[str, Dialect], facts: Mapping[str, FactType], *, dialect: str | None = None
+) -> list[Unit]:
+    """:meth:`ConfigReader.read` for a single file."""
+    return ConfigReader(dialects, facts).read(text, path, dialect=dialect)

@@ -5,8 +5,9 @@ import pytest
 from catalog_sample import shallow_catalog
 from kb.advice.check import Checker, Disk
 from kb.config.reader import ConfigReader
+from kb.core.catalog import Computed, Rule
+from kb.core.expression import fact_names
 from kb.core.finding import Finding
-from kb.core.lint import facts_of
 from kb.core.program import Program
 from kb.machine.detect import detect
 
@@ -37,10 +38,18 @@ def test_a_key_is_renamed_or_removed_safely_only_outside_the_team_format(setting
     assert "스크립트" in team.fixes[0].title.ko and "script" in team.fixes[0].title.en
 
 
+def _facts_of(rule: Rule) -> frozenset[str]:
+    """Every fact a rule reads: to test its condition, to word its message, to compute its fixes."""
+    trees = [rule.when, *(fix.when for fix in rule.fixes)]
+    trees += [value.tree for fix in rule.fixes for value in fix.set.values() if isinstance(value, Computed)]
+    names = frozenset[str]().union(*(fact_names(tree) for tree in trees if tree is not None))
+    return names | (rule.message.placeholders() if rule.on is None else frozenset())
+
+
 def test_no_safe_fix_takes_a_key_away_without_asking_who_reads_the_config() -> None:
     for rule in CATALOG.rules.values():
         if any(fix.safety == "safe" and (fix.rename or fix.remove) for fix in rule.fixes):
-            assert "config.dialect" in facts_of(rule), rule.id
+            assert "config.dialect" in _facts_of(rule), rule.id
 
 
 def test_the_suggested_lora_targets_are_names_of_the_model() -> None:

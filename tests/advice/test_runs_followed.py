@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from catalog_sample import CATALOG, machine
+from catalog_sample import CATALOG, machine, read_units
 from effort import few
 from kb.advice.check import Checker
 from kb.advice.memory_facts import PredictedFacts
-from kb.config.reader import read_units
 from kb.core.document import Unit
 from kb.core.result import UnitResult
 from kb.memory.engine import follow

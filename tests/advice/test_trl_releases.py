@@ -2,9 +2,8 @@
 
 import pytest
 
-from catalog_sample import load_catalog
+from catalog_sample import load_catalog, read_units
 from kb.advice.check import Checker
-from kb.config.reader import read_units
 from kb.core.hardware import Machine
 from kb.core.setup import TrainingSetup
 

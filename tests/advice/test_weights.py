@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog_sample import load_catalog, load_guide, shallow
+from catalog_sample import load_catalog, load_guide, read_units, shallow
 from effort import few
 from kb.advice.check import Checker
 from kb.advice.estimator import Estimator, on_gpu
@@ -15,7 +15,6 @@ from kb.advice.question import Question, RunSettings
 from kb.advice.run_kind import checkpoint_dtype, weights_of
 from kb.advice.settings_reader import SettingsReader
 from kb.config.python.reader import PythonReader
-from kb.config.reader import read_units
 from kb.core.document import Unit
 from kb.core.hardware import Machine
 from kb.core.setup import TrainingSetup

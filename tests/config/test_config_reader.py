@@ -3,9 +3,9 @@
 import pytest
 import yaml
 
+from catalog_sample import read_units
 from config_sample import CONFIGS, EVENTS, mended, nth_line, only_event, read, read_one, read_sample
 from kb.config.files import ConfigError
-from kb.config.reader import read_units
 from kb.core.document import Unit
 
 

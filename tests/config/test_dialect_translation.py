@@ -2,9 +2,9 @@
 
 import pytest
 
-from catalog_sample import load_catalog
+from catalog_sample import load_catalog, read_units
 from config_sample import FACTS, dialect_of
-from kb.config.reader import ConfigReader, read_units
+from kb.config.reader import ConfigReader
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
 

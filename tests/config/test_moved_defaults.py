@@ -4,9 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from catalog_sample import load_catalog
+from catalog_sample import load_catalog, read_units
 from kb.advice.check import Checker
-from kb.config.reader import read_units
 from kb.core.facts import default_is_open, default_of
 from kb.core.hardware import Machine
 from kb.core.setup import TrainingSetup

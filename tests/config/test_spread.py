@@ -1,8 +1,7 @@
 """What a config says of many GPUs: DeepSpeed's buckets and offload, FSDP's options old and new, tensor parallelism."""
 
-from catalog_sample import load_catalog
+from catalog_sample import load_catalog, read_units
 from kb.advice.settings_reader import SettingsReader, checkpoints_by_fsdp, offloads_fsdp, spread_of, uses_fsdp
-from kb.config.reader import read_units
 from kb.core.setup import Spread
 
 CATALOG = load_catalog()

@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memory_sample as sample
-from catalog_sample import load_catalog
+from catalog_sample import load_catalog, read_units
 from effort import few
 from kb.advice.check import Checker
 from kb.advice.estimator import on_gpu
-from kb.config.reader import read_units
 from kb.core.hardware import Machine
 from kb.core.memory_report import HostLedger
 from kb.core.setup import Spread, TrainingSetup

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from catalog_sample import load_catalog
+from catalog_sample import load_catalog, read_units
 from effort import few
 from kb.advice.check import Checker
-from kb.config.reader import read_units
 from kb.core.hardware import Machine
 from kb.core.setup import EarlierRelease, TrainingSetup
 from kb.memory.releases import boundaries_of, earlier_release, has_sdpa

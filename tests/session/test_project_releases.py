@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 import kb
 from effort import examples, few
 from kb.commands.doctor import main as doctor
-from kb.config.releases.reader import ReleaseReader, Releases, find_releases
+from kb.config.releases.reader import ReleaseReader, Releases
 from kb.config.releases.requirement import conda_requirement, poetry_requirement, read_requirement
 from kb.core.release import admits, agree
 from kb.knowledge import load_words
@@ -44,11 +44,11 @@ class Tree:
         return path
 
     def find(self, name: str = "configs/run.yaml") -> Releases:
-        return find_releases(str(self.root / name))
+        return ReleaseReader().find(str(self.root / name))
 
     def own(self, name: str, text: str, kind: str) -> Releases:
         text = dedent(text)
-        return find_releases(str(self.write(name, text)), text=text, kind=kind)
+        return ReleaseReader().find(str(self.write(name, text)), text, kind)
 
 
 @pytest.fixture
@@ -677,10 +677,10 @@ def test_without_a_repository_only_what_the_user_named_is_read(tmp_path: Path, m
     config.write_text("fp16: true\n")
     (tmp_path / "requirements.txt").write_text("torch==2.4.0\n")
     (tmp_path / "project" / "requirements.txt").write_text("transformers==4.54.0\n")
-    assert find_releases(str(config)) == Releases({})
-    named = find_releases(str(config), root=str(tmp_path / "project"))
+    assert ReleaseReader().find(str(config)) == Releases({})
+    named = ReleaseReader(str(tmp_path / "project")).find(str(config))
     monkeypatch.chdir(tmp_path / "project")
-    for found in (named, find_releases("configs/run.yaml"), find_releases("configs")):
+    for found in (named, ReleaseReader().find("configs/run.yaml"), ReleaseReader().find("configs")):
         assert said(found)[0] == "==4.54.0" and found.of("torch") is None
 
 

@@ -262,18 +262,6 @@ class _DocumentReading:
         return Span(start.line, start.column, end.end_line, end.end_column, start.start, end.end)
 
 
-def read_units(
-    text: str,
-    path: str,
-    dialects: Mapping[str, Dialect],
-    facts: Mapping[str, FactType],
-    *,
-    dialect: str | None = None,
-) -> list[Unit]:
-    """:meth:`ConfigReader.read` for a single file."""
-    return ConfigReader(dialects, facts).read(text, path, dialect=dialect)
-
-
 class Joiner:
     """Joins units to the files that they name; a dialect says which settings name one of its files.
 

@@ -286,11 +286,3 @@ def _resolve(fix: RuleFix, facts: Facts, get: Lookup) -> Fix | None:
 def _plain(value: Any) -> Any:
     """A computed whole number as an int, so that a fix writes 14 and not 14.0."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def facts_of(rule: Rule) -> frozenset[str]:
-    """Every fact a rule reads: to test its condition, to word its message, to compute its fixes."""
-    trees = [rule.when, *(fix.when for fix in rule.fixes)]
-    trees += [value.tree for fix in rule.fixes for value in fix.set.values() if isinstance(value, Computed)]
-    names = frozenset[str]().union(*(fact_names(tree) for tree in trees if tree is not None))
-    return names | (rule.message.placeholders() if rule.on is None else frozenset())

@@ -148,11 +148,6 @@ class ReleaseReader:
             folder = os.path.dirname(folder)
 
 
-def find_releases(path: str, *, root: str | None = None, text: str | None = None, kind: str | None = None) -> Releases:
-    """:meth:`ReleaseReader.find` for one file; many share a reader."""
-    return ReleaseReader(root).find(path, text, kind)
-
-
 def _settled(chain: Sequence[Folder | None], *, own: bool = False) -> Releases:
     """One record for each library from what all the folders say; ``own``: the first is what the file itself says."""
     if not any(chain):
