@@ -8,7 +8,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from kb.knowledge import load_catalog
-from kb.machine.arguments import match_gpu
+from kb.machine.detect import match_gpu
 from kb.torch_runs.probe.rows import campaign_yaml
 
 Entry = dict[str, Any]

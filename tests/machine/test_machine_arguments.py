@@ -13,8 +13,7 @@ import pytest
 from every_row import for_every
 from kb.core.hardware import Gpu
 from kb.core.text import PLACEHOLDER, UserError
-from kb.machine.arguments import UnknownGpu, find_gpu
-from kb.machine.detect import detect
+from kb.machine.detect import UnknownGpu, detect, find_gpu
 from kb.machine.reading import Note
 from native.hardware import gpus
 from yaml_file import read_yaml

@@ -5,7 +5,7 @@ import pytest
 from every_row import for_every
 from kb.core.hardware import Gpu
 from kb.core.units import MIB
-from kb.machine.arguments import match_gpu
+from kb.machine.detect import match_gpu
 from native.hardware import gpus
 
 CATALOGUE = gpus()

@@ -12,7 +12,7 @@ from kb.guide.figures import memory_bars
 from kb.guide.fits_tables import by_family
 from kb.guide.library import Library, say
 from kb.guide.markup import attribute, badge, computed, fenced, origin, quantity, scripted, table, text
-from kb.machine.arguments import find_gpu
+from kb.machine.detect import find_gpu
 from kb.report.recommend.choice import choice_object
 from kb.report.recommend.text import config_yaml
 from kb.report.values import short_name

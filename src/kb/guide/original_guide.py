@@ -22,7 +22,7 @@ from kb.core.units import GIB
 from kb.guide.library import Library, load_library, say
 from kb.guide.markup import PLAIN, badge, code, computed, filter_box, folded, held, prose, table, text, told, wide_table
 from kb.knowledge import load_guide
-from kb.machine.arguments import find_gpu, read_host_memory
+from kb.machine.detect import find_gpu, read_host_memory
 from kb.report.history_plot import history_svg
 from kb.report.history_report import memory_rows, setting_rows
 from kb.report.recommend.reasons import COLUMNS, shown_rows, why_lines

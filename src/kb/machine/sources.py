@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from kb.core.hardware import DetectedGpu, Gpu
 from kb.machine import host, nvml
-from kb.machine.arguments import match_gpu, without_mig
+from kb.machine.detect import match_gpu, without_mig
 from kb.machine.reading import NO_DRIVER, Note, Reading, Reported, Unanswered
 
 Source = Literal["nvml", "nvidia-smi", "torch", "none"]

@@ -19,7 +19,7 @@ from kb.core.release import parse_version
 from kb.core.setup import Colocated, Method, PostTraining, TrainingSetup
 from kb.core.text import fill
 from kb.core.units import GIB
-from kb.machine.arguments import find_gpu, read_host_memory
+from kb.machine.detect import find_gpu, read_host_memory
 from kb.memory.serving.answer import Served, serve
 from kb.memory.serving.setup import Engine, ServingSetup, served_model
 from kb.memory.states import states_of

@@ -19,7 +19,7 @@ import pytest
 from catalog_sample import load_catalog
 from effort import EXHAUSTIVE
 from kb.core.text import UserError
-from kb.machine.arguments import names_of
+from kb.machine.detect import names_of
 from kb.torch_runs.probe.ray_runner import accelerator_of, offered_by
 from kb.torch_runs.probe.trial import Trial
 

@@ -19,8 +19,7 @@ from kb.core.model import Model
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
-from kb.machine.arguments import named_gpus
-from kb.machine.detect import detect
+from kb.machine.detect import detect, named_gpus
 from kb.memory import UnsupportedArchitectureError
 from kb.report.values import here
 from kb.session.estimating import catalogued_files, estimate_file, estimate_flags, with_model_files

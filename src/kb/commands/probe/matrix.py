@@ -8,7 +8,7 @@ from kb.core.catalog import Catalog
 from kb.core.hardware import Gpu, Machine
 from kb.core.record import NamedTuple
 from kb.core.text import UserError
-from kb.machine.arguments import find_gpu, named_gpus, names_of
+from kb.machine.detect import find_gpu, named_gpus, names_of
 from kb.torch_runs.probe.campaign import Card, Tell
 from kb.torch_runs.probe.ray_runner import RayRunner
 from kb.torch_runs.probe.running import measure

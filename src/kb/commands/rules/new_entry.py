@@ -19,8 +19,7 @@ from kb.knowledge.drafts import as_yaml, gpu_entry, head_of, model_entry
 from kb.knowledge.locations import Location
 from kb.knowledge.problems import Problem
 from kb.knowledge.source import Located, read_source
-from kb.machine.arguments import fold_name
-from kb.machine.detect import detect
+from kb.machine.detect import detect, fold_name
 from kb.session import cli
 from kb.session.models import model_of_config, read_config
 from kb.session.seen import cached_config, is_hub_name

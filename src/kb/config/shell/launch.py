@@ -218,7 +218,7 @@ def read_launch(
         if not any_program or not arguments:
             return None
         at = 0 if not is_flag(arguments[0]) else -1
-        return _launch("", [], arguments[0].text or "" if at == 0 else "", arguments[at + 1 :], text, tools)
+        return _launch([], arguments[0].text or "" if at == 0 else "", arguments[at + 1 :], text, tools)
     launcher, rest = found
     start = max(len(arguments) - len(rest) - 1, 0)
     tool = tools.command(launcher)
@@ -344,11 +344,11 @@ def _split_launch(launcher: str, rest: Sequence[Argument], text: str, tools: Too
     for index, argument in enumerate(rest):
         word = _script_at(argument, text) if argument.text is None else argument.text
         if word in ("-m", "--module") and index + 1 < len(rest):
-            return _launch(launcher, rest[:index], rest[index + 1].text or "", rest[index + 2 :], text, tools)
+            return _launch(rest[:index], rest[index + 1].text or "", rest[index + 2 :], text, tools)
         if word == "-c" or (word == "-" and launcher == "python"):
             return None
         if word.endswith(".py") or (launcher == "python" and not word.startswith("-")):
-            return _launch(launcher, rest[:index], word, rest[index + 1 :], text, tools)
+            return _launch(rest[:index], word, rest[index + 1 :], text, tools)
     return None
 
 
@@ -360,7 +360,7 @@ def _script_at(argument: Argument, text: str) -> str:
 
 
 def _launch(
-    launcher: str, before: Sequence[Argument], script: str, after: Sequence[Argument], text: str, tools: Tools
+    before: Sequence[Argument], script: str, after: Sequence[Argument], text: str, tools: Tools
 ) -> Launch | None:
     own = read_flags(before, text)
     flags = read_flags(after, text)
