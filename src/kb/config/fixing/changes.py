@@ -107,8 +107,6 @@ class CannotEditError(ValueError):
 
 
 Path = tuple[str | int, ...]
-
-
 GONE: Any = object()
 
 

@@ -18,8 +18,6 @@ from kb.core.finding import Edit, Span
 
 _GAP_BEFORE = re.compile(r"(?:[ \t]|\\[ \t]*\r?\n)*\Z")  # a blank after the backslash is a fault, read as meant
 _REST_OF_LINE = re.compile(r"[ \t]*\\?\r?\n")
-
-
 NAMED_BY_EQUALS = ("llamafactory", "torchtune")  # whose command lines take name=value beside a config, and no flags
 
 

@@ -290,7 +290,7 @@ class _Resolution:
 
     def _answer(self, content: str, path: Path) -> Node | None:
         if "${" in content:  # an interpolation that names another one
-            inner = self._value(_scalar(content, self._root), path)
+            inner = self._value(Node(SCALAR, content, None, '"', self._root.start, self._root.start), path)
             if "${" in inner.value:
                 return None
             content = inner.value
@@ -369,10 +369,6 @@ def _count(node: Node, limit: int) -> int:
         if one.kind != SCALAR:
             pending += [_child(one, at) for at in range(len(one.value))]
     return count
-
-
-def _scalar(text: str, like: Node) -> Node:
-    return Node(SCALAR, text, None, '"', like.start, like.start)
 
 
 def _plain(text: str, like: Node) -> Node:

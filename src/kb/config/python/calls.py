@@ -91,7 +91,9 @@ class CallTable:
     """The called names of a dialect, ready to be asked."""
 
     def __init__(self, calls: Mapping[str, Mapping[str, Any]]) -> None:
-        self._rows = [(_pattern(name), "." in name, _kind(row)) for name, row in calls.items()]
+        self._rows = [
+            (re.compile(re.escape(name).replace(r"\*", ".*")), "." in name, _kind(row)) for name, row in calls.items()
+        ]
         self._known: dict[str, Kind | None] = {}
 
     def kind_of(self, name: str) -> Kind | None:
@@ -134,10 +136,6 @@ def _is_handed_to_nothing(call: Call, names: Names) -> bool:
     """Whether a quantization config is made and never used."""
     named = call.target is not None and "." not in call.target
     return call.kind.group == "quantization" and named and call.target not in names.uses
-
-
-def _pattern(name: str) -> re.Pattern[str]:
-    return re.compile(re.escape(name).replace(r"\*", ".*"))
 
 
 def _kind(row: Mapping[str, Any]) -> Kind:

@@ -132,8 +132,6 @@ def with_gone(
 
 
 _TAKES_MORE = "unsloth"  # puts classes of its own in the place of TRL's, which take any name
-
-
 # A class put in the place of a library's, or its arguments changed: `transformers.Trainer = A`, `Trainer.__init__ = a`
 _PUTS = (
     r"\.(?:[A-Z]\w{0,60})?(?:Trainer|Arguments|Config)[ \t]*=(?!=)|\.__init__[ \t]*=(?!=)"

@@ -141,17 +141,14 @@ def _of_model(call: ast.Call) -> Iterator[tuple[str, str | None]]:
 
 def _of_flags(value: ast.expr) -> bool:
     """Whether a value is, or may be, what the flags say: an attribute or a name that is none of torch's."""
-    return not isinstance(value, ast.Constant) and not _is_of_torch(value)
+    of_torch = isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) and value.value.id == "torch"
+    return not isinstance(value, ast.Constant) and not of_torch
 
 
 def _literal(value: ast.expr) -> str | None:
     if isinstance(value, ast.Constant):
         return value.value if isinstance(value.value, str) else None
     return value.attr if isinstance(value, ast.Attribute) else None
-
-
-def _is_of_torch(value: ast.expr) -> bool:
-    return isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) and value.value.id == "torch"
 
 
 _SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")

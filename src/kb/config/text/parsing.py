@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
 from typing import Any
 
 import yaml
@@ -129,9 +128,7 @@ def _with_spaces(body: str, width: int, offset: int) -> tuple[str, list[tuple[in
     return "".join((*pieces, body[done:])), shifts, tabs
 
 
-@cache  # compiled when a key is first repeated: it takes a millisecond
-def _rest_of_line() -> re.Pattern[str]:
-    return re.compile(r"[ \t]*,?[ \t]*(?:(?<=[ \t,])#[^\n]*)?\r?(?:\n|\Z)")
+_REST_OF_LINE = r"[ \t]*,?[ \t]*(?:(?<=[ \t,])#[^\n]*)?\r?(?:\n|\Z)"
 
 
 def duplicate_events(duplicates: Iterable[Duplicate], source: Source) -> Iterator[Event]:
@@ -173,7 +170,7 @@ def _without(key: Node, value: Node, source: Source) -> tuple[Edit, ...]:
     if given.start < written.end or "&" in between or not value.flow or value.style in ("|", ">"):
         return ()
     start = text.rfind("\n", 0, written.start) + 1
-    rest = _rest_of_line().match(text, given.end)
+    rest = re.compile(_REST_OF_LINE).match(text, given.end)
     if text[start : written.start].strip(" \t") or rest is None:
         return ()
     line, end_line = written.line, given.end_line + (1 if rest[0].endswith("\n") else 0)
