@@ -184,7 +184,6 @@ MOST_PATTERNS = 12  # of kb's, compiled by a plain check of one file
 MOST_LOADED = {"csebuetnlp/mT5_multilingual_XLSum": (163, 122, 60), "data/of-nobody": (113, 113, 60)}
 OVERLONG = {
     "kb.advice.setup.setup_of": "a record of fifty fields, one a line",
-    "kb.advice.recommend.recommend_training": "a record of fifteen fields, twice",
     "kb.torch_runs.simulation.session.patches": "the table of patches, one a line",
 }
 MANY_PARAMETERS = {

@@ -111,13 +111,12 @@ def recommend_training(
     attempts = attempts_of(precision.of(base), estimator, sought, question.loads, share, all_ways=all_ways)
     chosen = choose(attempts, method, effective, world)
     if chosen is None:
-        larger = smallest_gpu(_alone(attempts[0].setup), estimator, gpus)
         last = _last(attempts, method)
         return Training(
             attempts,
             source,
             precision,
-            larger_gpu=larger,
+            larger_gpu=smallest_gpu(_alone(attempts[0].setup), estimator, gpus),
             larger_gpu_last_way=smallest_gpu(_alone(last), estimator, gpus),
             shorter_source=_shorter_source(last, estimator),
         )
@@ -133,7 +132,15 @@ def recommend_training(
     if question.trainer is not None:
         largest = Largest(chosen.ceiling.single, 0, 0)
         return found._replace(setup=setup, report=estimator.predict(setup), largest=largest)
-    beside = 0
+    return _with_other_batches(found, setup, run, estimator, gpus)
+
+
+def _with_other_batches(
+    found: Training, setup: TrainingSetup, run: RunSettings, estimator: Estimator, gpus: Mapping[str, Gpu]
+) -> Training:
+    """With the batches of evaluation beside training, and of inference alone."""
+    chosen, beside = found.chosen, 0
+    assert chosen is not None  # a way was chosen
     if setup.do_eval:
         beside = estimator.largest(setup, "per_device_eval_batch_size", first=chosen.evaluation or None)
     rows = rows_worth(estimator.gpu.gpu if estimator.gpu else None, gpus.values())
