@@ -14,9 +14,8 @@ import pytest
 import warm_runs
 from catalog_sample import load_catalog, load_guide, shallow, shallow_catalog
 from effort import few
-from kb.advice import rule_flips
-from kb.advice.rule_diff import Edition, entries_of, readable_by_this_code
-from kb.advice.rule_flips import Flips, Recommended, flips_of
+from kb.advice import rule_diff
+from kb.advice.rule_diff import Edition, Flips, Recommended, entries_of, flips_of, readable_by_this_code
 from kb.core.units import GIB
 from kb.integrations.git_files import GitError, resolve
 from kb.knowledge import load_words
@@ -333,7 +332,7 @@ def test_the_workflow_posts_with_no_more_rights_than_it_needs() -> None:
 @pytest.mark.exhaustive
 def test_where_all_pairs_may_differ_a_sample_is_asked_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 8
-    monkeypatch.setattr(rule_flips, "MOST_PAIRS", most)
+    monkeypatch.setattr(rule_diff, "MOST_PAIRS", most)
     constants = NOW.catalog.constants | {"band_train": NOW.catalog.constants["band_train"] * 2}
     after = SMALL._replace(catalog=SMALL.catalog._replace(constants=constants))
     flips = flips_of(SMALL, after)

@@ -1,6 +1,6 @@
 """Why there is no prediction for a unit, where there is none: a key of i18n under ``note.``, and its values."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from kb.core.document import NO_SUCH_RUN, SEVERAL_WAYS, Setting, Unit
@@ -81,7 +81,8 @@ def why_no_prediction(
         found = {name: unit.settings.get(name) for name in setup.unresolved}
         strange = {name: each for name, each in found.items() if _why(unit, name) == NO_SUCH_RUN}
         several = {"settings": _listed(strange or found)}
-        if not strange and unit.reader == "script" and unit.hidden and all(map(_hides(unit), setup.unresolved)):
+        hidden = unit.hidden and all(name.startswith(unit.hidden) for name in setup.unresolved)
+        if not strange and unit.reader == "script" and hidden:
             return "set_by_program", several
         return "no_such_run" if strange else "unresolved_values", several
     if known and trains_packed(setup):
@@ -120,10 +121,6 @@ def _written_as(name: str, setting: Setting | None) -> str:
     if name == "model.name" and key in ("", "name"):
         return "pretrained_model_name_or_path"
     return name.rpartition(".")[2] if not key or key.isdigit() else key
-
-
-def _hides(unit: Unit) -> Callable[[str], bool]:
-    return lambda name: name.startswith(unit.hidden)
 
 
 def unfollowed(setup: TrainingSetup, architecture: Architecture) -> str | None:

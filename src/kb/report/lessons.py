@@ -387,12 +387,9 @@ def _server(case: Case, words: Words, asked: Mapping[str, Any]) -> str:
         bars.append(Bar(short_name(gpu), parts, used - found.budget.kv + found.budget.kv_low, used))
     title = title_of(case, asked)
     marks = [(f"kb-term--{hue}", name) for name, hue in named.items()]
-    return figure_html(title, bars_svg(title, bars, None, "", GIB) + legend([*marks, _band(words)]))
-
-
-def _band(words: Words) -> tuple[str, str]:
-    """The whisker in a legend."""
-    return "kb-swatch--band", words("bars.band")
+    return figure_html(
+        title, bars_svg(title, bars, None, "", GIB) + legend([*marks, ("kb-swatch--band", words("bars.band"))])
+    )
 
 
 def served_on(case: Case, gpus: Iterable[str], engine: Engine, length: int) -> Iterator[tuple[Gpu, Served]]:

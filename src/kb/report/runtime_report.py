@@ -13,7 +13,6 @@ from kb.advice.runtime import (
     Pipeline,
     RunTime,
     SpeedUp,
-    Stage,
     TrainingRow,
     TrainingTime,
     calls_per_minute,
@@ -157,7 +156,7 @@ def overview_text(pipeline: Pipeline, runs: Sequence[RunTime], words: Words, sty
     head = [words("runtime.stage"), *(words("runtime.batch", batch=run.batch) for run in runs)]
     rows = [head]
     for at, stage in enumerate(pipeline.stages):
-        rows.append([_name(stage, words), *(span(run.stages[at].time, style) for run in runs)])
+        rows.append([stage.title.in_language(words.language), *(span(run.stages[at].time, style) for run in runs)])
     rows.append([words("runtime.total"), *(span(run.total, style) for run in runs)])
     first = runs[0].total.middle
     rows.append([words("runtime.speed_up"), *(f"{first / run.total.middle:.2f}×" for run in runs)])
@@ -165,10 +164,6 @@ def overview_text(pipeline: Pipeline, runs: Sequence[RunTime], words: Words, sty
     lines += bottleneck_lines(runs[0], words, style)
     lines += _said(words, style, "runtime.choose_batch", name=pipeline.id) if pipeline.id else []
     return "\n".join(lines) + "\n"
-
-
-def _name(stage: Stage, words: Words) -> str:
-    return stage.title.in_language(words.language)
 
 
 def training_text(time: TrainingTime, words: Words, style: Style, row: TrainingRow | None = None) -> str:

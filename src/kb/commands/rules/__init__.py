@@ -10,7 +10,6 @@ from kb import __version__
 from kb.advice import rule_diff
 from kb.advice.diagnosis import diagnose
 from kb.advice.formulas import Basis
-from kb.advice.rule_flips import flips_of
 from kb.commands.options import Options
 from kb.commands.rules.config_schemas import config_schemas
 from kb.commands.rules.new_dialect import new_dialect
@@ -389,7 +388,7 @@ def _diff(options: argparse.Namespace, location: Location, words: cli.Words) -> 
         raise UserError("rules.sealed", path=location.rules)
     now = edition_at(location)
     with edition_before(location, options.revision) as (then, commit):
-        entries, flips = rule_diff.entries_of(then, now), flips_of(then, now)
+        entries, flips = rule_diff.entries_of(then, now), rule_diff.flips_of(then, now)
         if options.format == "json":
             data = rule_diff_object(options.revision, commit, entries, flips)
             cli.put(to_json({**head(__version__, now.catalog.version), **data}))

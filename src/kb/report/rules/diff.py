@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from kb.advice.rule_diff import Edition, Entries, EntryChange, FieldChange
-from kb.advice.rule_flips import FindingFlip, Flips, Recommended
+from kb.advice.rule_diff import Edition, Entries, EntryChange, FieldChange, FindingFlip, Flips, Recommended
 from kb.report.json_parts import plain
 from kb.report.markdown import code, escaped, table
 from kb.report.values import format_value
