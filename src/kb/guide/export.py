@@ -214,27 +214,14 @@ def _sources(library: Library, fits: Fits) -> Iterator[Row]:
         yield {"id": name, "kind": row.get("kind"), "title": str(row.get("title", name)), "url": row.get("url")}
 
 
+# a table has the name of the function that makes its rows
 ROWS: Mapping[str, Callable[[Library, Fits], Iterator[Row]]] = {
-    "gpus": _gpus,
-    "models": _models,
-    "fits": _fits,
-    "maps": _maps,
-    "presets": _presets,
-    "rules": _rules,
-    "facts": _facts,
-    "dialects": _dialects,
-    "remedies": _remedies,
-    "formulas": _formulas,
-    "constants": _constants,
-    "targets": _targets,
-    "commands": _commands,
-    "tradeoffs": _tradeoffs,
-    "errata": _errata,
-    "measurements": _measurements,
-    "accuracy": _accuracy,
-    "sources": _sources,
-}
-
+    rows_of.__name__.removeprefix("_"): rows_of
+    for rows_of in (
+        _gpus, _models, _fits, _maps, _presets, _rules, _facts, _dialects, _remedies, _formulas, _constants, _targets,
+        _commands, _tradeoffs, _errata, _measurements, _accuracy, _sources,
+    )
+}  # fmt: skip
 
 _HELD = re.compile(r'^<div (?:class="kb-held|data-held=).*</div>$', re.MULTILINE)  # drawings and wide tables
 _RELEASE = re.compile(r"^## \[?(?P<version>[^\]\s]+)\]?(?: [-–] (?P<date>\d{4}-\d{2}-\d{2}))?", re.MULTILINE)

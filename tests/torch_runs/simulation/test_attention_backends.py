@@ -41,17 +41,17 @@ def test_the_kernel_follows_the_gpu(
 ) -> None:
     part = meta(2, 4, 32, head, dtype=dtype)
     mask = meta(2, 1, 32, 32, dtype=dtype) if masked else None
-    assert Attention(capability).backend(part, part, part, mask, 0.0, False, False) == expected
+    assert Attention(capability).backend(part, part, part, mask, 0.0, False) == expected
 
 
 def test_grouped_heads_without_flash_fall_back_to_math() -> None:
     query = meta(2, 4, 32, 64, dtype=HALF)
     key = meta(2, 2, 32, 64, dtype=HALF)
-    assert Attention(TURING).backend(query, key, key, None, 0.0, True, True) == "math"
-    assert Attention(AMPERE).backend(query, key, key, None, 0.0, True, True) == "flash"
+    assert Attention(TURING).backend(query, key, key, None, 0.0, True) == "math"
+    assert Attention(AMPERE).backend(query, key, key, None, 0.0, True) == "flash"
 
 
 def test_a_wide_head_trains_without_flash_on_consumer_ampere() -> None:
     part = meta(2, 4, 32, 224, dtype=HALF, requires_grad=True)
-    assert Attention(CONSUMER).backend(part, part, part, None, 0.0, False, False) == "efficient"
-    assert Attention(AMPERE).backend(part, part, part, None, 0.0, False, False) == "flash"
+    assert Attention(CONSUMER).backend(part, part, part, None, 0.0, False) == "efficient"
+    assert Attention(AMPERE).backend(part, part, part, None, 0.0, False) == "flash"

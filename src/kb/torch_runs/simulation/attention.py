@@ -47,7 +47,7 @@ class Attention:
         enable_gqa: bool = False,
     ) -> "torch.Tensor":
         query, key, value, mask = _autocast(query, key, value, attn_mask)
-        backend = self.backend(query, key, value, mask, dropout_p, is_causal, enable_gqa)
+        backend = self.backend(query, key, value, mask, dropout_p, is_causal)
         with _without_autocast():
             if backend == "flash":
                 return _flash(query, key, value, dropout_p, is_causal, scale)
@@ -63,7 +63,6 @@ class Attention:
         mask: "torch.Tensor | None",
         dropout: float,
         causal: bool,
-        grouped: bool,
     ) -> Backend:
         """The kernel that the GPU takes. cuDNN's, first choice on 9.0 and 10.x, counts as flash: it keeps the same."""
         if self.only is not None:

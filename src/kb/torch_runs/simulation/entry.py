@@ -65,29 +65,10 @@ class Simulated(NamedTuple):
     subprocess_peak_bytes: int | None
 
 
-class Target(NamedTuple):
-    """What the run is held against. ``memory_bytes`` None: no GPU is named."""
-
-    gpu: Gpu | None
-    memory_bytes: int | None
-    compute_capability: tuple[int, int]
-    context: Context
-
-
-def target_of(
-    constants: Mapping[str, float],
-    gpu: Gpu | None,
-    memory_bytes: int | None,
-    compute_capability: tuple[int, int],
-) -> Target:
-    """The GPU's memory and context; what was found wins over the catalogue."""
-    memory = memory_bytes if memory_bytes is not None else (gpu.memory_total if gpu else None)
-    return Target(gpu, memory, compute_capability, context_of(constants, compute_capability, gpu))
-
-
 def report_of(
     content: Mapping[str, Any],
-    target: Target,
+    context: Context,
+    memory_bytes: int | None,
     host: HostLedger,
     assumed: tuple[Assumption, ...],
     constants: Mapping[str, float],
@@ -101,8 +82,8 @@ def report_of(
     found = content["phases"]
     band = constants["band_simulated"]
     upper = constants["band_simulated_quantized"] if quantized else band
-    phases = tuple(_phase(name, found[name], target.context, band, upper) for name in PHASES if name in found)
-    phases, verdict = judged(phases, target.memory_bytes, constants)
+    phases = tuple(_phase(name, found[name], context, band, upper) for name in PHASES if name in found)
+    phases, verdict = judged(phases, memory_bytes, constants)
     if content["ran_out"]:
         verdict = Verdict("oom", verdict.phase, verdict.term)
     return MemoryReport("simulated", assumed, phases, host, verdict)
@@ -170,8 +151,9 @@ def simulate(
         SimulationError: there is no answer; the memory engine may still have one.
     """
     capability = compute_capability or (gpu.compute_capability if gpu else UNNAMED_CAPABILITY)
-    target = target_of(constants, gpu, gpu_memory_bytes, capability)
-    limit = target.memory_bytes - target.context.low if target.memory_bytes is not None else None
+    context = context_of(constants, capability, gpu)
+    memory = gpu_memory_bytes if gpu_memory_bytes is not None else (gpu.memory_total if gpu else None)
+    limit = memory - context.low if memory is not None else None
     job = Job(
         setup,
         config,
@@ -188,7 +170,7 @@ def simulate(
     host = host_ledger(setup, _loads(content, checkpoint_bytes), constants=constants, limit_bytes=host_limit_bytes)
     assumed = setup.assumed + _assumptions(setup, content["kept_head"], given=bool(compute_capability or gpu))
     return Simulated(
-        report=report_of(content, target, host, assumed, constants, quantized=is_quantized(setup)),
+        report=report_of(content, context, memory, host, assumed, constants, quantized=is_quantized(setup)),
         timeline=timeline_from(content["timeline"]),
         tops=tops_from(content["phases"]),
         software=content["software"],

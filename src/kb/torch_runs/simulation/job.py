@@ -167,19 +167,4 @@ class BadJobError(SimulationError):
     fault = "bad_job"
 
 
-BY_NAME: dict[str, type[SimulationError]] = {
-    kind.fault: kind
-    for kind in (
-        MissingPackageError,
-        OldReleaseError,
-        NoCompilerError,
-        TimedOutError,
-        MemoryLimitError,
-        KilledError,
-        CrashedError,
-        BadModelError,
-        RemoteCodeError,
-        BeyondPositionsError,
-        BadJobError,
-    )
-}
+BY_NAME = {kind.fault: kind for kind in SimulationError.__subclasses__()}

@@ -120,20 +120,14 @@ class Known:
         if config.model_type == "llava_next":
             return self._tiled(config, length, images, rows)
         tokens = images.rows * images.columns // vision.spatial_merge_size**2
-        kinds = ([0] + [1] * tokens) * images.number
-        kinds += [0] * (length - len(kinds))
-        ids = torch.zeros((rows, length), dtype=torch.long, device="cuda")
-        mask = torch.full((rows, length), 1, dtype=torch.long, device="cuda")
+        batch = self._worded(config, length, images.number, tokens, rows)
         types = torch.zeros((rows, length), dtype=torch.long, device="cuda")
         grid = torch.zeros((rows * images.number, 3), dtype=torch.long, device="cuda")
         width = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
         pixels = torch.zeros((rows * images.patches, width), dtype=torch.float32, device="cuda")
-        self.forget(mask)
-        self.tell(ids, [[config.image_token_id if kind else 0 for kind in kinds]] * rows)
-        self.tell(types, [kinds] * rows)
+        self.tell(types, [_kinds(length, images.number, tokens)] * rows)
         self.tell(grid, [[1, images.rows, images.columns]] * (rows * images.number))
-        sizes = {"pixel_values": pixels, "image_grid_thw": grid}
-        return {"input_ids": ids, "attention_mask": mask, "mm_token_type_ids": types, **sizes}
+        return {**batch, "mm_token_type_ids": types, "pixel_values": pixels, "image_grid_thw": grid}
 
     def _whole(self, config: Any, length: int, images: Images, rows: int) -> dict[str, Any]:
         """Pictures of the one size that a tower takes, and as many tokens as it has patches (``LlavaProcessor``)."""
@@ -186,13 +180,11 @@ class Known:
         return {**batch, "pixel_values": pixels, "pixel_attention_mask": mask}
 
     def _worded(self, config: Any, length: int, number: int, tokens: int, rows: int) -> dict[str, Any]:
-        """Ids and mask: a token of text before each picture's, the rest behind."""
-        kinds = ([0] + [1] * tokens) * number
-        kinds += [0] * (length - len(kinds))
+        """Ids and mask of words and pictures."""
         ids = torch.zeros((rows, length), dtype=torch.long, device="cuda")
         mask = torch.full((rows, length), 1, dtype=torch.long, device="cuda")
         self.forget(mask)
-        self.tell(ids, [[config.image_token_id if kind else 0 for kind in kinds]] * rows)
+        self.tell(ids, [[config.image_token_id if kind else 0 for kind in _kinds(length, number, tokens)]] * rows)
         return {"input_ids": ids, "attention_mask": mask}
 
 
@@ -256,6 +248,12 @@ def tell_even_spread(tracer: Any, hot: "torch.Tensor") -> None:
         pairs, experts = hot.numel() // hot.shape[-1], hot.shape[-1]
         numbers = torch.eye(experts, dtype=hot.dtype)[torch.arange(pairs) % experts]
     tracer.known.tell(hot, numbers)
+
+
+def _kinds(length: int, number: int, tokens: int) -> list[int]:
+    """1 for each token of a picture: a token of text before each picture's, the rest behind."""
+    kinds = ([0] + [1] * tokens) * number
+    return kinds + [0] * (length - len(kinds))
 
 
 def _plain(tensor: "torch.Tensor") -> bool:
