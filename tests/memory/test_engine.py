@@ -273,6 +273,7 @@ XLNET = {"model_type": "xlnet", "d_model": 64, "n_head": 2, "n_layer": 2, "d_inn
         ({"attn_type": "uni"}, {}, "attn_type uni"),
         ({"summary_type": "mean"}, {}, "summary_type mean"),
         ({}, {"gradient_checkpointing": True}, "gradient_checkpointing of xlnet"),
+        ({}, {"zero_stage": 3, "world_size": 2}, "ZeRO-3 of xlnet"),
     ],
 )
 def test_what_is_not_followed_of_xlnet_is_refused_by_name(

@@ -30,6 +30,10 @@ _PHASES = {
     "per_device_eval_batch_size": ("evaluate", "generate"),
     "inference_batch_size": ("generate",),
 }
+# Terms that grow with the batch whatever the loss is made of: of a fused one a head has chunks.
+ACTIVATIONS = "activations_encoder", "activations_decoder", "encoder_output"
+STATES = "parameters", "gradients", "optimizer", "adapters"  # terms that no batch changes
+UNEVEN = 0.02  # by how much what grows may miss a line: blocks are rounded, and small ones come and go
 
 
 def largest_batch(
@@ -316,12 +320,6 @@ def workers_that_fit(
         return host_ledger(changed, loads, constants=constants, limit_bytes=None).peak_bytes
 
     return max(largest_within(used, limit_bytes, 0, MOST_WORKERS if most is None else most), 0)
-
-
-# Terms that grow with the batch whatever the loss is made of: of a fused one a head has chunks.
-ACTIVATIONS = "activations_encoder", "activations_decoder", "encoder_output"
-STATES = "parameters", "gradients", "optimizer", "adapters"  # terms that no batch changes
-UNEVEN = 0.02  # by how much what grows may miss a line: blocks are rounded, and small ones come and go
 
 
 def largest_share(

@@ -18,6 +18,9 @@ FP32, HALF = 4, 2
 LION = ("lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit")  # one moment
 # bitsandbytes keeps states of 32 bits, whatever the weights are (``Optimizer1State.init_state``, optim/optimizer.py).
 WIDE_STATES = ("lion_32bit", "paged_lion_32bit", "paged_adamw_32bit", "paged_adamw")
+SUB_GROUP = 1_000_000_000  # elements of an optimizer's step in ZeRO-3 (sub_group_size), DeepSpeed's default
+DISK_BUFFERS, DISK_BUFFER = 5, 100_000_000  # of parameters on NVMe: buffer_count × buffer_size
+STATES_SWAPPED = 4  # of the optimizer's on NVMe: buffer_count
 
 
 class States(NamedTuple):
@@ -149,11 +152,6 @@ def _optimizer(setup: TrainingSetup, arch: Architecture, trainable: int, width: 
     else:
         states = moments * (FP32 if name in WIDE_STATES else width) * trainable
     return (0, states) if name.startswith("paged") else (states, 0)
-
-
-SUB_GROUP = 1_000_000_000  # elements of an optimizer's step in ZeRO-3 (sub_group_size), DeepSpeed's default
-DISK_BUFFERS, DISK_BUFFER = 5, 100_000_000  # of parameters on NVMe: buffer_count × buffer_size
-STATES_SWAPPED = 4  # of the optimizer's on NVMe: buffer_count
 
 
 def ranks_of_a_node(setup: TrainingSetup) -> int:

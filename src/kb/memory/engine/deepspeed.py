@@ -188,9 +188,7 @@ class Zero:
 
     # What an optimizer asks of a model.
 
-    @property
-    def wide(self) -> set[int]:
-        return set()
+    wide: frozenset[int] = frozenset()
 
     def trained(self) -> list[Tensor]:
         return self.masters

@@ -25,6 +25,12 @@ from kb.memory.process import Context, judged
 PHASES: tuple[PhaseName, ...] = ("load", "train", "evaluate", "generate", "save")
 REMAINDERS = "allocator_remainders"
 MOMENTS = {"load": "loading", "save": "saving"}
+# What only steps ask for: before the first one nothing of it is there.
+OF_STEPS: Mapping[str, object] = {
+    "per_device_train_batch_size": 1, "gradient_accumulation_steps": 1, "optim": "none",
+    "max_source_length": 512, "max_target_length": 128, "generation_max_length": 20, "inference_max_length": 20,
+    "attn_implementation": "sdpa", "gradient_checkpointing": False, "use_reentrant": False,
+}  # fmt: skip
 
 
 class Found(NamedTuple):
@@ -67,8 +73,6 @@ ELSEWHERE: Mapping[str, object] = {
     "model_name": None, "dataloader_num_workers": 0, "dataloader_pin_memory": True, "dataloader_prefetch_factor": 2,
     "dataloader_persistent_workers": False, "lengths": None, "assumed": (), "unmodelled": (), "unresolved": (),
 }  # fmt: skip
-
-
 # What a phase alone reads, as it stands where a run does not have the phase.
 OF_TRAINING: Mapping[str, object] = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
 OF_EVALUATION: Mapping[str, object] = {
@@ -343,14 +347,6 @@ def beside(phases: tuple[Phase, ...], setup: TrainingSetup, arch: Architecture, 
     from kb.memory.serving.budget import beside_vllm  # and what knows of servers; most runs have none
 
     return beside_vllm(phases, setup.post.colocated, arch, memory)
-
-
-# What only steps ask for: before the first one nothing of it is there.
-OF_STEPS: Mapping[str, object] = {
-    "per_device_train_batch_size": 1, "gradient_accumulation_steps": 1, "optim": "none",
-    "max_source_length": 512, "max_target_length": 128, "generation_max_length": 20, "inference_max_length": 20,
-    "attn_implementation": "sdpa", "gradient_checkpointing": False, "use_reentrant": False,
-}  # fmt: skip
 
 
 def over_at_rest(

@@ -350,9 +350,7 @@ class Units:
 
     # What an optimizer asks of a model.
 
-    @property
-    def wide(self) -> set[int]:
-        return set()
+    wide: frozenset[int] = frozenset()
 
     def trained(self) -> list[Tensor]:
         return [self.shards[id(tensor)] for tensor in self.model.trained()]

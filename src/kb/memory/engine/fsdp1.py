@@ -308,9 +308,7 @@ class Flats:
 
     # What an optimizer asks of a model.
 
-    @property
-    def wide(self) -> set[int]:
-        return set()
+    wide: frozenset[int] = frozenset()
 
     def trained(self) -> list[Tensor]:
         return [piece for _, piece in self.shards]

@@ -24,31 +24,8 @@ from kb.memory.engine.options import packs
 from kb.memory.engine.report import why_not
 from kb.memory.parameters import UnknownTargetsError, adapter_parameters, count, targets_for
 
-APART = ("t5", "decoder")  # families whose heads are as wide as d_kv says, however many there are
-
-
-def one_share(architecture: Architecture, size: int) -> Architecture:
-    """The architecture whose parameters and activations are those of one of ``size`` GPUs.
-
-    What does not divide evenly is rounded up. The output layer is counted whole. Heads of BART and of encoders are as
-    wide as the model's width has it, and stay: their feed-forwards alone are split.
-    """
-    a = architecture
-    narrower = a._replace(d_ff=_part(a.d_ff, size), shared_ff=_part(a.shared_ff, size))
-    if a.expert_ff:
-        narrower = narrower._replace(expert_ff=_part(_part(a.expert_ff, size), STEP) * STEP)
-    if a.family not in APART:
-        return narrower
-    keys = max(_part(a.kv_heads or a.num_heads, size), 1)
-    queries = _part(_part(a.num_heads, size), keys) * keys  # as many for each key
-    return narrower._replace(num_heads=queries, kv_heads=None if a.kv_heads is None else keys)
-
-
-def _part(amount: int, size: int) -> int:
-    return -(-amount // size)
-
-
 MOST_STEPS = 24  # refusals one behind the other; more would be a circle
+APART = ("t5", "decoder")  # families whose heads are as wide as d_kv says, however many there are
 
 
 class Run(NamedTuple):
@@ -185,6 +162,27 @@ def _contiguous(run: Run, _: str) -> Run:
 
     bucket = min(REDUCE_BUCKET if spread.reduce_bucket is None else spread.reduce_bucket, max(trained, 1))
     return run._replace(setup=setup._replace(spread=spread._replace(contiguous_gradients=True, reduce_bucket=bucket)))
+
+
+def one_share(architecture: Architecture, size: int) -> Architecture:
+    """The architecture whose parameters and activations are those of one of ``size`` GPUs.
+
+    What does not divide evenly is rounded up. The output layer is counted whole. Heads of BART and of encoders are as
+    wide as the model's width has it, and stay: their feed-forwards alone are split.
+    """
+    a = architecture
+    narrower = a._replace(d_ff=_part(a.d_ff, size), shared_ff=_part(a.shared_ff, size))
+    if a.expert_ff:
+        narrower = narrower._replace(expert_ff=_part(_part(a.expert_ff, size), STEP) * STEP)
+    if a.family not in APART:
+        return narrower
+    keys = max(_part(a.kv_heads or a.num_heads, size), 1)
+    queries = _part(_part(a.num_heads, size), keys) * keys  # as many for each key
+    return narrower._replace(num_heads=queries, kv_heads=None if a.kv_heads is None else keys)
+
+
+def _part(amount: int, size: int) -> int:
+    return -(-amount // size)
 
 
 def _split(run: Run, _: str) -> Run:

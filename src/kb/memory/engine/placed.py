@@ -19,6 +19,7 @@ OF_LAYERS: Mapping[Stack, tuple[str, ...]] = {  # fields of an architecture that
     "decoder": ("slides", "turns", "dense"),
 }
 TOWERS = ("vision", "visual")  # whose layers are not the model's own
+AGREEING = 4  # requests in a row that must be alike where two logs come together again
 
 
 class PlacedRecording(Recording):
@@ -135,9 +136,6 @@ class PlacedRecording(Recording):
             return None
         stack: Stack = "encoder" if ".encoder." in f".{path}" or not self.depth["decoder"] else "decoder"
         return stack if self.depth[stack] else "decoder"
-
-
-AGREEING = 4  # requests in a row that must be alike where two logs come together again
 
 
 def paired(

@@ -36,85 +36,18 @@ from kb.memory.engine.tensor import (
 )
 from kb.memory.engine.world import Recording, world
 
-if TYPE_CHECKING:
-    from kb.memory.engine.modules import Linear, Model
-    from kb.memory.engine.options import Quantization
-
-
-def quantize_8bit(wide: Tensor) -> tuple[Tensor, Tensor]:
-    """The weight in 8 bits (``CB``) and the largest of each row (``SCB``).
-
-    What was loaded goes to the host and comes back in fp16.
-    """
-    again = like(wide, F16)
-    scales = new((wide.shape[0],), F32)
-    stored = new(wide.shape, I8)
-    mark(scales, "quantization")
-    del again
-    return stored, scales
-
-
-def linear_8bit(x: Tensor, layer: "Linear") -> Tensor:
-    """``Linear8bitLt.forward``, in the input's type, which autocast leaves; a bias takes that type for good."""
-    if layer.bias is not None and layer.bias.dtype != x.dtype:
-        layer.bias.dtype = x.dtype
-        layer.bias.storage = Storage(prod(layer.bias.shape) * WIDTH[x.dtype])
-        mark(layer.bias, "parameters")
-    rows, (columns, width) = prod(x.shape[:-1]), layer.weight.shape
-    flat = _as_rows((rows, width), x)
-    # The function's own attribute, not what autograd saves: no checkpoint takes it away, nor does the end of backward.
-    node = record(_matmul_8bit_back, (x,), (), (layer, flat))
-    row_scales, narrow = _rows_quantized(flat)
-    product = new((rows, columns), I32)
-    out = like(product, F16)
-    if x.dtype != F16:
-        out = like(out, x.dtype)
-    del product, narrow, row_scales
-    return Tensor((*x.shape[:-1], columns), x.dtype, packed((*x.shape[:-1], columns)), out.storage, node)
-
-
-def _rows_quantized(x: Tensor) -> tuple[Tensor, Tensor]:
-    """``int8_vectorwise_quant`` of an input in fp16, with a look for outliers."""
-    half = x if x.dtype == F16 else like(x, F16)
-    row_scales = new((x.shape[0],), F32)
-    narrow = new(x.shape, I8)
-    size = like(half)
-    outliers = like(size, BOOL)
-    del size
-    any_of_them = new((), BOOL)
-    del any_of_them, outliers, half
-    return row_scales, narrow
-
-
-def _as_rows(shape: tuple[int, int], x: Tensor) -> Tensor:
-    """``reshape(-1, width)``: a copy of what cannot be seen so."""
-    strides = viewed(x, shape)
-    return new(shape, x.dtype) if strides is None else Tensor(shape, x.dtype, strides, x.storage)
-
-
-def _matmul_8bit_back(node: Node, grad: Tensor) -> Gradients:
-    """The weight in the input's type, made for the product."""
-    layer, flat = node.extra
-    columns, width = layer.weight.shape
-    grad = contiguous(_as_rows((flat.shape[0], columns), grad))
-    wide = new((columns, width), flat.dtype)
-    scales = new((columns, 1), F32)
-    del scales
-    if grad.dtype != flat.dtype:
-        grad = like(grad, flat.dtype)
-    world.multiplied()
-    out = new((flat.shape[0], width), flat.dtype)
-    del wide
-    shape = node.edges[0][1]  # type: ignore[index]
-    return (Tensor(shape, flat.dtype, packed(shape), out.storage, based=True),)
-
-
-NF4_BLOCK = 64
 DOUBLE_BLOCK = 256
 WARM_UP_LEAVES = int(1.2 * 1024**3)  # bytes of a GPU that caching_allocator_warmup does not take
 CODE = (16,)
 TABLE = (256,)
 NARROWED = "lm_head|embed_tokens|wte|wpe"  # names in TRL's peft_module_casting_to_bf16
+
+
+if TYPE_CHECKING:
+    from kb.memory.engine.modules import Linear, Model
+    from kb.memory.engine.options import Quantization
+
+NF4_BLOCK = 64
 
 
 class State:
@@ -308,3 +241,74 @@ def _matmul_back(node: Node, grad: Tensor) -> Gradients:
     out = new((*grad.shape[:-1], layer.weight.shape[1]), grad.dtype)
     del weight
     return (out,)
+
+
+# --- 8 bits -----------------------------------------------------------------------------------------------------------
+
+
+def quantize_8bit(wide: Tensor) -> tuple[Tensor, Tensor]:
+    """The weight in 8 bits (``CB``) and the largest of each row (``SCB``).
+
+    What was loaded goes to the host and comes back in fp16.
+    """
+    again = like(wide, F16)
+    scales = new((wide.shape[0],), F32)
+    stored = new(wide.shape, I8)
+    mark(scales, "quantization")
+    del again
+    return stored, scales
+
+
+def linear_8bit(x: Tensor, layer: "Linear") -> Tensor:
+    """``Linear8bitLt.forward``, in the input's type, which autocast leaves; a bias takes that type for good."""
+    if layer.bias is not None and layer.bias.dtype != x.dtype:
+        layer.bias.dtype = x.dtype
+        layer.bias.storage = Storage(prod(layer.bias.shape) * WIDTH[x.dtype])
+        mark(layer.bias, "parameters")
+    rows, (columns, width) = prod(x.shape[:-1]), layer.weight.shape
+    flat = _as_rows((rows, width), x)
+    # The function's own attribute, not what autograd saves: no checkpoint takes it away, nor does the end of backward.
+    node = record(_matmul_8bit_back, (x,), (), (layer, flat))
+    row_scales, narrow = _rows_quantized(flat)
+    product = new((rows, columns), I32)
+    out = like(product, F16)
+    if x.dtype != F16:
+        out = like(out, x.dtype)
+    del product, narrow, row_scales
+    return Tensor((*x.shape[:-1], columns), x.dtype, packed((*x.shape[:-1], columns)), out.storage, node)
+
+
+def _rows_quantized(x: Tensor) -> tuple[Tensor, Tensor]:
+    """``int8_vectorwise_quant`` of an input in fp16, with a look for outliers."""
+    half = x if x.dtype == F16 else like(x, F16)
+    row_scales = new((x.shape[0],), F32)
+    narrow = new(x.shape, I8)
+    size = like(half)
+    outliers = like(size, BOOL)
+    del size
+    any_of_them = new((), BOOL)
+    del any_of_them, outliers, half
+    return row_scales, narrow
+
+
+def _as_rows(shape: tuple[int, int], x: Tensor) -> Tensor:
+    """``reshape(-1, width)``: a copy of what cannot be seen so."""
+    strides = viewed(x, shape)
+    return new(shape, x.dtype) if strides is None else Tensor(shape, x.dtype, strides, x.storage)
+
+
+def _matmul_8bit_back(node: Node, grad: Tensor) -> Gradients:
+    """The weight in the input's type, made for the product."""
+    layer, flat = node.extra
+    columns, width = layer.weight.shape
+    grad = contiguous(_as_rows((flat.shape[0], columns), grad))
+    wide = new((columns, width), flat.dtype)
+    scales = new((columns, 1), F32)
+    del scales
+    if grad.dtype != flat.dtype:
+        grad = like(grad, flat.dtype)
+    world.multiplied()
+    out = new((flat.shape[0], width), flat.dtype)
+    del wide
+    shape = node.edges[0][1]  # type: ignore[index]
+    return (Tensor(shape, flat.dtype, packed(shape), out.storage, based=True),)

@@ -354,9 +354,7 @@ class Zero3:
 
     # What an optimizer asks of a model.
 
-    @property
-    def wide(self) -> set[int]:
-        return set()
+    wide: frozenset[int] = frozenset()
 
     def trained(self) -> list[Tensor]:
         return self.masters

@@ -15,7 +15,6 @@ from kb.memory.engine import ops
 from kb.memory.engine.families import decoder_experts as experts
 from kb.memory.engine.families import decoder_inputs as inputs
 from kb.memory.engine.families import decoder_parts as parts
-from kb.memory.engine.families import decoder_parts as projections
 from kb.memory.engine.families import decoder_written as written
 from kb.memory.engine.families.attention import rotary, rotary_tables
 from kb.memory.engine.families.decoder_parts import GemmaNorm, as_it_is
@@ -251,7 +250,7 @@ class Traits(NamedTuple):
     mlp_path: str = "mlp"
     norm: Callable[..., Any] = RmsNorm
     head_norm: Callable[..., Any] | None = None  # of queries and keys, where it is another
-    project: Callable[..., Any] = projections.project
+    project: Callable[..., Any] = parts.project
     turn: Callable[..., Any] = rotary
     tables: Callable[..., Any] = rotary_tables
     mlp: Callable[..., Any] = parts.GatedMlp
@@ -292,15 +291,15 @@ TYPES = {
     "llama": LLAMA,
     "mistral": LLAMA,
     "qwen2": Traits(kinds=inputs.NAMED),
-    "qwen3": Traits(qk_norms=("q_norm", "k_norm"), project=projections.project_normed, kinds=inputs.NAMED),
+    "qwen3": Traits(qk_norms=("q_norm", "k_norm"), project=parts.project_normed, kinds=inputs.NAMED),
     "gemma": GEMMA,
     "gemma2": GEMMA2,
     "gemma3_text": GEMMA2._replace(
         eager_only=False, caps=False, tables_by_kind=True, inputs=inputs.turned_by_kind,
-        qk_norms=("q_norm", "k_norm"), project=projections.project_behind,
+        qk_norms=("q_norm", "k_norm"), project=parts.project_behind,
     ),
     "phi3": Traits(
-        special_tokens=3, qkv=("qkv_proj",), placed="oq", project=projections.project_cut,
+        special_tokens=3, qkv=("qkv_proj",), placed="oq", project=parts.project_cut,
         turn=parts.rotary_part_behind, mlp=parts.FusedGatedMlp, wiring=dropped,
     ),
     "smollm3": Traits(special_tokens=3, kinds=inputs.NAMED),
@@ -317,18 +316,18 @@ TYPES = {
     ),
     "exaone4": Traits(
         kinds=inputs.NAMED, norms=("post_attention_layernorm", "post_feedforward_layernorm"),
-        qk_norms=("q_norm", "k_norm"), project=projections.project_behind, wiring=normed_behind,
+        qk_norms=("q_norm", "k_norm"), project=parts.project_behind, wiring=normed_behind,
     ),
     "mixtral": Traits(mlp=experts.mixtral),
     "qwen2_moe": Traits(kinds=inputs.BOTH, mlp=experts.Mixture),
     "qwen3_moe": Traits(
-        qk_norms=("q_norm", "k_norm"), project=projections.project_normed, mlp=experts.qwen3_moe,
+        qk_norms=("q_norm", "k_norm"), project=parts.project_normed, mlp=experts.qwen3_moe,
     ),
     "gpt2": Traits(
         stem="transformer", embed="wte", positions="wpe", layers="h", final="ln_f",
         order=("norm1", "attention", "norm2", "mlp"), norms=("ln_1", "ln_2"), attention="attn", qkv=("c_attn",),
         output="c_proj", norm=LayerNorm, linear=parts.Conv1D, inputs=inputs.summed, wide_shares=False,
-        project=projections.project_split, turn=as_it_is, mlp=parts.named_mlp("c_fc", "c_proj", dropped=True),
+        project=parts.project_split, turn=as_it_is, mlp=parts.named_mlp("c_fc", "c_proj", dropped=True),
         wiring=gpt2, dropped_output=True, mask_by_place=True,
         scores_apart=True,
     ),
@@ -336,11 +335,11 @@ TYPES = {
         special_tokens=3, stem="model.decoder", positions="embed_positions", position_offset=2,
         final="final_layer_norm", final_first=True, order=("attention", "norm1", "mlp", "norm2"), placed="kvqo",
         output="out_proj", norms=("self_attn_layer_norm", "final_layer_norm"), norm=LayerNorm,
-        inputs=inputs.counted, turn=as_it_is, scores_apart=True, project=projections.project_scaled, mlp_path="",
+        inputs=inputs.counted, turn=as_it_is, scores_apart=True, project=parts.project_scaled, mlp_path="",
         mlp=parts.named_mlp("fc1", "fc2"), wiring=opt,
     ),
-    "qwen2_vl": Traits(stem="model.language_model", project=projections.project_together),
-    "qwen2_5_vl": Traits(stem="model.language_model", project=projections.project_together),
+    "qwen2_vl": Traits(stem="model.language_model", project=parts.project_together),
+    "qwen2_5_vl": Traits(stem="model.language_model", project=parts.project_together),
     **dict.fromkeys(("llava", "llava_next"), Traits(stem="model.language_model")),
     **dict.fromkeys(("idefics3", "smolvlm"), Traits(stem="model.text_model")),
     "paligemma": GEMMA._replace(stem="model.language_model"),
@@ -348,11 +347,11 @@ TYPES = {
     "gpt_neox": Traits(
         stem="gpt_neox", embed="embed_in", final="final_layer_norm", order=("norm1", "norm2", "attention", "mlp"),
         attention="attention", qkv=("query_key_value",), output="dense", norm=LayerNorm,
-        project=projections.project_fused, turn=parts.rotary_part,
+        project=parts.project_fused, turn=parts.rotary_part,
         mlp=parts.named_mlp("dense_h_to_4h", "dense_4h_to_h"), wiring=neox,
     ),
     "stablelm": Traits(
-        norm=LayerNorm, project=projections.project_together, turn=parts.rotary_part_here, wiring=stablelm,
+        norm=LayerNorm, project=parts.project_together, turn=parts.rotary_part_here, wiring=stablelm,
     ),
     "starcoder2": Traits(
         norm=LayerNorm, mlp=parts.named_mlp("c_fc", "c_proj", dropped=True), dropped_output=True,

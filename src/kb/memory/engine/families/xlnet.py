@@ -121,6 +121,7 @@ class XLNet(Encoder):
     """XLNet with the head that its config names."""
 
     adapted_tables = ("word_embedding",)
+    gathers = False  # what attention multiplies is no layer: its gathering is not followed
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:

@@ -28,6 +28,11 @@ from kb.memory.engine.world import AMPERE, world
 
 # _SELECTIVE_LOGPROB_SEQ_CHUNK_SIZE, _SELECTIVE_LOGPROB_VOCAB_CHUNK_SIZE
 TILE_TOKENS, TILE_COLUMNS = 2048, 4096
+# From which releases ``torch.addmm`` adds to a gradient in fp32, and (then also to one in half) a buffer holds the
+# chunks' logits, one after the other.
+ADDS, REUSES = (0, 8, 1), (0, 8, 3)
+HALVES = (F16, BF16)
+SPARES = (0, 8, 5)  # from here a frozen norm's gradient is not made (``needs_dw``)
 
 
 class Head(NamedTuple):
@@ -196,12 +201,6 @@ def _tile_gradients(tokens: int, head: Head, dtype: str, width: int) -> tuple[Te
     return cast(by_hidden, dtype), None if by_weight is None else cast(by_weight, weight.dtype)
 
 
-# From which releases ``torch.addmm`` adds to a gradient in fp32, and (then also to one in half) a buffer holds the
-# chunks' logits, one after the other.
-ADDS, REUSES = (0, 8, 1), (0, 8, 3)
-HALVES = (F16, BF16)
-
-
 def chunk_of(tokens: int, width: int, words: int) -> int:
     """Tokens of a chunk: the power of two from ``tokens`` over the number of times that ``words`` hold ``width``."""
     times = -(-words // width)
@@ -323,9 +322,6 @@ class _CrossEntropy:
 
 def _contiguous(tensor: Tensor) -> Tensor:
     return bare(tensor) if is_contiguous(tensor) else new(tensor.shape, tensor.dtype)
-
-
-SPARES = (0, 8, 5)  # from here a frozen norm's gradient is not made (``needs_dw``)
 
 
 def rms_norm(x: Tensor, weight: Tensor, release: tuple[int, ...], *, in_place: bool) -> Tensor:

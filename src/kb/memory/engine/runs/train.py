@@ -18,6 +18,8 @@ from kb.memory.engine.world import world
 
 MOST_PASSES = 2  # of one step: the second finds the gradients of the first, and so does every later one
 STEPS = 2  # states, and what the allocator keeps, are complete only in the second
+MOST_JOINS = 1000
+STEPS_FOLLOWED = 6  # beyond these, predictions of the steps between are joined without their forward passes
 
 
 def train(
@@ -244,10 +246,6 @@ def beside_logits(kept: Sequence[Any]) -> list[Tensor]:
     """The tensors that outputs hold beside loss and logits: one, several or none, the first of what a model gives."""
     found = kept[0] if kept else None
     return [tensor for tensor in (found if isinstance(found, tuple) else (found,)) if tensor is not None]
-
-
-MOST_JOINS = 1000
-STEPS_FOLLOWED = 6  # beyond these, predictions of the steps between are joined without their forward passes
 
 
 class Kept:
