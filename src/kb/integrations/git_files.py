@@ -31,6 +31,13 @@ _REASONS = (
     ("not a tree object", "git.unknown_revision"),
     ("Needed a single revision", "git.unknown_revision"),
 )
+MAX_BYTES = 1 << 20  # a larger blob is no config; its content is not read
+SHORT = 7
+_COMMIT = rb"[0-9a-f]{40,64}"
+_RECORD = re.compile(
+    rb"\x1e(" + _COMMIT + rb")\x1f([^\x1f]*)\x1f([^\x1f]*)\x1f([^\x1e]*(?:\x1e(?!" + _COMMIT + rb")[^\x1e]*)*)"
+)
+_CHANGE = re.compile(rb"(:+)((?:[0-7]{6} )+)((?:[0-9a-f]{40,64} )+)([A-Z]+)\d*\0([^\0]+)\0(?:([^\0:\x1e\n][^\0]*)\0)?")
 
 
 class GitError(UserError):
@@ -155,16 +162,6 @@ def _contents(folder: str, names: Sequence[str], objects: Sequence[str], **value
             contents[name] = output[at : at + int(parts[2])]
             at += int(parts[2]) + 1
     return contents
-
-
-MAX_BYTES = 1 << 20  # a larger blob is no config; its content is not read
-SHORT = 7
-
-_COMMIT = rb"[0-9a-f]{40,64}"
-_RECORD = re.compile(
-    rb"\x1e(" + _COMMIT + rb")\x1f([^\x1f]*)\x1f([^\x1f]*)\x1f([^\x1e]*(?:\x1e(?!" + _COMMIT + rb")[^\x1e]*)*)"
-)
-_CHANGE = re.compile(rb"(:+)((?:[0-7]{6} )+)((?:[0-9a-f]{40,64} )+)([A-Z]+)\d*\0([^\0]+)\0(?:([^\0:\x1e\n][^\0]*)\0)?")
 
 
 class FileVersion(NamedTuple):

@@ -42,6 +42,11 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # What pip or uv wrote down of this package; there is none of a checkout, whose folder lies beside no such list.
 _RECORD = os.path.join(os.path.dirname(_PACKAGE), f"gpu_memory_kb-{__version__}.dist-info", "RECORD")
 _MOST_RECORDED = 4 << 20
+# Options that ask for more than a report of what is there, or for what no file says.
+_NOT_KEPT = (
+    *("no_cache", "online", "watch", "fix", "diff", "explain", "baseline", "write_baseline", "prune_baseline"),
+    *("command", "model_config"),
+)
 
 
 class ResultCache:
@@ -209,13 +214,6 @@ def key_of(context: bytes, path: str, named: bool, raw: bytes) -> bytes:
     """The key of one file's result."""
     head = f"{path}\0{int(named)}\0".encode("utf-8", "surrogatepass")
     return bytes(_blake2b(head + raw, context).digest())
-
-
-# Options that ask for more than a report of what is there, or for what no file says.
-_NOT_KEPT = (
-    *("no_cache", "online", "watch", "fix", "diff", "explain", "baseline", "write_baseline", "prune_baseline"),
-    *("command", "model_config"),
-)
 
 
 class CheckRequest(NamedTuple):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _PREPARING = "preprocess|prepare|merge|convert|export|download|tokenize"
 _PREPARES = rf"(?:^|[./_])(?!\w*(?:train|tune))(?:{_PREPARING})[a-z_]*(?:\.py)?$"
 MAX_KEPT = 64  # scripts whose runs are kept, for the next file that they name
+COUNT = "launch.num_processes"
+_OF_LAUNCH = ("launch.", "accelerate.", "deepspeed.")
 
 
 class Commands:
@@ -121,10 +123,6 @@ def as_started(result: UnitResult, programs: ProjectPrograms, check: Callable[[U
     if not told.intersection(setting.span for setting in set_there.values()):
         return result
     return check(unit._replace(settings={**unit.settings, **set_there}))
-
-
-COUNT = "launch.num_processes"
-_OF_LAUNCH = ("launch.", "accelerate.", "deepspeed.")
 
 
 def as_launched(

@@ -15,6 +15,7 @@ from kb.core.text import UserError
 from kb.session.seen import cached_config_of, folder_config, is_hub_name
 
 TIMEOUT_SECONDS = 10.0
+MAX_BYTES = 1 << 20
 
 
 def fetch_config(name: str) -> str:
@@ -67,9 +68,6 @@ def _answers(endpoint: str) -> bool:
         return True
     except (OSError, ValueError):
         return False
-
-
-MAX_BYTES = 1 << 20
 
 
 def read_model_config(path: str) -> Model:

@@ -261,17 +261,12 @@ def read_bytes(path: str) -> bytes:
     except NotAFileError:
         raise ConfigError("config.not-a-file", path=path) from None
     except OSError as error:
-        raise ConfigError(f"config.{_reason(error)}", path=path, reason=error.strerror or str(error)) from None
+        key = "config.missing" if isinstance(error, FileNotFoundError) else "config.unreadable"
+        raise ConfigError(key, path=path, reason=error.strerror or str(error)) from None
     if len(raw) > most_bytes(path):
         size = os.path.getsize(path) if path != STDIN else 0
         raise too_large(max(size, len(raw)), most_bytes(path))
     return raw
-
-
-def _reason(error: OSError) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "missing"
-    return "unreadable"
 
 
 def findings_of(result: CheckResult) -> Iterator[tuple[UnitResult, Finding]]:

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 Row = tuple[str, str, str, str]  # what was looked up, two arguments, and what it said
 Lookup = Callable[[str, str], Any]
 BESIDE = ("named", "beside")
+SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".py", ".env")
+_WRITES_TEXT = "<<"  # a here-document
+MAX_FOLDERS = 8  # how far up a project's top may lie; runs are started there, and paths are relative to it
+_NAME = r"[\w][\w.-]*(/[\w][\w.-]*)?\Z"
+MAX_CANDIDATES = 20  # revisions looked at where no branch says which is current
 
 
 class Seen:
@@ -94,11 +99,6 @@ def said(found: Any) -> str:
 def contents(path: str | None) -> bytes | None:
     """A file's bytes; None where there is none, or none that can be read."""
     return None if path is None else read_if_any(path, MAX_BYTES)
-
-
-SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".py", ".env")
-_WRITES_TEXT = "<<"  # a here-document
-MAX_FOLDERS = 8  # how far up a project's top may lie; runs are started there, and paths are relative to it
 
 
 def read_named(path: str, named: str) -> str | None:
@@ -297,10 +297,6 @@ def _text(path: str) -> str | None:
         return None if raw is None else decode(raw).text
     except ConfigError:  # bytes that are no text
         return None
-
-
-_NAME = r"[\w][\w.-]*(/[\w][\w.-]*)?\Z"
-MAX_CANDIDATES = 20  # revisions looked at where no branch says which is current
 
 
 def is_hub_name(name: str) -> bool:

@@ -30,8 +30,6 @@ RIVALS = frozenset(
         "inference.batch_size",
     )
 )
-
-
 Key = tuple[int, str]  # the number of a unit, and a rule that finds something in it
 
 

@@ -28,7 +28,6 @@ MANY = 32  # files from which on several processes pay
 WINDOW = 512  # files in memory at a time
 BATCH = 16  # files handed to a process at a time
 PAUSE_SECONDS = 0.5  # between two looks at the files that are watched
-
 Render = Callable[[CheckResult], str]
 Put = Callable[[str], object]
 

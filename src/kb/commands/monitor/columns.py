@@ -29,6 +29,9 @@ _SERVER = ("server_engine", "server_kv_usage", "server_running", "server_waiting
 COLUMNS = ("time", *_GPU, *_HOST, *_RUN, "gpu_note", *_SERVER)
 _MOST = 1e18
 _LAST = 253_402_300_799  # the year 9999 in UTC, past which no date is written
+FORMAT = 1
+_FLAGS = ("watched", "worker")
+_LISTS = ("throttle", "notes")
 
 
 class BadCell(ValueError):  # noqa: N818
@@ -188,9 +191,6 @@ def checked(name: str, number: Any, text: str) -> Any:
     return number
 
 
-FORMAT = 1
-
-
 def json_line(snapshot: Snapshot) -> str:
     """The whole snapshot, processes too, as one line."""
     data = {"kb_monitor": FORMAT, **_plain(snapshot), "time": stamp(snapshot.time)}
@@ -212,8 +212,14 @@ class _Shape(NamedTuple):
 
 
 _PROCESS_ON_GPU = _Shape(GpuProcess, frozenset(("name",)))
+
+
 _STATE = _Shape(GpuState, frozenset(("key", "name", "uuid")), (("processes", _PROCESS_ON_GPU, True),))
+
+
 _TREE = _Shape(TreeState, frozenset(), (("processes", _Shape(ProcessState, frozenset(("name",))), True),))
+
+
 _SNAPSHOT = _Shape(
     Snapshot,
     frozenset(("gpu_note",)),
@@ -225,8 +231,6 @@ _SNAPSHOT = _Shape(
         ("server", _Shape(ServerState, frozenset(("engine", "reason"))), False),
     ),
 )
-_FLAGS = ("watched", "worker")
-_LISTS = ("throttle", "notes")
 
 
 def snapshot_from_json(data: Any) -> Snapshot:

@@ -17,6 +17,7 @@ from kb.commands.probe.built_in import BuiltIn, Place, built_in, check_packages,
 from kb.commands.probe.own_command import OwnCommand, own_command
 from kb.commands.probe.request import ProbeRequest
 from kb.core.catalog import Catalog
+from kb.core.record import NamedTuple
 from kb.core.release import parse_version
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
@@ -90,7 +91,9 @@ def probe(
     plan = _plan(request, place, run)
     journal = Journal.open(journal_path, plan, resume) if journal_path is not None else None
     try:
-        probed = _PROCEDURES[request.kind](request, place, run, Bench(runner, journal, tell), catalog, guide)
+        bench = Bench(runner, journal, tell)
+        share = catalog.constants["host_target_share"]
+        probed = _PROCEDURES[request.kind](_Campaign(request, place, run, bench, guide["formulas"], share))
         if journal is not None:
             journal.finish()
     finally:
@@ -108,7 +111,7 @@ def _within_host(request: ProbeRequest, place: Place) -> ProbeRequest:
     return request._replace(host_bytes=int(memory * HOST_SHARE))
 
 
-def _plan(request: ProbeRequest, place: Place, run: "BuiltIn | OwnCommand | None") -> dict[str, Any]:
+def _plan(request: ProbeRequest, place: Place, run: BuiltIn | OwnCommand | None) -> dict[str, Any]:
     """What decides the trials: a journal of another plan is not gone on with."""
     flags = {name: value for name, value in request.run._asdict().items() if value}
     own: dict[str, Any] = {"kind": request.kind, "backend": place.backend, "most": request.most}
@@ -120,56 +123,84 @@ def _plan(request: ProbeRequest, place: Place, run: "BuiltIn | OwnCommand | None
     return own
 
 
-def _smoke(
-    request: ProbeRequest, place: Place, run: Any, bench: Bench, catalog: Catalog, guide: Mapping[str, Any]
-) -> Probed:
-    batch = request.run.batch
-    if batch is None:
-        batch = run.setup.per_device_train_batch_size if isinstance(run, BuiltIn) else run.batch or 1
-    elif isinstance(run, OwnCommand) and not run.template:
-        raise UserError("probe.no_batch_flag", command=shlex.join(run.words)[:300], place="{batch}")
-    trial = run.trial(batch)
-    if isinstance(run, OwnCommand) and request.run.batch is None:
-        trial = trial._replace(command=run.words)
-    bench.run(trial)
-    return _probed(request, place, run, bench, guide)
+class _Campaign(NamedTuple):
+    """One probe while it runs. ``host_share``: of host memory, what workers may take; ``formulas`` are the guide's."""
+
+    request: ProbeRequest
+    place: Place
+    run: Any  # BuiltIn, OwnCommand or, of a loader alone, None
+    bench: Bench
+    formulas: Mapping[str, Any]
+    host_share: float
+
+    def smoke(self) -> Probed:
+        run, batch = self.run, self.request.run.batch
+        if batch is None:
+            batch = run.setup.per_device_train_batch_size if isinstance(run, BuiltIn) else run.batch or 1
+        elif isinstance(run, OwnCommand) and not run.template:
+            raise UserError("probe.no_batch_flag", command=shlex.join(run.words)[:300], place="{batch}")
+        trial = run.trial(batch)
+        if isinstance(run, OwnCommand) and self.request.run.batch is None:
+            trial = trial._replace(command=run.words)
+        self.bench.run(trial)
+        return self._probed()
+
+    def ramp(self) -> Probed:
+        most, start = self.request.most or MOST_OF_RAMP, self.request.run.batch
+        rungs: Iterable[int] = (rung.batch for rung in ramp(self.formulas["batch-ramp"], most))
+        if start is not None:
+            rungs = chain((start,), [batch for batch in rungs if batch > start])
+        return self._probed(climb(self.bench, self.run.trial, rungs, self.place.card, self.formulas["targets"]))
+
+    def max_batch(self) -> Probed:
+        run, usable = self.run, self.place.card.usable_bytes
+        expected = run.expected if isinstance(run, BuiltIn) and run.estimator is not None else None
+        most = self.request.most or (LARGEST_BATCH if expected is not None else MOST_OF_COMMAND)
+        own = self.request.run.batch or (run.batch if isinstance(run, OwnCommand) else None) or 1
+        start = own if expected is None or usable is None else max(largest_within(expected, usable, 1, most), 1)
+        sought = search_batch(self.bench, run.trial, min(start, most), most=most, expected=expected, limit_bytes=usable)
+        found = recommend_batch(sought, expected, self.place.card, target_of(self.formulas["targets"]))
+        probed = self._probed(found)
+        begun = own if own > 1 else ITS_OWN_START
+        tried = tried_by_accelerate(begun, sought.largest, _accelerate()) if sought.largest else ()
+        return probed._replace(sought=sought, auto_find=tried)
+
+    def host(self) -> Probed:
+        request, machine = self.request, self.place.machine
+        counts = request.workers or tuple(doubling(request.most or machine.cpus or 1))
+        make: Callable[[int], Trial] = self.run.trial if self.run is not None else lambda count: _loader(request, count)
+        found = count_workers(self.bench, make, counts, machine.host_memory_bytes, self.host_share)
+        return self._probed(found)._replace(host_limit_bytes=machine.host_memory_bytes)
+
+    def _probed(self, recommended: Recommended | None = None) -> Probed:
+        request, place, run, pairs = self.request, self.place, self.run, self.bench.pairs
+        name = shlex.join(request.command) if request.command else "DataLoader"
+        setup, whole = None, False
+        if isinstance(run, BuiltIn):
+            name = run.name
+            whole = run.model is not None and not reads_target(run.model.architecture)
+            setup = run.setup_with(pairs[-1][0].batch) if recommended is None else _held(run, recommended.number)
+        return Probed(
+            kind=request.kind,  # type: ignore[arg-type]
+            backend=place.backend,
+            name=name,
+            pairs=tuple(pairs),
+            card=place.card,
+            recommended=recommended,
+            setup=setup,
+            command=request.command,
+            target=target_of(self.formulas["targets"]),
+            one_sequence=whole,
+            notes=place.machine.notes if place.backend == "cuda" else (),
+        )
 
 
-def _ramp(
-    request: ProbeRequest, place: Place, run: Any, bench: Bench, catalog: Catalog, guide: Mapping[str, Any]
-) -> Probed:
-    rungs: Iterable[int] = (rung.batch for rung in ramp(guide["formulas"]["batch-ramp"], request.most or MOST_OF_RAMP))
-    start = request.run.batch
-    if start is not None:
-        rungs = chain((start,), [batch for batch in rungs if batch > start])
-    found = climb(bench, run.trial, rungs, place.card, guide["formulas"]["targets"])
-    return _probed(request, place, run, bench, guide, recommended=found)
-
-
-def _max_batch(
-    request: ProbeRequest, place: Place, run: Any, bench: Bench, catalog: Catalog, guide: Mapping[str, Any]
-) -> Probed:
-    expected = run.expected if isinstance(run, BuiltIn) and run.estimator is not None else None
-    usable = place.card.usable_bytes
-    most = request.most or (LARGEST_BATCH if expected is not None else MOST_OF_COMMAND)
-    own = request.run.batch or (run.batch if isinstance(run, OwnCommand) else None) or 1
-    start = own if expected is None or usable is None else max(largest_within(expected, usable, 1, most), 1)
-    sought = search_batch(bench, run.trial, min(start, most), most=most, expected=expected, limit_bytes=usable)
-    found = recommend_batch(sought, expected, place.card, target_of(guide["formulas"]["targets"]))
-    probed = _probed(request, place, run, bench, guide, recommended=found)
-    begun = own if own > 1 else ITS_OWN_START
-    tried = tried_by_accelerate(begun, sought.largest, _accelerate()) if sought.largest else ()
-    return probed._replace(sought=sought, auto_find=tried)
-
-
-def _host(
-    request: ProbeRequest, place: Place, run: Any, bench: Bench, catalog: Catalog, guide: Mapping[str, Any]
-) -> Probed:
-    counts = request.workers or tuple(doubling(request.most or place.machine.cpus or 1))
-    limit = place.machine.host_memory_bytes
-    make: Callable[[int], Trial] = run.trial if run is not None else lambda count: _loader(request, count)
-    found = count_workers(bench, make, counts, limit, catalog.constants["host_target_share"])
-    return _probed(request, place, run, bench, guide, recommended=found)._replace(host_limit_bytes=limit)
+_PROCEDURES: Mapping[str, Callable[[_Campaign], Probed]] = {
+    "smoke": _Campaign.smoke,
+    "ramp": _Campaign.ramp,
+    "max-batch": _Campaign.max_batch,
+    "host": _Campaign.host,
+}
 
 
 def _loader(request: ProbeRequest, workers: int) -> Trial:
@@ -182,34 +213,6 @@ def _loader(request: ProbeRequest, workers: int) -> Trial:
     )
     limits = Limits(request.seconds, request.host_bytes)
     return Trial("host", "cpu", setup_json(setup), phases=("loader",), steps=request.steps or 10, limits=limits)
-
-
-def _probed(
-    request: ProbeRequest,
-    place: Place,
-    run: Any,
-    bench: Bench,
-    guide: Mapping[str, Any],
-    recommended: Recommended | None = None,
-) -> Probed:
-    name = run.name if isinstance(run, BuiltIn) else shlex.join(request.command) if request.command else "DataLoader"
-    setup, whole = None, False
-    if isinstance(run, BuiltIn):
-        whole = run.model is not None and not reads_target(run.model.architecture)
-        setup = run.setup_with(bench.pairs[-1][0].batch) if recommended is None else _held(run, recommended.number)
-    return Probed(
-        kind=request.kind,  # type: ignore[arg-type]
-        backend=place.backend,
-        name=name,
-        pairs=tuple(bench.pairs),
-        card=place.card,
-        recommended=recommended,
-        setup=setup,
-        command=request.command,
-        target=target_of(guide["formulas"]["targets"]),
-        one_sequence=whole,
-        notes=place.machine.notes if place.backend == "cuda" else (),
-    )
 
 
 def _held(run: BuiltIn, batch: int) -> TrainingSetup:
@@ -226,14 +229,6 @@ def _held(run: BuiltIn, batch: int) -> TrainingSetup:
 def _accelerate() -> tuple[int, ...]:
     text = installed_versions().get("accelerate")
     return parse_version(text) if text and text[0].isdigit() else NEWEST_ACCELERATE
-
-
-_PROCEDURES: Mapping[str, Callable[..., "Probed"]] = {
-    "smoke": _smoke,
-    "ramp": _ramp,
-    "max-batch": _max_batch,
-    "host": _host,
-}
 
 
 def check_recordable(path: str, request: ProbeRequest) -> None:

@@ -20,6 +20,7 @@ TRAINERS_OWN = "per_device_train_batch_size"
 FEW_STEPS = ("--max_steps", "{steps}", "--save_strategy", "no")
 WORKERS_FLAG = ("--dataloader_num_workers", "{workers}")
 AUTO_FIND = "auto_find_batch_size"
+STEPS = 10
 
 
 def holds(words: Sequence[str], name: str) -> bool:
@@ -81,9 +82,6 @@ def finds_its_own(words: Sequence[str]) -> bool:
 
 def _filled(word: str, name: str, value: int) -> str:
     return word.replace(f"{{{name}}}", str(value)).replace("{}", str(value))
-
-
-STEPS = 10
 
 
 class OwnCommand(NamedTuple):

@@ -27,6 +27,11 @@ RELEASE = re.compile(r"v?(\d+(?:\.\d+)+)=(.+)")
 # Formats whose plain names of arguments are taken for what other programs mean by them.
 LIKELY = ("hf", "trl", "llamafactory", "axolotl", "command-training")
 MARKS, WIDTH = 12, 118
+PYTHON, CONFIGS = (".py",), (".yaml", ".yml")
+MOST_FILES = 2000
+ENTRIES = ("setup", "main")
+Classes = Mapping[str, ast.ClassDef]
+Field = tuple[str, ast.expr]  # its name, and what it is annotated with
 
 
 def new_dialect(options: argparse.Namespace, location: Location, words: cli.Words) -> int:
@@ -134,13 +139,6 @@ def _wrapped(names: Sequence[str]) -> list[str]:
             line = "     "
         line += f" {name},"
     return [*lines, line]
-
-
-PYTHON, CONFIGS = (".py",), (".yaml", ".yml")
-MOST_FILES = 2000
-ENTRIES = ("setup", "main")
-Classes = Mapping[str, ast.ClassDef]
-Field = tuple[str, ast.expr]  # its name, and what it is annotated with
 
 
 def arguments_in(path: str) -> dict[str, None]:

@@ -12,6 +12,8 @@ from kb.core.memory_report import MemoryReport
 from kb.core.record import NamedTuple
 from kb.core.units import GIB
 
+EVALUATION = ("evaluate", "generate")
+
 
 class Reading(NamedTuple):
     """Peaks in bytes since the last reset; None where this device does not tell. ``host``: resident, of the process."""
@@ -99,9 +101,6 @@ def host_bytes() -> int:
     import psutil
 
     return int(psutil.Process().memory_info().rss)
-
-
-EVALUATION = ("evaluate", "generate")
 
 
 class Comparison(NamedTuple):
