@@ -1,6 +1,6 @@
 """``kb.check``: does this config fit, and what is wrong with it? The main job.
 
-Thin: arguments in, :mod:`kb.linting` does the work, :mod:`kb.report` words it.
+Thin: arguments in, :mod:`kb.session` does the work, :mod:`kb.report` words it.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def command(arguments: Sequence[str], language: str) -> int:
-    """Check what the arguments name; exit codes as :mod:`kb.cli` says."""
+    """Check what the arguments name; exit codes as :mod:`kb.session.cli` says."""
     messages = cli.load_words_or_none(language)
     options = build_parser(messages).parse_intermixed_args(arguments)
     _refuse(options)

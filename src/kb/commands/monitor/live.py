@@ -152,7 +152,7 @@ def attributed(states: tuple[GpuState, ...], watched: Mapping[int, str]) -> tupl
 
 
 def watch_live(options: argparse.Namespace, watch: Watch, words: Words, remedies: Remedies) -> int:
-    """Watch this machine; the exit code that :func:`kb.monitor.command` describes.
+    """Watch this machine; the exit code that :func:`kb.commands.monitor.command` describes.
 
     Raises:
         UserError: an output cannot be written, there is no such process, the command cannot be started.
