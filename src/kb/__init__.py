@@ -81,7 +81,7 @@ def _here() -> str | None:
         return None
 
 
-if sys.argv[:1] == ["-m"]:  # so it is only while `python -m kb.NAME` looks for kb; kb.session.cli hears Ctrl-C from there on
+if sys.argv[:1] == ["-m"]:  # so it is only while `python -m kb.NAME` looks for kb; cli.run hears Ctrl-C from there on
     import signal
 
     _leave_out_this_folder()

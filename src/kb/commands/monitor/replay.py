@@ -5,6 +5,7 @@ import csv
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from kb.advice.watching import Watch
@@ -57,7 +58,7 @@ class Replay:
         first = next(self._rows, None)
         if first is None:
             raise BrokenRecording("monitor.recording.empty", None, path=self._path)
-        rows = _with(first, self._rows)
+        rows = chain([first], self._rows)
         start = first[1].removeprefix("\ufeff").strip()
         count = 0
         for snapshot in self._read(rows, start):
@@ -196,11 +197,6 @@ def _cells(text: str) -> list[str]:
         return next(csv.reader([text]), [])
     except csv.Error:  # a field without an end
         return []
-
-
-def _with(first: tuple[int, str], rest: Rows) -> Iterator[tuple[int, str]]:
-    yield first
-    yield from rest
 
 
 def _with_last(rows: Rows) -> Iterator[tuple[int, str, bool]]:

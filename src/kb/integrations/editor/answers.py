@@ -152,7 +152,8 @@ class Answers:
             return self._hover([*parts, self._ledger(unit)], first.span)
         for unit in self._checked.units():
             for name, setting in unit.unit.settings.items():
-                span = next((span for span in _spans(setting) if covers(span, line, column)), None)
+                places = (place for place in (setting.key_span, setting.span) if place is not None)
+                span = next((place for place in places if covers(place, line, column)), None)
                 if span is not None and not setting.inherited and not setting.joined:
                     return self._hover([self._meaning(name, setting), self._ledger(unit)], span)
         return None
@@ -232,10 +233,6 @@ class Answers:
 
     def _edit(self, edits: Sequence[types.TextEdit]) -> types.WorkspaceEdit:
         return types.WorkspaceEdit(changes={self._uri: list(edits)})
-
-
-def _spans(setting: Setting) -> Iterator[Span]:
-    yield from (span for span in (setting.key_span, setting.span) if span is not None)
 
 
 def _asked(only: Sequence[str] | None, kind: str) -> bool:
