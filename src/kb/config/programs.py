@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from kb.config.files import SHELL, read_if_any
@@ -103,14 +103,19 @@ def _named(folder: str, top: str, named: str) -> Iterator[Program]:
         path = upward(folder, top, end)
         text = None if path is None else _text(path)
         if path is not None and text is not None:
-            yield Program(path, "\n".join((text, *_imported(path, text, top))), len(text))
+            yield _with_modules(path, text, _imported(path, text, top))
             return
     if "/" in named or named in _COMMON:
         return
     alike = [each for each in files_below(top, (".py",)) if os.path.basename(each) == named]
     text = _text(alike[0]) if len(alike) == 1 else None
     if text is not None:  # the command is run in a folder that its script does not say
-        yield Program(alike[0], "\n".join((text, *_imported(alike[0], text, top))), len(text))
+        yield _with_modules(alike[0], text, _imported(alike[0], text, top))
+
+
+def _with_modules(path: str, text: str, modules: Iterable[str]) -> Program:
+    """The program with the texts of the project's modules that it brings in, behind its own."""
+    return Program(path, "\n".join((text, *modules)), len(text))
 
 
 def _ends(named: str) -> Iterator[str]:
@@ -191,7 +196,7 @@ def _of_project(top: str) -> Iterator[Program]:
             return
         brought = list(_imported(path, text, top))
         read += len(text) + sum(map(len, brought))
-        yield Program(path, "\n".join((text, *brought)), len(text))
+        yield _with_modules(path, text, brought)
 
 
 def _brings_a_loader(path: str, text: str, top: str) -> bool:
