@@ -11,11 +11,11 @@ from kb.config.files import read_if_any
 from kb.core.patterns import PatternError, compiled
 
 NAME = ".gitignore"
-MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 20  # of a file of patterns
 FEW_REPEATS = 4  # of one pattern; a real one has two or three
 _REPEATS = re.compile(r"[*+]")
 MAX_INDEX_BYTES = 16 << 20
-# of an entry: 40 bytes of times and modes, 20 of the hash, then the flags (gitformat-index)
+# Of an entry of the index: 40 bytes of times and modes, 20 of the hash, then the flags (gitformat-index)
 FIXED, HASHED, EXTENDED, NAME_BITS = 62, 60, 0x4000, 0x0FFF
 
 

@@ -6,7 +6,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kb.core.record import NamedTuple
@@ -217,9 +217,7 @@ class NvmlSession:
         try:
             handles, notes = nvml.opened(self._pynvml)
             by_reported = {id(handle.reported): handle for handle in handles}
-            seen, more = sources.visible([handle.reported for handle in handles], environ)
-            if not seen:
-                raise Unanswered("visible_devices_invalid" if "visible_devices_invalid" in more else "gpus_hidden")
+            seen, more = _visible([handle.reported for handle in handles], environ)
         except Unanswered:
             self.close()
             raise
@@ -348,9 +346,19 @@ def smi_session(root: str, environ: Mapping[str, str]) -> SmiSession | None:
     if program is None:
         return None
     reading = nvidia_smi.read(program)
-    seen, notes = sources.visible(reading.devices, environ)
-    if not seen:
-        raise Unanswered("visible_devices_invalid" if "visible_devices_invalid" in notes else "gpus_hidden")
+    seen, notes = _visible(reading.devices, environ)
     more: tuple[Note, ...] = ("several_gpus",) if len(seen) > 1 else ()
     more += ("wsl",) if host.in_wsl(root) else ()
     return SmiSession(program, seen, (*reading.notes, *notes, *more))
+
+
+def _visible(devices: Sequence[Reported], environ: Mapping[str, str]) -> tuple[tuple[Reported, ...], tuple[Note, ...]]:
+    """The devices that are watched, and what to say of them.
+
+    Raises:
+        Unanswered: ``CUDA_VISIBLE_DEVICES`` leaves none.
+    """
+    seen, notes = sources.visible(devices, environ)
+    if not seen:
+        raise Unanswered("visible_devices_invalid" if "visible_devices_invalid" in notes else "gpus_hidden")
+    return seen, notes
