@@ -28,7 +28,7 @@ from kb.guide.lessons import (
     serving_lengths,
     worker_counts,
 )
-from kb.guide.library import load_library
+from kb.guide.library import Library, load_library
 from kb.guide.markup import badge
 from kb.guide.original_guide import case_history, guide_said, noted_facts, run_times
 from kb.guide.proof import accuracy_summary, proof_chart, proof_line
@@ -75,5 +75,14 @@ def define_env(env: Any) -> None:
     folder = os.path.join(os.path.dirname(env.conf["config_file_path"]), "build")
     preview = bool(env.conf["extra"]["preview"])
     for name, show in SHOWN.items():
-        kept = {"folder": folder, "preview": preview} if name in KEEPING else {}
-        env.macro(partial(show, library, **kept), name)
+        own = partial(show, folder=folder, preview=preview) if name in KEEPING else show
+        env.macro(_bound(own, library), name)
+
+
+def _bound(show: Callable[..., str], library: Library) -> Callable[..., str]:
+    """No ``partial``: mkdocs-macros writes out what each macro is, and that of one would be the whole library."""
+
+    def macro(*arguments: Any, **options: Any) -> str:
+        return show(library, *arguments, **options)
+
+    return macro
