@@ -40,12 +40,14 @@ else:
             defaults = {field: names.pop(field) for field in fields if field in names}
 
             count, left = len(fields), _FEW
+            usual, least = tuple(defaults.values()), len(fields) - len(defaults)  # what has a default stands last
 
             def new(kind: type, /, *values: Any, **named: Any) -> Any:
                 nonlocal left
-                if left > 0 and not named and len(values) == count:
+                given = len(values)
+                if left > 0 and not named and least <= given <= count:
                     left -= 1
-                    return _new_tuple(kind, values)
+                    return _new_tuple(kind, values if given == count else values + usual[given - least :])
                 left -= _BY_NAME
                 whole = _whole(record, values, named) if left >= 0 else None
                 if whole is None:
