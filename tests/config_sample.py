@@ -22,16 +22,8 @@ def dialect_of(data: dict) -> Dialect:
         recognise=data["recognise"],
         sections=data.get("sections", {}),
         names=lambda: data,
-        ignore=tuple(data.get("ignore", ())),
-        values=data.get("values", {}),
+        own=lambda: data,
         priority=data.get("priority", 0),
-        defaults=data.get("defaults", {}),
-        exempt=tuple(data.get("exempt", ())),
-        fallbacks=data.get("fallbacks", {}),
-        closed=tuple(data.get("closed", ())),
-        extended=data.get("extended", {}),
-        interpolates=data.get("interpolates", False),
-        converts=data.get("converts", False),
         wrapped=data.get("wrapped", {}),
     )
 

@@ -14,7 +14,7 @@ from kb.advice.release_by_names import NamesInReleases, depending
 from kb.advice.setup import setup_of
 from kb.advice.tables import BETWEEN, Tables
 from kb.advice.weights import Weights, turned_by, worded
-from kb.core.catalog import Catalog, Entries, Rule
+from kb.core.catalog import Catalog, Entries, Rule, outlines_of
 from kb.core.document import EVERY_GPU, Event, Unit, locate, said_effective_batch
 from kb.core.expression import Unknown
 from kb.core.facts import Facts, FactType, settled
@@ -96,11 +96,12 @@ class Checker:
         self._types: Mapping[str, str] = catalog.fact_types()
         self._weights = Weights(self._types, notes=notes, strict=strict)
         self._types_by_dialect: dict[str, Mapping[str, FactType]] = {}
-        chosen = catalog.rules.values() if rules is None else [catalog.rules[name] for name in rules]
-        self._active = active = [rule for rule in chosen if rule.deprecated is None]
-        self.rule_ids = frozenset(rule.id for rule in active)
+        self._outlines = outlines = outlines_of(catalog.rules)
+        chosen = outlines if rules is None else rules
+        self._active = active = [name for name in chosen if not outlines[name].deprecated]
+        self.rule_ids = frozenset(active)
         # rules about servers are asked of servers alone
-        self._linter = Linter([rule for rule in active if rule.area != OF_SERVERS])
+        self._linter = Linter(catalog.rules, [name for name in active if outlines[name].area != OF_SERVERS])
         self._linters_by_dialect: dict[str, Linter] = {}
         self._tables = Tables(catalog, self.rule_ids)
         self._names = NamesInReleases(catalog, active, self._tables)
@@ -248,9 +249,9 @@ class Checker:
             return self._linter
         if dialect not in self._linters_by_dialect:
             others = () if dialect in SERVERS else (OF_SERVERS,)
-            exempt = (*exempt, *others)
-            kept = [rule for rule in self._active if rule.id not in exempt and rule.area not in exempt]
-            self._linters_by_dialect[dialect] = Linter(kept)
+            left_out = {*exempt, *others}
+            kept = [name for name in self._active if left_out.isdisjoint((name, self._outlines[name].area))]
+            self._linters_by_dialect[dialect] = Linter(self.catalog.rules, kept)
         return self._linters_by_dialect[dialect]
 
     def _on_this_gpu(self, unit: Unit) -> Unit:

@@ -7,6 +7,7 @@ decided by what the project says.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 
 from kb.advice.facts import UnitFacts
 from kb.advice.tables import Tables
@@ -27,13 +28,17 @@ class NamesInReleases:
 
     Args:
         catalog: the knowledge.
-        rules: those that are active.
+        rules: the ids of those that are active.
         tables: names by release, class by class.
     """
 
-    def __init__(self, catalog: Catalog, rules: Iterable[Rule], tables: Tables) -> None:
-        self._catalog, self._tables = catalog, tables
-        self._linter = Linter([rule for rule in rules if rule.names and rule.severity == "error"])
+    def __init__(self, catalog: Catalog, rules: Iterable[str], tables: Tables) -> None:
+        self._catalog, self._tables, self._rules = catalog, tables, rules
+
+    @cached_property
+    def _linter(self) -> Linter:
+        rules = self._catalog.rules
+        return Linter(rules, [name for name in self._rules if rules[name].names and rules[name].severity == "error"])
 
     def narrowed(self, prepared: UnitFacts) -> Mapping[str, ProjectRelease]:
         """The releases of libraries that a unit's names narrow, by the library.

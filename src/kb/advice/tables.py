@@ -85,7 +85,7 @@ class Tables:
         if not rows:
             return LintResult((), ()), {}
         types = {name: kind for part in parts for name, kind in part["keys"].items()}
-        result = Linter(row.rule for row in rows.values()).lint(
+        result = Linter({name: row.rule for name, row in rows.items()}).lint(
             KeyFacts(facts, unit, types), lambda name: _place(unit, name), (), unit.span, release
         )
         found = tuple(self._said(each, rows[each.rule], unit, release) for each in result.findings)

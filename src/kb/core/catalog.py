@@ -1,6 +1,7 @@
 """Everything that ``rules/`` holds, as one frozen object, and its rules. ``knowledge/`` reads it from disk."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, TypeVar
 
 from kb.core.document import Reader
@@ -11,6 +12,8 @@ from kb.core.hardware import Gpu
 from kb.core.model import Model
 from kb.core.record import NamedTuple
 from kb.core.text import Text
+
+WRITTEN = "written."  # before a setting's name: whether a config says it
 
 Entry = TypeVar("Entry")
 
@@ -106,6 +109,104 @@ class Rule(NamedTuple):
         return self.wording().fixes
 
 
+class Vocabulary(Mapping[str, FactType]):
+    """The facts by name, of each setting also whether it is written; each is made when it is first asked for.
+
+    Args:
+        rows: the facts without what is written, by name.
+        make: makes one of its name.
+        settings: reads which of them a config can say.
+    """
+
+    def __init__(
+        self, rows: Mapping[str, Any], make: Callable[[str], FactType], settings: Callable[[], Collection[str]]
+    ) -> None:
+        self._rows, self._make, self._read_settings = rows, make, settings
+        self._made: dict[str, FactType] = {}
+
+    @cached_property
+    def settings(self) -> Collection[str]:
+        return self._read_settings()
+
+    def __getitem__(self, name: str) -> FactType:
+        if name not in self._made:
+            if name not in self:
+                raise KeyError(name)
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows or (
+            isinstance(name, str) and name.startswith(WRITTEN) and name[len(WRITTEN) :] in self.settings
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        for name in self._rows:
+            yield name
+            if name in self.settings:
+                yield WRITTEN + name
+
+    def __len__(self) -> int:
+        return len(self._rows) + len(self.settings)
+
+
+def settings_of(facts: Mapping[str, FactType]) -> Collection[str]:
+    """The facts that a config can say."""
+    if isinstance(facts, Vocabulary):
+        return facts.settings
+    return {name: None for name, fact in facts.items() if fact.setting}
+
+
+class Outline(NamedTuple):
+    """What a rule is sorted by before it is read. Each may be empty."""
+
+    area: str
+    on: str  # the kind of event that it waits for
+    needed: Sequence[str]  # settings, or whether they are written: where all of them are false, it does not hold
+    deprecated: str
+
+
+class Rules(Entries[Rule]):
+    """The rules by id, each read when it is first asked for.
+
+    Args:
+        outlines: reads what all of them are sorted by.
+    """
+
+    __slots__ = ("_read_outlines",)
+
+    def __init__(
+        self, rows: Mapping[str, Any], make: Callable[[Any], Rule], outlines: Callable[[], Mapping[str, Outline]]
+    ) -> None:
+        super().__init__(rows, make)
+        self._read_outlines = outlines
+
+    def outlines(self) -> Mapping[str, Outline]:
+        return self._read_outlines()
+
+
+def outlines_of(rules: Mapping[str, Rule]) -> Mapping[str, Outline]:
+    """What rules are sorted by."""
+    if isinstance(rules, Rules):
+        return rules.outlines()
+    return {
+        name: Outline(rule.area, rule.on or "", needed_by(rule.when), rule.deprecated or "")
+        for name, rule in rules.items()
+    }
+
+
+def needed_by(when: Tree | None) -> tuple[str, ...]:
+    """Whether settings are written, one of which must be for a condition to hold; empty where none need be."""
+    if when is None:
+        return ()
+    if when[0] == "fact":
+        return (when[1],) if when[1].startswith(WRITTEN) else ()
+    found = [needed_by(each) for each in when[1:]] if when[0] in ("and", "or") else []
+    if when[0] == "or":
+        return tuple(dict.fromkeys(name for names in found for name in names)) if all(found) else ()
+    return min(filter(None, found), key=len, default=())
+
+
 class Dialect(NamedTuple):
     """A config format: how to recognise it and which key means which setting. See ``rules/schema/dialect.json``."""
 
@@ -115,24 +216,10 @@ class Dialect(NamedTuple):
     recognise: Mapping[str, Any]
     sections: Mapping[str, Any]
     names: Callable[[], Mapping[str, Any]]  # keys, known, calls, classes: thousands, for few files
-    ignore: tuple[str, ...]
-    values: Mapping[str, Mapping[str, Any]]
+    own: Callable[[], Mapping[str, Any]] = dict  # the rest of what a file of the format needs
     priority: int = 0
-    defaults: Mapping[str, Any] = {}  # settings whose default differs from the vocabulary's; None: not known
-    moved: Mapping[str, tuple[MovedDefault, ...]] = {}  # what those defaults were before a release of a library
     named_by: tuple[str, ...] = ()  # settings of other formats that name a file of this one
-    fallbacks: Mapping[str, str] = {}  # settings that are another's where the config does not give them
-    closed: tuple[str, ...] = ()  # groups of which every name is known, `*` for the top
-    extended: Mapping[str, Sequence[str]] = {}  # keys that name extensions, and those of its own, which are known
-    exempt: tuple[str, ...] = ()  # rules, by id or area, that do not hold of this format
-    converts: bool = False  # its parser turns a text at the top into the argument's type
-    assigned: bool = False  # configs are Python files, whose names at the top are the keys
-    interpolates: bool = False  # ${path} stands for the value at that path
     wrapped: Mapping[str, Any] = {}  # `in` which key of an entry its value stands, and what may stand `beside` it
-    telling: tuple[str, ...] = ()  # names that hardly any program but the library's has
-    programs: Mapping[str, Mapping[str, Any]] = {}  # commands and modules whose settings these are
-    unmodelled: tuple[Mapping[str, Any], ...] = ()  # of the vocabulary: keys that change what a run takes
-    constants: Mapping[str, str] = {}  # of layout "python": dotted names in values, and what they stand for
 
     @property
     def keys(self) -> Mapping[str, Any]:
@@ -149,13 +236,97 @@ class Dialect(NamedTuple):
     @property
     def calls(self) -> Mapping[str, Mapping[str, Any]]:
         """Of layout "python": called names, and what such a call is."""
-        found: Mapping[str, Mapping[str, Any]] = self.names().get("calls", {})
+        found: Mapping[str, Any] = self.names().get("calls", {})
         return found
 
     @property
     def classes(self) -> Mapping[str, Mapping[str, Any]]:
         """Of layout "python": classes of arguments, each with every name that any release of it takes."""
-        found: Mapping[str, Mapping[str, Any]] = self.names().get("classes", {})
+        found: Mapping[str, Any] = self.names().get("classes", {})
+        return found
+
+    @property
+    def ignore(self) -> Sequence[str]:
+        """Names that mean nothing to a run, ``name.*`` for all below one."""
+        return self._list("ignore")
+
+    @property
+    def values(self) -> Mapping[str, Mapping[str, Any]]:
+        """Settings whose values have names of the format's own."""
+        return self._mapping("values")
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """Settings whose default differs from the vocabulary's; None: not known."""
+        return self._mapping("defaults")
+
+    @property
+    def moved(self) -> Mapping[str, tuple[MovedDefault, ...]]:
+        """What those defaults were before a release of a library."""
+        return self._mapping("moved")
+
+    @property
+    def fallbacks(self) -> Mapping[str, str]:
+        """Settings that are another's where the config does not give them."""
+        return self._mapping("fallbacks")
+
+    @property
+    def closed(self) -> Sequence[str]:
+        """Groups of which every name is known, `*` for the top."""
+        return self._list("closed")
+
+    @property
+    def extended(self) -> Mapping[str, Sequence[str]]:
+        """Keys that name extensions, and those of its own, which are known."""
+        return self._mapping("extended")
+
+    @property
+    def exempt(self) -> Sequence[str]:
+        """Rules, by id or area, that do not hold of this format."""
+        return self._list("exempt")
+
+    @property
+    def converts(self) -> bool:
+        """Whether its parser turns a text at the top into the argument's type."""
+        return bool(self.own().get("converts"))
+
+    @property
+    def assigned(self) -> bool:
+        """Whether configs are Python files, whose names at the top are the keys."""
+        return bool(self.own().get("assigned"))
+
+    @property
+    def interpolates(self) -> bool:
+        """Whether ${path} stands for the value at that path."""
+        return bool(self.own().get("interpolates"))
+
+    @property
+    def telling(self) -> Sequence[str]:
+        """Names that hardly any program but the library's has."""
+        return self._list("telling")
+
+    @property
+    def programs(self) -> Mapping[str, Mapping[str, Any]]:
+        """Commands and modules whose settings these are."""
+        return self._mapping("programs")
+
+    @property
+    def unmodelled(self) -> Sequence[Mapping[str, Any]]:
+        """Of the vocabulary: keys that change what a run takes."""
+        found: Sequence[Mapping[str, Any]] = self.own().get("unmodelled", ())
+        return found
+
+    @property
+    def constants(self) -> Mapping[str, str]:
+        """Of layout "python": dotted names in values, and what they stand for."""
+        return self._mapping("constants")
+
+    def _mapping(self, name: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.own().get(name, {})
+        return found
+
+    def _list(self, name: str) -> Sequence[str]:
+        found: Sequence[str] = self.own().get(name, ())
         return found
 
 
@@ -187,4 +358,5 @@ class Catalog(NamedTuple):
     serving: Callable[[], Mapping[str, Any]] = dict  # inference engines by id, read when first needed
 
     def fact_types(self) -> Mapping[str, str]:
-        return Entries({name: name for name in self.facts}, lambda name: self.facts[name].type)
+        """The type of each fact."""
+        return Entries(self.facts, lambda fact: fact.type)

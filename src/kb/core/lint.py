@@ -1,10 +1,10 @@
 """Rules over facts: findings, and what could not be decided. Pure; nothing is worded here."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from kb.core.catalog import Computed, Rule, RuleFix
+from kb.core.catalog import Computed, Rule, RuleFix, outlines_of
 from kb.core.document import Event
 from kb.core.expression import (
     Evaluator,
@@ -43,37 +43,47 @@ def nothing_pinned(library: str) -> None:
 
 
 class _Condition:
-    """A rule's condition, compiled when it is first evaluated: most rules are about settings that a config has not."""
+    """A rule's condition, read and compiled when it is first evaluated: most rules are about settings that a config has
+    not."""
 
-    __slots__ = ("_compiled", "needed", "rule", "tree")
+    __slots__ = ("_compiled", "_id", "_needed", "_rules")
 
-    def __init__(self, rule: Rule, tree: Tree) -> None:
-        self.rule = rule
-        self.tree = tree
-        operands = tree[1:] if tree[0] == "and" else ()
-        written = (each[1] for each in operands if each[0] == "fact" and each[1].startswith("written."))
-        self.needed: str | None = next(written, None)  # without this setting the whole is false
+    def __init__(self, rules: Mapping[str, Rule], rule: str, needed: Sequence[str]) -> None:
+        self._rules, self._id, self._needed = rules, rule, needed
         self._compiled: Evaluator | None = None
 
+    @property
+    def rule(self) -> Rule:
+        return self._rules[self._id]
+
     def __call__(self, get: Lookup) -> Any:
-        if self.needed is not None and get(self.needed) is False:
+        if self._needed and all(get(name) is False for name in self._needed):
             return False
         if self._compiled is None:
-            self._compiled = compile_tree(self.tree)
+            when = self.rule.when
+            self._compiled = compile_tree(["lit", False] if when is None else when)
         return self._compiled(get)
 
 
 class Linter:
-    """A set of rules, compiled once, to be run over many units."""
+    """A set of rules, compiled once, to be run over many units.
 
-    def __init__(self, rules: Iterable[Rule]) -> None:
+    Args:
+        rules: by id.
+        chosen: the ids of those to run; None is all.
+    """
+
+    def __init__(self, rules: Mapping[str, Rule], chosen: Iterable[str] | None = None) -> None:
+        self._rules = rules
         self._conditions: list[_Condition] = []
-        self._listeners: dict[str, list[Rule]] = {}
-        for rule in rules:
-            if rule.when is not None:
-                self._conditions.append(_Condition(rule, rule.when))
-            elif rule.on is not None:
-                self._listeners.setdefault(rule.on, []).append(rule)
+        self._listeners: dict[str, list[str]] = {}
+        outlines = outlines_of(rules)
+        for rule in outlines if chosen is None else chosen:
+            _, on, needed, _ = outlines[rule]
+            if on:
+                self._listeners.setdefault(on, []).append(rule)
+            else:
+                self._conditions.append(_Condition(rules, rule, needed))
 
     def lint(
         self, facts: Facts, locate: Locate, events: Sequence[Event], whole: Span, release: Release = nothing_pinned
@@ -105,7 +115,7 @@ class Linter:
 
     def hear(self, events: Iterable[Event]) -> list[Finding]:
         """The findings of events alone."""
-        return [_hear(rule, event) for event in events for rule in self._listeners.get(event.kind, ())]
+        return [_hear(self._rules[rule], event) for event in events for rule in self._listeners.get(event.kind, ())]
 
 
 def place_of(finding: Finding) -> tuple[int, int, str]:

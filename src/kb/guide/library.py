@@ -14,6 +14,7 @@ from kb.core.record import NamedTuple
 from kb.core.text import Text, fill, nearest, text_of
 from kb.knowledge import load_catalog, load_guide, load_words
 from kb.knowledge.bundle import load_part
+from kb.knowledge.compile import OF_EVERY_FORMAT
 from kb.knowledge.locations import shipped
 from kb.report.words import Words
 
@@ -69,7 +70,8 @@ def load_library(language: str) -> Library:
     """
     catalog = load_catalog(whole=True)
     hot = load_part(shipped(), "hot")
-    dialects = {name: {**row, **hot["names"][name]} for name, row in hot["dialects"].items()}
+    shared = {name: dict(zip(OF_EVERY_FORMAT, row, strict=True)) for name, row in hot["dialects"].items()}
+    dialects = {name: {**row, **hot["formats"][name], **hot["names"][name]} for name, row in shared.items()}
     guide = {**load_guide(), "dialects": dialects}
     return Library(language, catalog, guide, Words(language, load_words(language), catalog.facts))
 

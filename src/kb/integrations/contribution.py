@@ -234,7 +234,7 @@ def rule_problems(located: Located, sources: Mapping[str, Any], language: str) -
         problems.append(located.problem(("id",), f"{name!r} is a rule already", f"{name!r} 규칙은 이미 있습니다"))
     if problems:
         return problems
-    rule = rule_of(name, made["hot"], lambda: wording_of(made["wording"]), made["cold"])
+    rule = rule_of(made["hot"], lambda: wording_of(made["wording"]), made["cold"])
     runner = ExampleRunner(catalog._replace(rules={**catalog.rules, name: rule}))
     for at, example in enumerate(data["examples"]):
         if fault := runner.run(rule, example):
@@ -254,7 +254,7 @@ def fixed_by(located: Located, sources: Mapping[str, Any]) -> str | None:
     made = compiler.compile(located._replace(data=data))
     if compiler.problems:
         return None
-    rule = rule_of(data["id"], made["hot"], lambda: wording_of(made["wording"]), made["cold"])
+    rule = rule_of(made["hot"], lambda: wording_of(made["wording"]), made["cold"])
     fault = ExampleRunner(catalog._replace(rules={**catalog.rules, rule.id: rule})).run(rule, data["examples"][0])
     return str(fault.values["found"]) if fault and fault.key == "rules.example_fixed" else None
 

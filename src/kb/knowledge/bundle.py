@@ -7,21 +7,51 @@ hash of the contents, so that a fresh clone or a touched file does not rebuild. 
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kb.core.catalog import Entries
 from kb.knowledge.locations import Location, files_under
 
 if TYPE_CHECKING:
     from kb.knowledge.compile import Files
 
-FORMAT = 8
-TEXTS = "texts"  # of a language: its sentences by the first word of their keys
-# part → kinds of which a start needs few entries: each a line of its own
-LINED = {"hot": ("wordings", "gpus", "models", "names"), "ko": (TEXTS,), "en": (TEXTS,)}
-LINES = "lines"  # kind → the ids of its entries → where its line begins, counted from the first line of all
+FORMAT = 9
+TEXTS = "texts"  # of a language: its sentences
+
+
+def _first_word(key: str) -> str:
+    return key.partition(".")[0]
+
+
+def _first_letter(name: str) -> str:
+    return name[:1]
+
+
+def _whole(name: str) -> str:
+    return name
+
+
+def _together(name: str) -> str:
+    return ""
+
+
+# part → kinds of which a start needs few entries, or none → how an entry's name gives that of the line which holds it
+LINED: dict[str, dict[str, Callable[[str], str]]] = {
+    "hot": {
+        **dict.fromkeys(("facts", "events", "rules", "wordings", "gpus", "models"), _whole),
+        **dict.fromkeys(("formats", "names", "tables", "lists"), _whole),
+        **dict.fromkeys(("outlines", "dialects"), _together),
+        "called": _first_letter,
+    },
+    "ko": {TEXTS: _first_word},
+    "en": {TEXTS: _first_word},
+}
+# kind → the names of its lines, each with the place where it begins behind the first: one text, which is parted faster
+# than a list is read
+LINES = "lines"
 STAMP = "stamp.json"
+_SUM = 8  # digits of the checksum in front of a line
+_read_json = json.JSONDecoder().raw_decode  # `json.loads` looks for blanks around it first, by a pattern
 
 
 def load_part(location: Location, part: str, *, beside: bool = False) -> Any:
@@ -39,7 +69,7 @@ def load_part(location: Location, part: str, *, beside: bool = False) -> Any:
         return overlaid(location, part)
     if location.sealed or beside or _is_fresh(location):
         try:
-            return read_data(os.path.join(location.bundle, f"{part}.json"))
+            return read_data(os.path.join(location.bundle, f"{part}.json"), part, lambda: build(location)[part])
         except (OSError, ValueError):
             pass  # missing or damaged: build it again
     return build(location)[part]
@@ -128,8 +158,12 @@ def _content(location: Location) -> str:
     return digest.hexdigest()
 
 
-def read_data(path: str) -> Any:
-    """A part from disk.
+def read_data(path: str, part: str = "", again: Callable[[], Any] | None = None) -> Any:
+    """Data from disk.
+
+    Args:
+        part: which part of the bundle it is, whose entries are read when they are asked for.
+        again: makes the part anew, for entries that are found damaged then.
 
     Raises:
         OSError: there is none.
@@ -140,47 +174,109 @@ def read_data(path: str) -> Any:
             whole = stream.read()
     except FileNotFoundError:
         whole = _unpacked(path)
-    begin = whole.find(b"\n") + 1
-    body = memoryview(whole)[begin:]  # without a copy: most of it may not be needed
-    if whole[: begin - 1].decode("ascii", "replace") != f"{zlib.crc32(body):08x}":
-        raise ValueError(f"{path} is damaged")
-    end = whole.find(b"\n", begin)
-    if end < 0:
-        return json.loads(whole[begin:].decode())
-    data = json.loads(whole[begin:end].decode())
-
-    def line(at: int) -> Any:
-        start = end + 1 + at
-        return json.loads(whole[start : whole.index(b"\n", start)].decode())
-
+    end = whole.find(b"\n")
+    data = _decoded(whole[:end])
+    if part not in LINED:
+        return data
+    stored = _Stored(path, whole, end + 1, again)
     for kind, places in data.pop(LINES).items():
-        data[kind] = Entries(places, line)
-    return _Texts(data[TEXTS]) if TEXTS in data else data
+        lines = _Lines(stored, kind, LINED[part][kind], places)
+        data[kind] = lines if lines.name_of is _whole else _Grouped(lines)
+    return data.get(TEXTS, data)
 
 
-class _Texts(Mapping[str, str]):
-    """The sentences of one language by key."""
+def _decoded(line: bytes) -> Any:
+    """What a line holds.
 
-    __slots__ = ("_groups",)
+    Raises:
+        ValueError: it is damaged.
+    """
+    if line[:_SUM] != b"%08x" % zlib.crc32(line[_SUM:]):
+        raise ValueError("damaged")
+    return _read_json(line[_SUM:].decode())[0]
 
-    def __init__(self, groups: Mapping[str, Mapping[str, str]]) -> None:
-        self._groups = groups
 
-    def __getitem__(self, key: str) -> str:
-        return self._groups[_group(key)][key]
+class _Stored:
+    """A file of lines."""
 
-    def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and key in self._groups.get(_group(key), ())
+    def __init__(self, path: str, whole: bytes, begin: int, again: Callable[[], Any] | None) -> None:
+        self._path, self._whole, self._begin, self._again = path, whole, begin, again
+
+    def row(self, at: str) -> Any:
+        """What the line holds that begins there. Raises: ValueError: it is damaged, or is not there."""
+        start = self._begin + int(at)
+        return _decoded(self._whole[start : self._whole.index(b"\n", start)])
+
+    def made_again(self, kind: str) -> Mapping[str, Any]:
+        """All entries of a kind, of a file of which a line is damaged.
+
+        Raises:
+            ValueError: nobody can make it again.
+        """
+        if self._again is None:
+            raise ValueError(f"{self._path} is damaged")
+        part = self._again()
+        found: Mapping[str, Any] = part if kind == TEXTS else part[kind]
+        return found
+
+
+class _Lines(Mapping[str, Any]):
+    """The lines of one kind by name, each decoded when it is first asked for."""
+
+    __slots__ = ("_kind", "_places", "_read", "_stored", "_text", "name_of")
+
+    def __init__(self, stored: _Stored, kind: str, name_of: Callable[[str], str], places: str) -> None:
+        self._stored, self._kind, self._text, self.name_of = stored, kind, places, name_of
+        self._places: dict[str, str] = {}
+        self._read: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._read:
+            at = self._at()[name]
+            try:
+                self._read[name] = self._stored.row(at)
+            except ValueError:
+                self._read = dict(_grouped(self._stored.made_again(self._kind), self.name_of))
+        return self._read[name]
+
+    def _at(self) -> Mapping[str, str]:
+        if not self._places and self._text:
+            parts = self._text.split(" ")
+            self._places = dict(zip(parts[::2], parts[1::2], strict=True))
+        return self._places
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._at()
 
     def __iter__(self) -> Iterator[str]:
-        return (key for group in self._groups.values() for key in group)
+        return iter(self._at())
 
     def __len__(self) -> int:
-        return sum(map(len, self._groups.values()))
+        return len(self._at())
 
 
-def _group(key: str) -> str:
-    return key.partition(".")[0]
+class _Grouped(Mapping[str, Any]):
+    """Entries of which a line holds several."""
+
+    __slots__ = ("_lines",)
+
+    def __init__(self, lines: _Lines) -> None:
+        self._lines = lines
+
+    def __getitem__(self, name: str) -> Any:
+        return self._lines[self._lines.name_of(name)][name]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name in self._lines.get(self._lines.name_of(name), ())
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for group in self._lines.values() for name in group)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lines.values()))
+
+    def __bool__(self) -> bool:  # without a look at all of them
+        return len(self._lines) > 0
 
 
 def _unpacked(path: str) -> bytes:
@@ -208,13 +304,7 @@ def _unpacked(path: str) -> bytes:
 
 def write_part(location: Location, part: str, data: Any) -> None:
     """A part to the bundle of a place."""
-    kinds = LINED.get(part, ())
-    if TEXTS in kinds:
-        grouped: dict[str, dict[str, str]] = {}
-        for key, text in data.items():
-            grouped.setdefault(_group(key), {})[key] = text
-        data = {TEXTS: grouped}
-    write_text(os.path.join(location.bundle, f"{part}.json"), encoded(data, kinds))
+    write_text(os.path.join(location.bundle, f"{part}.json"), encoded(data, part))
 
 
 def write_data(path: str, data: Any) -> None:
@@ -230,24 +320,37 @@ def write_text(path: str, text: str) -> None:
     os.replace(temporary, path)
 
 
-def encoded(data: Any, lined: Sequence[str] = ()) -> str:
-    """A part as it lies on disk: a checksum, then JSON; behind it a line for each entry of the kinds in ``lined``."""
-    body = _in_lines(data, lined) if lined else _json(data)
-    return f"{zlib.crc32(body.encode()):08x}\n{body}"
-
-
-def _in_lines(data: Mapping[str, Any], lined: Sequence[str]) -> str:
-    places: dict[str, dict[str, int]] = {kind: {} for kind in lined}
+def encoded(data: Any, part: str = "") -> str:
+    """Data as it lies on disk: a line of JSON behind its checksum; of a part whose entries are seldom all asked for,
+    more such lines with these behind it."""
+    kinds = LINED.get(part)
+    if kinds is None:
+        return _line(data)
+    data = {TEXTS: data} if TEXTS in kinds else data
+    places: dict[str, str] = {}
     rows: list[str] = []
     size = 0
-    for kind in lined:
-        for name, row in data[kind].items():
-            rows.append(_json(row) + "\n")
-            places[kind][name] = size
+    for kind, name_of in kinds.items():
+        at: list[str] = []
+        for name, row in _grouped(data[kind], name_of).items():
+            at += (name, str(size))
+            rows.append(_line(row))
             size += len(rows[-1].encode())
-    head = {kind: entries for kind, entries in data.items() if kind not in lined}
-    return "".join((_json({**head, LINES: places}), "\n", *rows))
+        places[kind] = " ".join(at)
+    head = {kind: entries for kind, entries in data.items() if kind not in kinds}
+    return "".join((_line({**head, LINES: places}), *rows))
 
 
-def _json(data: Any) -> str:
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=dict)  # entries are a mapping
+def _grouped(entries: Mapping[str, Any], name_of: Callable[[str], str]) -> Mapping[str, Any]:
+    """Entries by the names of the lines that hold them."""
+    if name_of is _whole:
+        return entries
+    groups: dict[str, dict[str, Any]] = {}
+    for name, entry in entries.items():
+        groups.setdefault(name_of(name), {})[name] = entry
+    return groups
+
+
+def _line(data: Any) -> str:
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=dict)  # entries are a mapping
+    return f"{zlib.crc32(text.encode()):08x}{text}\n"

@@ -1,27 +1,38 @@
 """The bundle's plain data → the frozen objects of core."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
-from kb.core.catalog import Catalog, Computed, Dialect, Entries, Rule, RuleFix, Wording
+from kb.core.catalog import (
+    WRITTEN,
+    Catalog,
+    Computed,
+    Dialect,
+    Entries,
+    Outline,
+    Rule,
+    RuleFix,
+    Rules,
+    Vocabulary,
+    Wording,
+)
 from kb.core.facts import FactType, MovedDefault
 from kb.core.hardware import Gpu
 from kb.core.model import Architecture, Model, Vision
 from kb.core.release import parse_version
 from kb.core.text import Text
 from kb.knowledge.bundle import load_part, read_data
-from kb.knowledge.locations import Rules, located, shipped
+from kb.knowledge.locations import Rules as Place
+from kb.knowledge.locations import located, shipped
 from kb.knowledge.problems import KnowledgeError
 
-WRITTEN = "written."  # before a setting's name: whether a config says it
-SETTING = 3  # where a fact's row says that a config can
 TABLE = "table-"  # what the name of a part begins with that holds the rows of one format
 
 NO_TEXT = Text("", "")
 
 
-def load_catalog(rules: Rules = None, *, whole: bool = False) -> Catalog:
+def load_catalog(rules: Place = None, *, whole: bool = False) -> Catalog:
     """The knowledge of a rules folder, or the shipped one.
 
     Args:
@@ -33,23 +44,27 @@ def load_catalog(rules: Rules = None, *, whole: bool = False) -> Catalog:
     """
     location = located(rules)
     hot = load_part(location, "hot")
-    unmodelled = tuple(hot["unmodelled"])
+    names, own = hot["names"], Entries(hot["formats"], partial(_own, hot["lists"]))
     wordings = Entries(hot["wordings"], wording_of)
     cold = load_part(location, "cold") if whole else {"rules": {}, "meanings": {}, "sources": {}}
     return Catalog(
         version=hot["version"],
-        facts=_facts(hot["facts"], cold["meanings"]),
+        facts=_facts(hot, cold["meanings"]),
         events=hot["events"],
-        rules={
-            name: rule_of(name, row, partial(wordings.__getitem__, name), cold["rules"].get(name, {}))
-            for name, row in hot["rules"].items()
-        },
+        rules=Rules(
+            hot["rules"],
+            lambda row: rule_of(row, partial(wordings.__getitem__, row[0]), cold["rules"].get(row[0], {})),
+            cache(lambda: {name: _outline(row) for name, row in hot["outlines"].items()}),
+        ),
         gpus=Entries(hot["gpus"], _gpu),
         models=Entries(hot["models"], _model),
-        dialects={name: _dialect(row, hot["names"], unmodelled) for name, row in hot["dialects"].items()},
+        dialects=Entries(
+            hot["dialects"],
+            lambda row: _dialect(row, partial(names.__getitem__, row[0]), partial(own.__getitem__, row[0])),
+        ),
         constants=hot["constants"],
         sources=cold["sources"],
-        triggers={name: tuple(keys) for name, keys in hot["tables"].items()},
+        triggers=hot["tables"],
         table=lambda name: load_part(location, TABLE + hot["same_tables"].get(name, name), beside=True),
         laid=frozenset(hot.get("laid", ())),
         called=hot["called"],
@@ -57,7 +72,7 @@ def load_catalog(rules: Rules = None, *, whole: bool = False) -> Catalog:
     )
 
 
-def load_words(language: str, rules: Rules = None) -> Mapping[str, str]:
+def load_words(language: str, rules: Place = None) -> Mapping[str, str]:
     """The texts of one language (``ko`` or ``en``), by key."""
     location = located(rules)
     words: Mapping[str, str] = load_part(location, language)
@@ -83,19 +98,19 @@ def load_words_alone(language: str) -> Mapping[str, str]:
     return {key: text for key, text in data.items() if isinstance(text, str)} if isinstance(data, dict) else {}
 
 
-def load_table_rows(rule: str, rules: Rules = None) -> list[list[str]]:
+def load_table_rows(rule: str, rules: Place = None) -> list[list[str]]:
     """The rows that a rule words: library, id, condition as written, and what the library says."""
     rows: dict[str, list[list[str]]] = load_part(located(rules), "cold")["tables"]
     return rows.get(rule, [])
 
 
-def load_table_examples(rules: Rules = None) -> list[dict[str, Any]]:
+def load_table_examples(rules: Place = None) -> list[dict[str, Any]]:
     """The examples of every table: ``of`` which row, the ``rules`` that may word what it shows, and the ``example``."""
     examples: list[dict[str, Any]] = load_part(located(rules), "cold")["table_examples"]
     return examples
 
 
-def load_guide(rules: Rules = None) -> Mapping[str, Any]:
+def load_guide(rules: Place = None) -> Mapping[str, Any]:
     """Presets, formulas, remedies, decisions and the rest: kind → id → the file's data, with checked trees."""
     guide: Mapping[str, Any] = load_part(located(rules), "guide")
     return guide
@@ -107,8 +122,9 @@ def names_of(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     return {name.casefold(): model for name, model in named}
 
 
-def _facts(rows: Mapping[str, list[Any]], meanings: Mapping[str, list[str]]) -> Mapping[str, FactType]:
+def _facts(hot: Mapping[str, Any], meanings: Mapping[str, list[str]]) -> Vocabulary:
     """The vocabulary; of each setting also whether it is written."""
+    rows = hot["facts"]
 
     def made(name: str) -> FactType:
         of = name if name in rows else name.removeprefix(WRITTEN)
@@ -121,12 +137,7 @@ def _facts(rows: Mapping[str, list[Any]], meanings: Mapping[str, list[str]]) -> 
             name, kind, meaning, unit, default, setting, renamed, tuple(at), given, before, tuple(model_types)
         )
 
-    names: dict[str, str] = {}
-    for name, row in rows.items():
-        names[name] = name
-        if row[SETTING]:
-            names[WRITTEN + name] = WRITTEN + name
-    return Entries(names, made)
+    return Vocabulary(rows, made, lambda: dict.fromkeys(hot["lists"]["settings"].split(" ")))
 
 
 def _moved(rows: Iterable[Mapping[str, Any]]) -> tuple[MovedDefault, ...]:
@@ -136,9 +147,9 @@ def _moved(rows: Iterable[Mapping[str, Any]]) -> tuple[MovedDefault, ...]:
 _NOT_READ = tuple(Rule._field_defaults[name] for name in Rule._fields[Rule._fields.index("names") + 1 :])
 
 
-def rule_of(name: str, row: Sequence[Any], wording: Callable[[], Wording], cold: Mapping[str, Any] = {}) -> Rule:
+def rule_of(row: Sequence[Any], wording: Callable[[], Wording], cold: Mapping[str, Any] = {}) -> Rule:
     """A compiled rule: ``row`` is what linting needs of it, ``cold`` what a check does not, and may be empty."""
-    version, since, severity, confidence, area, when, on, at, names = row
+    name, version, since, severity, confidence, area, when, on, at, names = row
     known = (name, version, since, severity, confidence, area, when, on, tuple(at), wording, NO_TEXT, names)
     if not cold:
         return Rule._make(known + _NOT_READ)  # hundreds are: each field by its place
@@ -151,6 +162,11 @@ def rule_of(name: str, row: Sequence[Any], wording: Callable[[], Wording], cold:
         deprecated=cold["deprecated"],
         replaced_by=cold["replaced_by"],
     )
+
+
+def _outline(text: str) -> Outline:
+    area, on, needed, deprecated = text.split(" ")
+    return Outline(area, on, needed.split(",") if needed else (), deprecated)
 
 
 def wording_of(row: Mapping[str, Any]) -> Wording:
@@ -211,31 +227,12 @@ def _architecture(row: Mapping[str, Any]) -> Architecture:
 
 
 def _dialect(
-    row: Mapping[str, Any], names: Mapping[str, Mapping[str, Any]], unmodelled: tuple[Mapping[str, Any], ...]
+    row: Sequence[Any], names: Callable[[], Mapping[str, Any]], own: Callable[[], Mapping[str, Any]]
 ) -> Dialect:
-    return Dialect(
-        id=row["id"],
-        reader=row["reader"],
-        layout=row["layout"],
-        recognise=row["recognise"],
-        sections=row.get("sections", {}),
-        names=partial(names.__getitem__, row["id"]),
-        ignore=tuple(row.get("ignore", ())),
-        values=row.get("values", {}),
-        priority=row.get("priority", 0),
-        defaults=row.get("defaults", {}),
-        moved={name: _moved(rows) for name, rows in row.get("moved", {}).items()},
-        named_by=tuple(row.get("named_by", ())),
-        fallbacks=row.get("fallbacks", {}),
-        closed=tuple(row.get("closed", ())),
-        extended=row.get("extended", {}),
-        exempt=tuple(row.get("exempt", ())),
-        converts=row.get("converts", False),
-        assigned=row.get("assigned", False),
-        interpolates=row.get("interpolates", False),
-        wrapped=row.get("wrapped", {}),
-        telling=tuple(row.get("telling", ())),
-        programs=row.get("programs", {}),
-        unmodelled=unmodelled,
-        constants=row.get("constants", {}),
-    )
+    name, reader, layout, recognise, sections, priority, named_by, wrapped = row
+    return Dialect(name, reader, layout, recognise, sections, names, own, priority, tuple(named_by), wrapped)
+
+
+def _own(lists: Mapping[str, Any], row: Mapping[str, Any]) -> Mapping[str, Any]:
+    moved = {name: _moved(rows) for name, rows in row.get("moved", {}).items()}
+    return {**row, "moved": moved, "unmodelled": lists["unmodelled"]}

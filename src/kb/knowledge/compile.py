@@ -25,6 +25,12 @@ from kb.memory import architecture_from_config
 
 Parts = dict[str, Any]
 NAMED = ("keys", "known", "calls", "classes")  # of a format
+# What is asked of every format whatever a file is in: the marks that tell one from others, and who names a file of it.
+OF_EVERY_FORMAT: dict[str, Any] = {
+    "id": None, "reader": None, "layout": None, "recognise": None,
+    "sections": {}, "priority": 0, "named_by": (), "wrapped": {},
+}  # fmt: skip
+PARTS_OF_A_FORMAT = ("dialects", "formats", "names")
 PARTS = ("hot", "cold", "guide", "serving", *LANGUAGES)
 Files = dict[str, list[Located]]
 
@@ -96,7 +102,7 @@ def compile_files(files: Files, ids: Mapping[str, Collection[str]] | None = None
     classes = {name: row for located in files["dialects"] for name, row in located.data.get("classes", {}).items()}
     tables = TableCompiler(
         types=types,
-        settings=[name for name, fact in vocabulary["facts"].items() if fact.get("setting")],
+        settings=_settings(vocabulary),
         values=values,
         rules={located.data["id"]: located.data.get("on") for located in files["checks"]},
         formats=[located.data["id"] for located in files["dialects"]],
@@ -115,15 +121,15 @@ def compile_files(files: Files, ids: Mapping[str, Collection[str]] | None = None
     hot = {
         "version": "",  # of the whole, once it is whole
         "facts": {name: _fact_row(fact) for name, fact in vocabulary["facts"].items()},
-        "unmodelled": vocabulary["unmodelled"],
+        "lists": {"settings": " ".join(_settings(vocabulary)), "unmodelled": vocabulary["unmodelled"]},
         "events": {name: event["values"] for name, event in vocabulary["events"].items()},
         "rules": {name: rules[name]["hot"] for name in sorted(rules)},
+        "outlines": {name: rules[name]["outline"] for name in sorted(rules)},
         "wordings": {name: rules[name]["wording"] for name in sorted(rules)},
         "gpus": gpus,
         "models": models,
         "called": names_of(models),
-        "dialects": {name: row for name, (row, _) in dialects.items()},
-        "names": {name: names for name, (_, names) in dialects.items()},
+        **{kind: {name: parts[at] for name, parts in dialects.items()} for at, kind in enumerate(PARTS_OF_A_FORMAT)},
         "tables": tables.triggers,
         "same_tables": tables.same,
         "constants": {name: entry["value"] for name, entry in files["constants.yaml"][0].data["constants"].items()},
@@ -137,6 +143,11 @@ def compile_files(files: Files, ids: Mapping[str, Collection[str]] | None = None
     }
     rows = {TABLE + name: part for name, part in tables.parts.items() if name not in tables.same}
     return {"hot": hot, "cold": cold, "guide": guide, "serving": guide["serving"], **rows}, problems
+
+
+def _settings(vocabulary: Mapping[str, Any]) -> list[str]:
+    """The facts that a config can say."""
+    return [name for name, fact in vocabulary["facts"].items() if fact.get("setting")]
 
 
 def _guide(
@@ -225,11 +236,12 @@ def _fact_row(fact: dict[str, Any]) -> list[Any]:
     ]
 
 
-def _dialect(data: dict[str, Any], vocabulary: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What tells a format from others, and apart from it the many names that only a file of the format needs."""
+def _dialect(data: dict[str, Any], vocabulary: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
+    """What is asked of every format, by position; apart from it what a file of the format needs; and its many names."""
     whole = with_own_names(data, vocabulary["own_names"], vocabulary["facts"])
-    row = {name: value for name, value in whole.items() if name not in NAMED}
-    return row, {name: whole[name] for name in NAMED if name in whole}
+    row = [whole.get(name, usual) for name, usual in OF_EVERY_FORMAT.items()]
+    own = {name: value for name, value in whole.items() if name not in (*OF_EVERY_FORMAT, *NAMED)}
+    return row, own, {name: whole[name] for name in NAMED if name in whole}
 
 
 def _model(located: Located, problems: list[Problem]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from kb.core.catalog import needed_by
 from kb.core.expression import Tree
 from kb.core.grammar import ExpressionError, parse
 from kb.core.text import PLACEHOLDER, nearest
@@ -33,7 +34,7 @@ class RuleCompiler:
         self.problems: list[Problem] = []
 
     def compile(self, located: Located) -> dict[str, Any]:
-        """``{"hot": […], "wording": …, "cold": …}`` of one rule."""
+        """``{"hot": […], "outline": …, "wording": …, "cold": …}`` of one rule."""
         data = located.data
         when = self._expression(located, ("when",), data["when"], "bool") if "when" in data else None
         self._check_event(located)
@@ -52,7 +53,8 @@ class RuleCompiler:
             self._check_setting(located, ("at", index), name)
         fixes = [self._fix(located, index, fix) for index, fix in enumerate(data.get("fix", []))]
         self._check_examples(located, bool(fixes))
-        hot = [  # positional, since there are hundreds and they are read at every start
+        hot = [  # positional, since there are hundreds
+            data["id"],
             data["version"],
             data["since"],
             data["severity"],
@@ -78,7 +80,8 @@ class RuleCompiler:
             "deprecated": data.get("deprecated"),
             "replaced_by": data.get("replaced_by"),
         }
-        return {"hot": hot, "wording": wording, "cold": cold}
+        outline = (data["area"], data.get("on", ""), ",".join(needed_by(when)), data.get("deprecated", ""))
+        return {"hot": hot, "outline": " ".join(outline), "wording": wording, "cold": cold}
 
     def _fix(self, located: Located, index: int, fix: Mapping[str, Any]) -> dict[str, Any]:
         path: Path = ("fix", index)

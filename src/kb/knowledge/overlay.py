@@ -52,10 +52,10 @@ def overlaid(location: Location, part: str) -> Any:
     layer = layer_of(location)
     if part == "hot":
         merged = {**base, "version": f"{base['version']}+{layer['digest']}", "laid": [*layer["hot"]["rules"]]}
-        for name in (*HOT.values(), "wordings", "names"):
+        for name in (*HOT.values(), "outlines", "wordings", "formats", "names"):
             merged[name] = {**base[name], **layer["hot"][name]}
         merged["called"] = names_of(merged["models"])
-        return {**merged, "rules": dict(sorted(merged["rules"].items()))}
+        return merged | {name: dict(sorted(merged[name].items())) for name in ("rules", "outlines")}
     if part in ("cold", "guide"):
         return {**base, **{name: {**base[name], **rows} for name, rows in layer[part].items()}}
     return {**base, **layer[part]} if part in LANGUAGES else base
@@ -249,7 +249,9 @@ class _Stack:
 
         for kind, name in HOT.items():
             keep("hot", name, kind)
+        keep("hot", "outlines", "checks")
         keep("hot", "wordings", "checks")
+        keep("hot", "formats", "dialects")
         keep("hot", "names", "dialects")
         keep("cold", "rules", "checks")
         for kind in ("remedies", "hardware", "models"):

@@ -9,7 +9,7 @@ from kb.advice.check import Checker, Disk
 from kb.advice.lengths import LENGTHS
 from kb.advice.question import Question
 from kb.config.files import unknown_dialect
-from kb.core.catalog import Catalog
+from kb.core.catalog import Catalog, outlines_of
 from kb.core.document import Unit
 from kb.core.expression import Unknown
 from kb.core.finding import Span
@@ -49,7 +49,7 @@ def file_checker(
     """
     if question.dialect is not None and question.dialect not in catalog.dialects:
         raise unknown_dialect(question.dialect, catalog.dialects)
-    areas = {rule.id: rule.area for rule in catalog.rules.values()}
+    areas = {name: outline.area for name, outline in outlines_of(catalog.rules).items()}
     named = versions_named(project, question)
     given = {**given_facts(project.facts, catalog.facts, project.path or ""), **known}
     if project.lengths:

@@ -11,7 +11,7 @@ from itertools import islice, takewhile
 from typing import Any
 
 from kb.config.text.nodes import MAPPING, SEQUENCE, Node
-from kb.core.catalog import Dialect
+from kb.core.catalog import Dialect, settings_of
 from kb.core.facts import FactType
 from kb.core.record import NamedTuple
 from kb.core.text import fold
@@ -68,6 +68,7 @@ class Targets(Mapping[str, list[Target]]):
 
     def __init__(self, dialect: Dialect, facts: Mapping[str, FactType], ignores: Callable[[str], bool]) -> None:
         self._keys, self._values, self._facts, self._ignores = dialect.keys, dialect.values, facts, ignores
+        self._settings = settings_of(facts)
         self._ranks = {pattern: rank for rank, pattern in enumerate(self._keys)}
         # paths that name a group as a whole, what they mean, and their rank
         self.groups = [(path, self._keys[path], rank) for path, rank in self._ranks.items() if _is_group(path)]
@@ -105,7 +106,7 @@ class Targets(Mapping[str, list[Target]]):
             for pattern, meant in self._keys.items():
                 if pattern.startswith(below) and not _is_group(pattern):
                     name = pattern[len(below) :].partition(".")[0]
-                    if name not in names and any(self._is_setting(each) for each, _ in _each(meant)):
+                    if name not in names and any(each in self._settings for each, _ in _each(meant)):
                         names.add(name)
             for pattern, meant, _ in self.groups:
                 start = pattern[:-1]
@@ -125,43 +126,39 @@ class Targets(Mapping[str, list[Target]]):
     def _beginning_with(self, start: str) -> Iterator[str]:
         """The settings whose names begin so."""
         if not self._sorted:
-            self._sorted = sorted(self._facts)
+            self._sorted = sorted(self._settings)
         names = islice(self._sorted, bisect_left(self._sorted, start), None)
-        return filter(self._is_setting, takewhile(lambda name: name.startswith(start), names))
+        return takewhile(lambda name: name.startswith(start), names)
 
     def _meant(self, path: str) -> Iterator[tuple[FactType, int, Mapping[str, Any]]]:
         """The settings of one path, each with its rank and how it is meant."""
         if path in self._keys:
             if not _is_group(path):
                 for name, how in _each(self._keys[path]):
-                    if self._is_setting(name):
+                    if name in self._settings:
                         yield self._facts[name], self._ranks[path] + _behind(how), how
             return
         for pattern, meant, rank in self.groups:
             if path.startswith(pattern[:-1]) and not self._ignores(path):
                 for name, how in _each(meant):
                     setting = name[:-1] + path[len(pattern) - 1 :]
-                    if self._is_setting(setting):
+                    if setting in self._settings:
                         yield self._facts[setting], rank + _behind(how), how
-
-    def _is_setting(self, name: str) -> bool:
-        fact = self._facts.get(name)
-        return fact is not None and fact.setting
 
     def _spelt_out(self) -> Mapping[str, None]:
         """Every path."""
         if not self._paths and self._keys:
-            settings = [name for name, fact in self._facts.items() if fact.setting]
             inner: dict[str, list[str]] = {}  # the beginning of settings → the rest of each
             for pattern, meant in self._keys.items():
                 if not _is_group(pattern):
-                    if any(self._is_setting(name) for name, _ in _each(meant)):
+                    if any(name in self._settings for name, _ in _each(meant)):
                         self._paths[pattern] = None
                     continue
                 for name, _ in _each(meant):
                     start = name[:-1]
                     if start not in inner:
-                        inner[start] = [setting[len(start) :] for setting in settings if setting.startswith(start)]
+                        below = (setting for setting in self._settings if setting.startswith(start))
+                        inner[start] = [setting[len(start) :] for setting in below]
                     paths = [pattern[:-1] + rest for rest in inner[start]]
                     self._paths.update(
                         (path, None) for path in paths if path not in self._keys and not self._ignores(path)
