@@ -257,6 +257,25 @@ print({{name.split(".")[1] for name in sys.modules if name.startswith("kb.")}} -
     assert run.stdout.strip() == "set()"
 
 
+def test_an_entry_that_is_damaged_is_made_again_when_it_is_asked_for(folder: Path) -> None:
+    location = named(str(folder))
+    whole = build(location)
+    bundle = folder / ".bundle" / "hot.json"
+    head, *lines = bundle.read_bytes().splitlines(keepends=True)
+    at = next(at for at, line in enumerate(lines) if b'"t5-fp16-overflow"' in line)
+    lines[at] = lines[at].replace(b"fp16", b"fp17", 1)
+    bundle.write_bytes(b"".join((head, *lines)))
+    part = load_part(location, "hot")
+    assert list(part["rules"]) == list(whole["hot"]["rules"])
+    assert dict(part["rules"]) == whole["hot"]["rules"]
+    bundle.write_bytes(b"".join((head, *lines[: len(lines) // 2])))  # cut off
+    assert {name: dict(part[name]) for name in ("rules", "names", "called")} == {
+        name: whole["hot"][name] for name in ("rules", "names", "called")
+    }
+    with pytest.raises(ValueError, match="damaged"):
+        dict(read_data(str(bundle), "hot")["called"])
+
+
 @pytest.mark.parametrize("damage", few([b"00000000\n{}", b"", b"\xff\xfe"]))
 def test_a_damaged_bundle_is_built_again(folder: Path, damage: bytes) -> None:
     load_catalog(str(folder))
