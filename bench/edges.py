@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 GRAIN = 2**21  # segments are multiples of it
 NEAR = 0.01  # of the edge: nearer than that a few segments decide
 HEAD = "## Runs held to a limit"
+PHASES = {"train": "training", "generate": "generation"}
 
 
 def setup_of(given: Mapping[str, Any]) -> TrainingSetup:
@@ -58,20 +59,23 @@ def edge_of(recordings: Sequence[Recording]) -> int:
 
 
 def limited() -> tuple[dict[str, Any], str]:
-    """How many runs ended, and how many ran out, as the engine says; as data and as a section of the page."""
+    """How many runs ended, and how many ran out, as the engine says; as data by phase and distance, and as a section
+    of the page."""
     found = [each for campaign in _campaigns() for each in _judged(campaign)]
     data = {
-        name: {"rows": len(rows), "right": sum(said == ended for said, ended in rows),
-               "ran_out": sum(not ended for _, ended in rows), "ran_out_said_ends": rows.count((True, False))}
-        for name, rows in (
-            ("near", [row for distance, *row in found if abs(distance) < NEAR]),
-            ("away", [row for distance, *row in found if abs(distance) >= NEAR]),
-        )
-        for rows in ([(said, ended) for said, ended in rows],)
+        phase: {
+            name: _counted([(said, ended) for what, distance, said, ended in found
+                            if what == phase and (abs(distance) < NEAR) == (name == "near")])
+            for name in ("near", "away")
+        }
+        for phase in PHASES
     }  # fmt: skip
+    places = {"near": f"nearer than {NEAR:.0%}", "away": f"{NEAR:.0%} to 12 %"}
     lines = [
-        f"| {name} | {each['rows']} | {each['right']} | {each['ran_out']} | {each['ran_out_said_ends']} |"
-        for name, each in zip((f"nearer than {NEAR:.0%}", f"{NEAR:.0%} to 12 %"), data.values(), strict=True)
+        f"| {PHASES[phase]} | {places[name]} | {each['rows']} | {each['right']} | {each['ran_out']} "
+        f"| {each['ran_out_said_ends']} |"
+        for phase, by_distance in data.items()
+        for name, each in by_distance.items()
     ]
     text = [
         HEAD,
@@ -79,13 +83,19 @@ def limited() -> tuple[dict[str, Any], str]:
         "a run to need. Limits were drawn beside it, where kb is least sure of what it says.",
         "\n".join(
             [
-                "| from the edge | runs | as predicted | ran out | of these predicted to end |",
-                "|---|--:|--:|--:|--:|",
+                "| what runs | from the edge | runs | as predicted | ran out | of these predicted to end |",
+                "|---|---|--:|--:|--:|--:|",
                 *lines,
             ]
         ),
     ]
     return data, "\n\n".join(text) + "\n"
+
+
+def _counted(rows: Sequence[tuple[bool, bool]]) -> dict[str, int]:
+    """Of whether each was said to end and did."""
+    return {"rows": len(rows), "right": sum(said == ended for said, ended in rows),
+            "ran_out": sum(not ended for _, ended in rows), "ran_out_said_ends": rows.count((True, False))}  # fmt: skip
 
 
 def _campaigns() -> list[dict[str, Any]]:
@@ -95,8 +105,8 @@ def _campaigns() -> list[dict[str, Any]]:
     return [each for each in documents if each["kind"] == "gpu"]
 
 
-def _judged(campaign: Mapping[str, Any]) -> list[tuple[float, bool, bool]]:
-    """Of each row how far its limit is from the edge, whether the engine lets it end, and whether it did."""
+def _judged(campaign: Mapping[str, Any]) -> list[tuple[str, float, bool, bool]]:
+    """Of each row what ran, how far its limit is from the edge, whether the engine lets it end, and whether it did."""
     gpu = load_catalog().gpus[campaign["machine"]["gpu"]]
     assert gpu.compute_capability is not None
     found = []
@@ -104,5 +114,6 @@ def _judged(campaign: Mapping[str, Any]) -> list[tuple[float, bool, bool]]:
         architecture = campaign["models"][row["model"]]["architecture"]
         recordings = recorded(row["setup"], architecture, gpu.compute_capability)
         limit = row["limit_bytes"]
-        found.append((limit / edge_of(recordings) - 1, ends_inside(recordings, limit), "outcome" not in row))
+        phase = "train" if row["setup"].get("do_train", True) else "generate"
+        found.append((phase, limit / edge_of(recordings) - 1, ends_inside(recordings, limit), "outcome" not in row))
     return found

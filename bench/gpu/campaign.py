@@ -178,6 +178,8 @@ def write(journal: Path) -> int:
         name = next(entry["machine"]["gpu_name"] for entry in entries if entry["recordable"])
         held = limited(entries)
         kind = {"": "gpu", "train": "limits", "generate": "limits-generate"}[held]
+        if not held and all(entry["trial"]["phases"] == ["generate"] for entry in entries):
+            kind = "generation"
         identity = (
             f"{kind}-{'-'.join(name.casefold().replace('nvidia', '').split())}-{datetime.date.today().isoformat()}"
         )

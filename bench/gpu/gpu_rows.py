@@ -21,6 +21,16 @@ ABOUT = {
     "and reserved memory by phase, and the process's memory by NVML. One process to a run. Models have the dimensions "
     "of published ones, some with fewer layers. Runs went side by side on one GPU, so that times say nothing.",
 }
+# Of a campaign of long answers (``long_generation`` in gpu_trials.py).
+GENERATION = {
+    "title": {"ko": "{gpu}에서 긴 텍스트를 생성하며 잰 GPU 메모리", "en": "GPU memory of long generation on {gpu}"},
+    "about": {
+        "ko": "임의 가중치의 공개 모델이 새 토큰을 100개에서 400개까지 생성하는 동안 torch의 할당·예약 메모리 최댓값과 "
+        "NVML의 프로세스 메모리를 쟀습니다. 모든 답의 길이가 같고, 실행 하나가 프로세스 하나입니다.",
+        "en": "Published models of random weights generated 100 to 400 new tokens; torch's peaks of allocated and "
+        "reserved memory, and the process's memory by NVML. All answers are equally long; one process to a run.",
+    },
+}
 # Of a campaign whose trials were held to a limit (bench/gpu/limits.py), by what they do.
 LIMITED = {
     "train": {
@@ -87,16 +97,17 @@ def as_yaml(identity: str, entries: list[Entry]) -> str:
     machine = {"gpu": known.id} if known else {}
     title, about = {"ko": f"{gpu}에서 잰 GPU 메모리", "en": f"GPU memory measured on {gpu}"}, ABOUT
     phase = limited(kept)
-    if phase:
-        title = {language: text.format(gpu=gpu) for language, text in LIMITED[phase]["title"].items()}
-        about = LIMITED[phase]["about"]
+    only_generate = all(entry["trial"]["phases"] == ["generate"] for entry in kept)
+    words = LIMITED[phase] if phase else GENERATION if only_generate else None
+    if words:
+        title, about = {language: text.format(gpu=gpu) for language, text in words["title"].items()}, words["about"]
     return campaign_yaml(
         identity,
         [row_of(entry) for entry in kept],
         title=title,
         about=about,
         date=max(entry["date"] for entry in kept),
-        command="python bench/gpu/campaign.py" + " --trials FILE" * bool(phase),
+        command="python bench/gpu/campaign.py" + (" --trials FILE" if phase else " --generation" * only_generate),
         machine=machine | {"gpu_memory_bytes": memory} | first["machine"],
         stack=first["stack"],
         models={entry["trial"]["model"]: entry["trial"]["config"] for entry in kept},
@@ -121,9 +132,10 @@ def limited(entries: list[Entry]) -> str:
 def spoilt(entry: Entry) -> bool:
     """Whether a trial failed, or met a full GPU, after which torch gives memory back that it would have kept: what one
     with a limit is there to show, but for one that had no room for the model alone."""
-    result = entry["result"]
-    if entry["trial"].get("limit"):
-        return result.get("outcome", "oom") != "oom" or "phases" not in result
+    result, limit = entry["result"], entry["trial"].get("limit")
+    if limit:  # what loading left reserved may be more than the limit, which then holds nothing back
+        over = any(sizes["reserved_bytes"] > limit for sizes in result.get("phases", {}).values())
+        return over or result.get("outcome", "oom") != "oom" or "phases" not in result
     return "outcome" in result or result.get("retries", 0) > 0
 
 

@@ -114,8 +114,12 @@ def accuracy_tables(library: Library) -> str:
     judged = results["verdicts"]
     traces = [line for line in results["traces"] if line["quantity"] == "allocated"]
     about = say(language, "accuracy.about", date=results["date"], versions=escape(", ".join(versions)))
-    limited = f"{say(language, 'accuracy.limits', **_limited(results))} {badge(library, 'measured')}"
-    verdicts = [say(language, "accuracy.verdict.ran", **judged), limited]
+    verdicts = [
+        say(language, "accuracy.verdict.ran", **judged),
+        f"{say(language, 'accuracy.limits', **_limited(results['limits']['train']))} {badge(library, 'measured')}",
+        f"{say(language, 'accuracy.limits_generation', **_limited(results['limits']['generate']))} "
+        f"{badge(library, 'measured')}",
+    ]
     if judged["ran_out"]:
         verdicts.insert(0, say(language, "accuracy.verdict.ran_out", **judged))
     return "\n\n".join(
@@ -133,9 +137,9 @@ def accuracy_tables(library: Library) -> str:
     )
 
 
-def _limited(results: Mapping[str, Any]) -> dict[str, int]:
+def _limited(runs: Mapping[str, Any]) -> dict[str, int]:
     """Of runs that were held to a limit of memory, how many went as predicted."""
-    near, away = results["limits"]["near"], results["limits"]["away"]
+    near, away = runs["near"], runs["away"]
     return {
         "rows": near["rows"] + away["rows"],
         "near": near["rows"],

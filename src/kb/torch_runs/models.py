@@ -6,12 +6,12 @@ shim before it.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
-from kb.torch_runs.releases import not_quantized, typed
+from kb.torch_runs.releases import kept_in_fp32, not_quantized, typed
 
 ATTENTION = {"eager": "eager", "sdpa": None, "flash": "flash_attention_2"}  # None: sdpa where the model has it
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}  # torch's names
@@ -119,6 +119,14 @@ def checkpoint_trained(model: Any) -> None:
     for module in model.modules():
         if "_gradient_checkpointing_func" in vars(module):
             module._gradient_checkpointing_func = of(module._gradient_checkpointing_func)
+
+
+def stays_wide(model: Any) -> Callable[[str], bool]:
+    """Whether a parameter stays in fp32 whatever the type asked for (``_get_dtype_plan``)."""
+    dtype = model.get_input_embeddings().weight.dtype
+    names = kept_in_fp32(model, dtype)
+    pattern = re.compile("|".join(rf"(?:^|\.)(?:{name})(?:\.|$)" for name in names)) if names else None
+    return lambda path: pattern is not None and pattern.search(path) is not None
 
 
 def load_dtype(setup: TrainingSetup) -> Any:

@@ -35,6 +35,10 @@ def build_model(config: Mapping[str, Any], setup: TrainingSetup, device: str) ->
     else:
         with torch.device(device):
             model = models.build(config, setup, token_ids=True)
+        wide = models.stays_wide(model)
+        for name, parameter in model.named_parameters():
+            if wide(name):  # as from_pretrained leaves it
+                parameter.data = parameter.data.float()
     model = model if setup.method == "full" else cast_as_trainers_do(add_adapters(model, setup), setup)
     if device.startswith("cuda"):  # what drawing random weights needed is not of the run
         torch.cuda.empty_cache()
@@ -258,9 +262,12 @@ def generate(trainer: Any, model: Any, setup: TrainingSetup, meter: Meter) -> No
     if not inference and setup.autocast and not hasattr(model, WRAPPED):
         model = trainer.accelerator.prepare_model(model, evaluation_mode=True)
     model.eval()
+    if not models.hears(model):  # no answer ends early; `min_new_tokens` would copy the last logits for itself
+        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        inner.generation_config.eos_token_id = None
     meter.start()
-    model.generate(**inputs, num_beams=beams, max_new_tokens=length, min_new_tokens=length, do_sample=False,
-                   use_cache=True)  # fmt: skip
+    model.generate(**inputs, num_beams=beams, max_new_tokens=length, do_sample=False, use_cache=True,
+                   **({"min_new_tokens": length} if models.hears(model) else {}))  # fmt: skip
     meter.end("generate")
 
 

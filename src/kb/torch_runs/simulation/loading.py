@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from kb.core.setup import TrainingSetup
 from kb.torch_runs import models
-from kb.torch_runs.models import add_adapters, cast_as_trainers_do, is_quantized, prepare_quantized, quantization_config
-from kb.torch_runs.releases import kept_in_fp32, no_init_weights, not_quantized, release
+from kb.torch_runs.models import (
+    add_adapters,
+    cast_as_trainers_do,
+    is_quantized,
+    prepare_quantized,
+    quantization_config,
+    stays_wide,
+)
+from kb.torch_runs.releases import no_init_weights, not_quantized, release
 from kb.torch_runs.simulation.job import BadModelError, RemoteCodeError
 from kb.torch_runs.simulation.kernels import packed_class
 from kb.torch_runs.simulation.session import gpu_seen
@@ -115,7 +122,7 @@ def _one_storage(model: "torch.nn.Module", tracer: "Tracer") -> None:
 
 def move(model: "torch.nn.Module", tracer: "Tracer") -> None:
     """As ``model.to("cuda")`` of a model that was loaded on the host: children first, parameters before buffers."""
-    wide = _kept_wide(model)
+    wide = stays_wide(model)
     made: dict[int, torch.nn.Parameter] = {}
     placed: set[int] = set()
 
@@ -157,7 +164,7 @@ def load_quantized(model: "torch.nn.Module", tracer: "Tracer", config: Any, ahea
     layers = {name: model.get_submodule(name.rpartition(".")[0]) for name in names}
     quantizes = {name for name, layer in layers.items() if isinstance(layer, Linear4bit | Linear8bitLt)}
     packed = {name for name in quantizes if name.endswith(".weight")}
-    wide = _kept_wide(model)
+    wide = stays_wide(model)
     shapes = {name: model.get_parameter(name).shape for name in names}
     _warm_up(tracer, shapes, packed, compute_dtype, eight_bit)
     made: dict[str, torch.Tensor] = {}
@@ -204,16 +211,6 @@ def _place_buffers(module: "torch.nn.Module", tracer: "Tracer") -> None:
         if buffer is not None:
             tensor = module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype, device="cuda")
             tracer.mark(tensor, "weights")
-
-
-def _kept_wide(model: Any) -> Any:
-    """Whether a parameter stays in fp32 whatever the type asked for (``_get_dtype_plan``)."""
-    import re
-
-    dtype = model.get_input_embeddings().weight.dtype
-    names = kept_in_fp32(model, dtype)
-    pattern = re.compile("|".join(rf"(?:^|\.)(?:{name})(?:\.|$)" for name in names)) if names else None
-    return lambda path: pattern is not None and pattern.search(path) is not None
 
 
 def _replace_linears(model: Any, config: Any) -> None:
