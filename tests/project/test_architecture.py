@@ -177,6 +177,7 @@ def test_checking_a_config_starts_without_heavy_packages() -> None:
 # --- sizes: what is longer than the limits is named here, each with its reason --------------------------------------
 LONGEST_FUNCTION, MOST_PARAMETERS = 60, 10
 LONGEST_MODULE, SHORTEST_MODULE = 500, 40
+EARNS_ITS_FILE = 100  # lines, of a module that one other imports
 MOST_LATE_IMPORTS = 80  # of kb, in functions
 MOST_PATTERNS = 12  # of kb's, compiled by a plain check of one file
 # Of kb's modules, by the model that the file names: at first, once its predictions are kept, and of a file that is as
@@ -196,6 +197,16 @@ LONG_MODULES: dict[str, str] = {}
 SHORT_MODULES = {
     "kb.knowledge.problems": "every module of the room raises it",
     "kb.torch_runs.simulation.torch_modules": "imports torch in the order that it needs",
+}
+OF_ONE_IMPORTER = {
+    "kb.advice.generated_answers": "off the path of a check of what is no post-training",
+    "kb.commands.lsp": "a command",
+    "kb.commands.rules.config_schemas": "a subject of its own; the command beside it is near the limit",
+    "kb.commands.site": "a command",
+    "kb.integrations.over_time": "the page of a run over time loads it in the browser",
+    "kb.knowledge.meaning": "knows the rules, on a floor below the command that asks",
+    "kb.memory.engine.ops.streams": "a timeline names operators by the module that they stand in",
+    "kb.session.settings_fault": "off the path of a check of settings that are right",
 }
 BEING_REBUILT = "kb.memory"  # its floor is the engine's, with limits of its own
 
@@ -229,6 +240,24 @@ def test_modules_are_neither_long_nor_scraps() -> None:
     assert {module for module, count in lines.items() if count > LONGEST_MODULE} == LONG_MODULES.keys()
     short = {module for module, count in lines.items() if count < SHORTEST_MODULE}
     assert short - shims == SHORT_MODULES.keys()
+
+
+def test_a_module_earns_its_file() -> None:
+    """By two importers, or by enough lines."""
+    importers: dict[str, set[str]] = {module: set() for module in MODULES}
+    for module, path in MODULES.items():
+        for target, *_ in imports_of(path):
+            if target in importers and target != module:
+                importers[target].add(module)
+    scraps = {
+        module
+        for module, path in MODULES.items()
+        if path.name != "__init__.py"
+        and path.parent != SOURCE
+        and len(importers[module]) == 1
+        and path.read_text("utf-8").count("\n") < EARNS_ITS_FILE
+    }
+    assert scraps == OF_ONE_IMPORTER.keys()
 
 
 def test_imports_in_functions_stay_few() -> None:
