@@ -1,7 +1,6 @@
 """One unit → its result: setup, prediction, facts, findings. What `kb.check`, the tests and the browser all call."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 from kb.advice.facts import SERVERS, Known, UnitFacts
 from kb.advice.grounds import PROCESSES, concerning
@@ -30,6 +29,7 @@ from kb.core.release import Versions, named_releases
 from kb.core.result import UnitResult
 from kb.core.setup import Assumption, TrainingSetup
 from kb.core.text import UserError
+from kb.core.typed import Any
 
 OF_SERVERS = "serving"  # the area of rules about inference servers
 

@@ -3,7 +3,6 @@ fit.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Literal
 
 from kb.core.hardware import DetectedGpu, Gpu, Machine
 from kb.core.memory_report import MemoryReport, Phase
@@ -11,6 +10,7 @@ from kb.core.model import Architecture, Model
 from kb.core.record import NamedTuple
 from kb.core.result import GpuFit
 from kb.core.setup import TrainingSetup, WeightType
+from kb.core.typed import TYPE_CHECKING, Literal
 from kb.memory import (
     UnsupportedArchitectureError,
     largest_batch,

@@ -1,7 +1,6 @@
 """Every fact of the vocabulary, for one unit on one machine: settings, model, machine, prediction, what would fit."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from kb.advice.grounds import Grounds
 from kb.advice.lengths import longest_input
@@ -26,6 +25,7 @@ from kb.core.lint import Release
 from kb.core.model import Model, ModelIdentity
 from kb.core.record import NamedTuple
 from kb.core.setup import Assumption, TrainingSetup
+from kb.core.typed import Any
 from kb.memory.process import usable_on
 
 SERVERS = ("vllm", "sglang", "tgi", "llama-server")  # dialects of what starts an inference server

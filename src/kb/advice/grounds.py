@@ -1,7 +1,6 @@
 """How each fact of a unit is known, and which assumption of a prediction would turn a finding. Pure."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from kb.core.document import Unit
 from kb.core.facts import CERTAINTIES, NOT_SAID, Certainty, FactType, Ground, MovedDefault, Origin, certainty_of
@@ -11,6 +10,7 @@ from kb.core.lint import OF_RELEASE, Release
 from kb.core.model import Model
 from kb.core.release import just_below
 from kb.core.setup import Assumption, TrainingSetup
+from kb.core.typed import Any
 
 PREDICTED = ("memory.", "fit.", "saving.", "throughput.", "colocated.")
 """Facts that a prediction gives: what it assumed, they assume."""

@@ -2,7 +2,6 @@
 makes of that; else as usual for a model."""
 
 from collections.abc import Iterator, Mapping
-from typing import Literal
 
 from kb.advice.no_prediction import unfollowed
 from kb.advice.settings_reader import SettingsReader
@@ -11,6 +10,7 @@ from kb.core.hardware import Machine
 from kb.core.memory_report import MemoryReport, TakenByLengths
 from kb.core.model import Architecture, Model, Vision
 from kb.core.setup import Assumption, DataLengths, Images, TrainingSetup, WeightType
+from kb.core.typed import Literal
 from kb.memory import UnsupportedArchitectureError
 
 PADDING_POSITIONS = {"roberta": 2, "xlm-roberta": 2, "camembert": 2, "longformer": 2}

@@ -1,13 +1,13 @@
 """The facts that predictions give, under ``memory.``, ``fit.`` and ``saving.``, by vocabulary name."""
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
 
 from kb import memory
 from kb.advice.no_prediction import Note, refusal_of
 from kb.core.hardware import Machine
 from kb.core.memory_report import OVER, MemoryReport, Status
 from kb.core.setup import TrainingSetup
+from kb.core.typed import TYPE_CHECKING, Any
 from kb.memory import UnsupportedArchitectureError
 
 if TYPE_CHECKING:

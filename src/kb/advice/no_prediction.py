@@ -1,12 +1,12 @@
 """Why there is no prediction for a unit, where there is none: a key of i18n under ``note.``, and its values."""
 
 from collections.abc import Mapping
-from typing import Any, get_args
 
 from kb.core.document import NO_SUCH_RUN, SEVERAL_WAYS, Setting, Unit
 from kb.core.model import Architecture
 from kb.core.setup import PostKind, TrainingSetup
 from kb.core.text import UserError
+from kb.core.typed import Any, get_args
 from kb.memory import UnsupportedArchitectureError
 
 PROCESSES, PIXELS = "launch.num_processes", "data.image_max_pixels"

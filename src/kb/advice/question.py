@@ -1,10 +1,10 @@
 """What is asked: which run, on which machine. One record for every command, the editor, the API and the playground."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
 
 from kb.core.record import NamedTuple
 from kb.core.setup import PostKind
+from kb.core.typed import Any, Literal, get_args
 
 Task = Literal["train", "evaluate", "generate"]
 TASKS: tuple[Task, ...] = get_args(Task)

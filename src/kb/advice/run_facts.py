@@ -4,7 +4,6 @@ FSDP, DeepSpeed and the launcher.
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from kb import memory
 from kb.core.document import Unit
@@ -12,6 +11,7 @@ from kb.core.expression import Unknown, is_unknown
 from kb.core.facts import FactType, VersionOf
 from kb.core.model import Model
 from kb.core.setup import TrainingSetup
+from kb.core.typed import Any
 
 
 def eval_generations(setting: Callable[[str], Any]) -> Any:

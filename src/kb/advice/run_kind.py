@@ -8,7 +8,6 @@ nothing is prepared) and unsloth_zoo (``training_utils.py``).
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from kb.advice.no_prediction import CPU_ONLY
 from kb.advice.post_training import RANKING
@@ -30,6 +29,7 @@ from kb.core.setup import (
     TrainingSetup,
     WeightType,
 )
+from kb.core.typed import Any
 from kb.memory.releases import COMPARED, SDPA_SINCE, boundaries_of, earlier_release, has_sdpa
 
 KERNELS: Mapping[str, Attention] = {

@@ -1,13 +1,13 @@
 """The settings of a unit as values: written, given or by default, and over how many processes they are spread."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from kb.advice.run_facts import NAMES_A_FILE, stage_in_name
 from kb.core.document import Unit, names_one_gpu, speaks_of_several_gpus
 from kb.core.expression import is_unknown
 from kb.core.facts import FactType, VersionOf, coerce, default_is_open, default_of
 from kb.core.setup import Assumption, Spread
+from kb.core.typed import Any
 
 
 class SettingsReader:

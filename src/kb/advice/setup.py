@@ -1,7 +1,6 @@
 """A unit's settings → one TrainingSetup; what the config leaves open takes the library's default and is listed."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from kb.advice.grounds import defaults_of_memory
 from kb.advice.lengths import (
@@ -42,6 +41,7 @@ from kb.core.document import Unit
 from kb.core.facts import FactType, VersionOf
 from kb.core.model import Model
 from kb.core.setup import ACCUMULATED, Assumption, Method, TrainingSetup
+from kb.core.typed import Any
 
 NOT_MODELLED = "run.not_modelled"
 # Kinds of post-training whose memory is that of plain training. Preference and reinforcement runs hold two answers a

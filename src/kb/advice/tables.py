@@ -7,7 +7,6 @@ as any other: by the facts, on the releases that the project allows.
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import count
-from typing import Any
 
 from kb.config.dialect.dialects import Neighbours
 from kb.core.catalog import Catalog, Rule, RuleFix, Wording
@@ -19,6 +18,7 @@ from kb.core.lint import Linter, LintResult, Release
 from kb.core.record import NamedTuple
 from kb.core.release import LATEST, ProjectRelease, bounds_of, parse_version
 from kb.core.text import Text, nearest
+from kb.core.typed import Any
 
 EVERY_FORMAT = "every"
 WRITTEN = "written."

@@ -8,13 +8,13 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TextIO
 
 from kb.config.discovery import discover
 from kb.core.catalog import Catalog
 from kb.core.finding import SEVERITIES
 from kb.core.result import CheckResult, Unusable
 from kb.core.text import UserError
+from kb.core.typed import Any, TextIO
 from kb.knowledge import load_table_rows
 from kb.report.check.panel import need_of
 from kb.report.check.text import fault_line, summary_line

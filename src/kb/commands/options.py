@@ -2,11 +2,11 @@
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from kb.advice.question import ATTENTIONS, METHODS, PRECISIONS, TASKS, NamedMachine, Question, RunSettings
 from kb.core.record import NamedTuple
 from kb.core.text import LANGUAGES, UserError
+from kb.core.typed import Any
 from kb.session import cli
 
 LARGEST_NUMBER = 1_000_000

@@ -5,9 +5,9 @@ import os
 import re
 import stat
 from collections.abc import Iterable
-from typing import Any
 
 from kb.core.text import UserError, nearest
+from kb.core.typed import Any
 
 MAX_BYTES = 1 << 20  # of a config
 MAX_NOTEBOOK_BYTES = 64 << 20  # outputs and all; of its code, MAX_BYTES

@@ -4,7 +4,6 @@ and those of the files that it names: ``deepspeed: ds.json``.
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from kb.config.dialect.dialects import DOT, Entry, flatten, section_names, split
 from kb.config.dialect.recognition import Recognition
@@ -17,6 +16,7 @@ from kb.core.document import NOT_COUNTED, Event, Setting, Unit, speaks_of_severa
 from kb.core.expression import Unknown, is_unknown
 from kb.core.facts import FactType
 from kb.core.finding import Span
+from kb.core.typed import Any
 
 PROCESSES = "launch.num_processes"
 OF_LAUNCHERS = ("accelerate", "deepspeed")  # formats of files that other configs and commands name

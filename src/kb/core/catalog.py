@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypeVar
 
 from kb.core.document import Reader
 from kb.core.expression import Tree
@@ -12,6 +11,7 @@ from kb.core.hardware import Gpu
 from kb.core.model import Model
 from kb.core.record import NamedTuple
 from kb.core.text import Text
+from kb.core.typed import Any, TypeVar
 
 WRITTEN = "written."  # before a setting's name: whether a config says it
 

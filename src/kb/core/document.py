@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, Literal
 
 from kb.core.expression import is_unknown
 from kb.core.facts import FactType
 from kb.core.finding import Edit, Fix, Span
 from kb.core.record import NamedTuple
+from kb.core.typed import Any, Literal
 
 NO_SUCH_RUN = "kb has no memory model of such a run"  # why a setting is unknown that the file gives plainly
 SEVERAL_WAYS = "started in several ways"  # why one is unknown that the project's scripts give, each another value

@@ -7,7 +7,8 @@ is not needed to evaluate them. No input reaches ``eval``.
 
 import math
 from collections.abc import Callable
-from typing import Any
+
+from kb.core.typed import Any
 
 Tree = list[Any]
 Lookup = Callable[[str], Any]

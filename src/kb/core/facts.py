@@ -1,11 +1,11 @@
 """Facts: their types, where each value comes from, how certain it is, and values that wait for a fact."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
 
 from kb.core.expression import LARGEST_NUMBER, Unknown
 from kb.core.record import NamedTuple
 from kb.core.text import Text
+from kb.core.typed import Any, Literal
 
 Origin = Literal["written", "joined", "given", "pinned", "ranged", "detected", "library", "assumed"]
 """How a fact is known.

@@ -1,13 +1,13 @@
 """What a rule found, where, and what would mend it. Nothing here is worded: a report does that, in one language."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
 
 from kb.core.expression import Tree
 from kb.core.facts import Certainty, Origin
 from kb.core.record import NamedTuple
 from kb.core.setup import Assumption
 from kb.core.text import Text
+from kb.core.typed import Any, Literal
 
 Severity = Literal["error", "warning", "info"]
 Confidence = Literal["high", "medium", "low"]

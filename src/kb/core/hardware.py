@@ -1,8 +1,7 @@
 """GPUs as catalogued and as found, and the machine around them. Sizes in bytes."""
 
-from typing import Literal
-
 from kb.core.record import NamedTuple
+from kb.core.typed import Literal
 
 
 class Gpu(NamedTuple):

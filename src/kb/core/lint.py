@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
-from typing import Any
 
 from kb.core.catalog import Computed, Rule, RuleFix, outlines_of
 from kb.core.document import Event
@@ -21,6 +20,7 @@ from kb.core.facts import CERTAINTIES, Certainty, Facts, Origin, certainty_of, w
 from kb.core.finding import Because, Edit, Finding, Fix, NotEvaluated, OnRelease, Span
 from kb.core.record import NamedTuple
 from kb.core.release import Bound, ProjectRelease, just_below
+from kb.core.typed import Any
 
 Locate = Callable[[str], Span | None]
 """Where a fact's setting stands in the file; None for a fact that no setting gives."""

@@ -1,9 +1,8 @@
 """The memory model's answer: a ledger of terms in bytes for each phase, and a verdict. Every level makes one."""
 
-from typing import Literal, get_args
-
 from kb.core.record import NamedTuple
 from kb.core.setup import Assumption
+from kb.core.typed import Literal, get_args
 from kb.core.units import GIB, tenths
 
 Level = Literal["rough", "engine", "simulated", "measured"]

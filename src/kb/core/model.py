@@ -1,9 +1,8 @@
 """A model's architecture, as its ``config.json`` gives it, and its entry in ``rules/models``."""
 
-from typing import Literal
-
 from kb.core.record import NamedTuple
 from kb.core.setup import WeightType
+from kb.core.typed import Literal
 
 Family = Literal["t5", "bart", "decoder", "encoder"]
 Norm = Literal["layer", "rms", "rms_offset"]  # rms_offset: Gemma's, in fp32 and scaled by one plus its weight

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 from kb.core.document import Setting, Unit
 from kb.core.facts import Certainty
 from kb.core.finding import Edit, Finding, Fix
 from kb.core.program import Program
+from kb.core.typed import Any
 
 OF_OMEGACONF = ("hydra",)  # formats that OmegaConf reads as often as not
 RUN_CONFIG = "launch.run_config"

@@ -9,7 +9,8 @@ a pickle finds the same as there.
 import collections
 from functools import cache
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+
+from kb.core.typed import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from typing import NamedTuple as NamedTuple

@@ -1,7 +1,6 @@
 """What a check found, unit by unit. Every report is made from this and from nothing else."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from kb.core.document import Unit
 from kb.core.finding import SEVERITIES, Finding, NotEvaluated
@@ -10,6 +9,7 @@ from kb.core.memory_report import MemoryReport, Verdict
 from kb.core.model import Model
 from kb.core.record import NamedTuple
 from kb.core.setup import Assumption, TrainingSetup
+from kb.core.typed import Any
 
 INTERNAL = "config.internal"
 

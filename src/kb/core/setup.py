@@ -1,8 +1,7 @@
 """What a config asks for, in the field's own names; read from a file by ``config/``, or from flags."""
 
-from typing import Literal
-
 from kb.core.record import NamedTuple
+from kb.core.typed import Literal
 
 Method = Literal["full", "lora", "qlora"]
 # How a causal model comes from its logits to the loss: ``labels`` are shifted; logits in fp32 are ``copied`` without

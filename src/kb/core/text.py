@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from kb.core.record import NamedTuple
+from kb.core.typed import Any
 
 
 class UserError(ValueError):

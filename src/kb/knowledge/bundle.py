@@ -8,8 +8,8 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
 
+from kb.core.typed import TYPE_CHECKING, Any
 from kb.knowledge.locations import Location, files_under
 
 if TYPE_CHECKING:

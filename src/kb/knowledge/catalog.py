@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any
 
 from kb.core.catalog import (
     WRITTEN,
@@ -22,6 +21,7 @@ from kb.core.hardware import Gpu
 from kb.core.model import Architecture, Model, Vision
 from kb.core.release import parse_version
 from kb.core.text import Text
+from kb.core.typed import Any
 from kb.knowledge.bundle import load_part, read_data
 from kb.knowledge.locations import Rules as Place
 from kb.knowledge.locations import located, shipped

@@ -7,11 +7,11 @@ With everything named nothing is asked: neither pynvml, subprocess nor ctypes is
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
 
 from kb.core.hardware import DetectedGpu, Gpu, Machine
 from kb.core.record import NamedTuple
 from kb.core.text import UserError, nearest
+from kb.core.typed import Any, Literal
 from kb.core.units import LEAST_BYTES, MOST_BYTES, read_size
 from kb.machine.reading import NO_DRIVER, Note
 

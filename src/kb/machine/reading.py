@@ -1,9 +1,8 @@
 """What every source of GPU information answers with, before ``CUDA_VISIBLE_DEVICES`` and the catalogue."""
 
-from typing import Literal
-
 from kb.core.hardware import DetectedGpu
 from kb.core.record import NamedTuple
+from kb.core.typed import Literal
 
 # Each has its sentence in i18n, under `machine.`.
 Note = Literal[

@@ -4,7 +4,8 @@ A check that predicts nothing does without most of it: each name is imported whe
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+
+from kb.core.typed import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kb.memory.architecture import architecture_from_config

@@ -6,7 +6,8 @@ follows no run again.
 
 from collections.abc import Callable
 from functools import lru_cache, wraps
-from typing import Any, Protocol, TypeVar
+
+from kb.core.typed import Any, Protocol, TypeVar
 
 MOST_KNOWN = 512  # answers of each kind that a process keeps
 Answer = TypeVar("Answer")

@@ -1,7 +1,8 @@
 """Fields of a ``config.json``, with faults that name the field."""
 
 from collections.abc import Mapping
-from typing import Any
+
+from kb.core.typed import Any
 
 
 class UnsupportedArchitectureError(ValueError):

@@ -4,10 +4,10 @@ transformers' names, with PEFT's way of choosing among them.
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Literal
 
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
+from kb.core.typed import Literal
 
 # peft.utils.constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING (peft 0.21); other types must name theirs
 _QV = ("q_proj", "v_proj")

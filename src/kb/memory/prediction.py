@@ -1,12 +1,12 @@
 """One setup, one architecture, one machine → one :class:`MemoryReport`, by the memory engine."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from kb.core.hardware import Gpu
 from kb.core.memory_report import HostLedger, MemoryReport, Phase, Term, Verdict
 from kb.core.model import Architecture
 from kb.core.setup import Assumption, TrainingSetup
+from kb.core.typed import Any
 from kb.memory import answers
 from kb.memory.host import host_ledger, loads_of
 from kb.memory.process import context_of

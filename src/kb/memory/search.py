@@ -4,13 +4,13 @@ host memory. What a run takes grows with each in nearly straight pieces, so that
 
 from collections.abc import Callable, Mapping
 from math import floor, isqrt
-from typing import Any, Literal
 
 from kb.core.hardware import Gpu
 from kb.core.memory_report import Phase
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
+from kb.core.typed import Any, Literal
 from kb.memory import answers
 from kb.memory.host import host_ledger, loads_of
 from kb.memory.prediction import is_followed, phases_read, predict

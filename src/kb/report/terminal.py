@@ -5,9 +5,9 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 from kb.core.record import NamedTuple
+from kb.core.typed import Any
 
 INDENT = "  "  # of what stands under a heading
 TAB = 4

@@ -3,11 +3,11 @@
 import re
 import shlex
 from collections.abc import Mapping
-from typing import Any
 
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
 from kb.core.hardware import Gpu, Machine
+from kb.core.typed import Any
 from kb.core.units import BYTES_PER_UNIT, GIB, GPU_UNIT, HOST_UNIT, MIB, format_bytes
 
 UNKNOWN = "?"

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from kb.core.expression import is_unknown
 from kb.core.facts import FactType
@@ -11,6 +10,7 @@ from kb.core.memory_report import Phase
 from kb.core.record import NamedTuple
 from kb.core.setup import Assumption
 from kb.core.text import PLACEHOLDER, Text, fill
+from kb.core.typed import Any
 from kb.core.units import GIB, rounded_down, rounded_up
 from kb.report.values import UNKNOWN, format_value, host_size, is_of_host
 

@@ -6,7 +6,6 @@ own. A version beside kb that is not the project's says nothing.
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 from kb.advice.question import NamedMachine, Question
 from kb.config.releases.reader import LIBRARIES as CARED_FOR
@@ -18,6 +17,7 @@ from kb.core.hardware import Machine
 from kb.core.record import NamedTuple
 from kb.core.release import ProjectRelease, Source, agree, exact_release
 from kb.core.text import UserError
+from kb.core.typed import TYPE_CHECKING, Any
 from kb.machine.detect import detect
 from kb.machine.software import environment_of, installed_versions
 from kb.session.project import LIBRARIES, Project

@@ -11,7 +11,6 @@ import os
 import sys
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from kb import __version__
 from kb.advice.question import Question
@@ -19,6 +18,7 @@ from kb.config.files import MAX_BYTES, read_if_any
 from kb.core.catalog import Catalog
 from kb.core.hardware import Machine
 from kb.core.record import NamedTuple
+from kb.core.typed import Any
 from kb.knowledge.locations import cache_folder, located, site_address
 from kb.machine.software import installed_versions
 from kb.report.terminal import choose_style
@@ -34,7 +34,7 @@ ANSWERS = "answers"  # to checks of one file, told again while nothing that they
 # The modules of core that the memory engine reads: what is said of a config changes more often than they do.
 CORE_OF_THE_ENGINE = {
     "expression", "facts", "hardware", "memory_report", "model", "patterns", "record", "release", "setup", "text",
-    "units",
+    "typed", "units",
 }  # fmt: skip
 _SHARD = 2  # digits of a key that name the folder of its file
 _SUM = 4  # bytes of the check sum before a value

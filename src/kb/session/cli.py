@@ -11,10 +11,10 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
 
 from kb import leave_quietly
 from kb.core.text import LANGUAGES, UserError, described, fill, nearest
+from kb.core.typed import Any, NoReturn
 from kb.knowledge import load_words, load_words_alone
 from kb.knowledge.problems import KnowledgeError
 from kb.report.values import format_value, printable, visible

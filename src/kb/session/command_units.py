@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
 
 from kb.config.programs import written_out
 from kb.config.reader import HALF, PRECISION, RUN_CONFIG, in_its_launchers_precision
@@ -12,6 +11,7 @@ from kb.core.catalog import Catalog
 from kb.core.document import SEVERAL_WAYS, Setting, Unit
 from kb.core.expression import Unknown, is_unknown
 from kb.core.result import UnitResult
+from kb.core.typed import TYPE_CHECKING, Any
 from kb.session.seen import ProjectPrograms
 
 if TYPE_CHECKING:

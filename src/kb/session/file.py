@@ -4,7 +4,6 @@ import datetime
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from kb.advice.check import Checker
 from kb.advice.facts import UnitFacts
@@ -18,6 +17,7 @@ from kb.core.finding import Finding, Span
 from kb.core.hardware import Machine
 from kb.core.lint import place_of
 from kb.core.result import UnitResult
+from kb.core.typed import TYPE_CHECKING
 from kb.session.around import Around
 from kb.session.command_units import Commands, as_launched, as_started, starts_no_run
 from kb.session.run import CHARTS, CODE, SERVERS, FileResult, Kind, Overrides, decode_kind, each_once, kind_of

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
 
 from kb import memory
 from kb.advice.models import ModelIndex, unknown_model
@@ -12,6 +11,7 @@ from kb.config.files import read_at_most
 from kb.core.catalog import Catalog
 from kb.core.model import Model, ModelIdentity
 from kb.core.text import UserError
+from kb.core.typed import Any
 from kb.session.seen import cached_config_of, folder_config, is_hub_name
 
 TIMEOUT_SECONDS = 10.0

@@ -3,13 +3,13 @@
 import argparse
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TextIO
 
 from kb.core.catalog import Catalog
 from kb.core.finding import SEVERITIES, Severity
 from kb.core.record import NamedTuple
 from kb.core.result import CheckResult, Unusable
 from kb.core.text import UserError
+from kb.core.typed import TYPE_CHECKING, Any, TextIO
 from kb.report.terminal import Style, choose_style
 from kb.report.words import Words
 from kb.session.run import internal_fault

@@ -3,7 +3,6 @@
 import datetime
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
 from kb.advice.check import Checker, Disk
 from kb.advice.lengths import LENGTHS
@@ -18,6 +17,7 @@ from kb.core.model import Model
 from kb.core.result import UnitResult
 from kb.core.setup import LENGTH_SHARES, DataLengths
 from kb.core.text import UserError
+from kb.core.typed import Any
 from kb.machine.software import installed_versions
 from kb.session.around import AS_SET, Around, Checking, beside_files, named_machine, versions_named
 from kb.session.file import FileChecker

@@ -4,7 +4,6 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
 
 from kb.config.files import read_at_most
 from kb.core.expression import is_unknown
@@ -13,6 +12,7 @@ from kb.core.finding import SEVERITIES, Severity
 from kb.core.record import NamedTuple
 from kb.core.release import parse_version
 from kb.core.text import UserError, nearest
+from kb.core.typed import Any
 from kb.core.units import read_size
 from kb.knowledge.locations import shipped
 

@@ -6,7 +6,6 @@ What a file is by its name, its text, and what was found in it is a :class:`File
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
 
 from kb import __version__
 from kb.config.files import (
@@ -24,6 +23,7 @@ from kb.core.finding import Finding, Severity
 from kb.core.record import NamedTuple
 from kb.core.result import INTERNAL, CheckResult, UnitResult, Unusable
 from kb.core.text import Text, UserError, described
+from kb.core.typed import TYPE_CHECKING, Any, Literal
 from kb.knowledge.problems import KnowledgeError
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
 
 from kb.config.files import MAX_BYTES, SHELL, ConfigError, read_if_any
 from kb.config.programs import MAX_FILES, MAX_LOOKED, SCRIPTS, ProgramReader, files_below
@@ -18,6 +17,7 @@ from kb.config.text.encoding import decode
 from kb.core.document import Unit
 from kb.core.model import Model
 from kb.core.program import Program
+from kb.core.typed import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kb.config.program_files import ProgramFiles, StartedConfigs, StartedFiles

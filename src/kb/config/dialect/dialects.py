@@ -8,13 +8,13 @@ are known too: an adapter of a program's own, GaLore, offloading.
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
-from typing import Any
 
 from kb.config.text.nodes import MAPPING, SEQUENCE, Node
 from kb.core.catalog import Dialect, settings_of
 from kb.core.facts import FactType
 from kb.core.record import NamedTuple
 from kb.core.text import fold
+from kb.core.typed import Any
 
 Values = Mapping[str, Any]
 Patterns = tuple[tuple[str, Any], ...]  # regular expression → what a text that it matches means

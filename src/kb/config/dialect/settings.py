@@ -1,7 +1,6 @@
 """The entries of one part of a config → settings by canonical name, with the events their text gives rise to."""
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
 
 from kb.config.dialect.dialects import LAST, CompiledDialect, Entries, Entry, Target
 from kb.config.dialect.values import AS_WRITTEN, SAYS_NOTHING, event_of, interpret, reference, translated
@@ -9,6 +8,7 @@ from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
 from kb.config.text.source import Source
 from kb.core.document import Event, Setting
 from kb.core.finding import Edit, Span
+from kb.core.typed import Any
 
 EACH = ".each."
 """Stands between a list and a key of the mappings in it: ``datasets.each.type``."""

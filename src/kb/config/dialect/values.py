@@ -4,7 +4,6 @@ setting wants, and the trap that the text fell into.
 """
 
 import re
-from typing import Any
 
 from kb.config.dialect.dialects import ANY, Entries, Target
 from kb.config.text.nodes import BOOLEANS, MAPPING, SCALAR, SEQUENCE, Node, number_meant
@@ -12,6 +11,7 @@ from kb.config.text.source import Source
 from kb.core.document import NO_SUCH_RUN, Event
 from kb.core.expression import Unknown
 from kb.core.finding import Edit
+from kb.core.typed import Any
 
 SAYS_NOTHING: Any = object()
 AS_WRITTEN: Any = object()

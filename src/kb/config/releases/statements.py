@@ -5,10 +5,10 @@ record: the nearer file wins.
 import os
 import stat
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from kb.core.record import NamedTuple
 from kb.core.release import OR, ProjectRelease, Source, agree, parse_version, pinned_version
+from kb.core.typed import Any
 
 LOCK, MAIN, CONSTRAINTS, DECLARED, OPTIONAL, IMAGE, ELSEWHERE = range(7)
 """The order of files in one folder: a lock; requirements.txt; constraints; pyproject.toml and its like; extras, groups

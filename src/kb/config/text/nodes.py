@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
 
 import yaml
 
 from kb.config.files import ConfigError
+from kb.core.typed import Any, Protocol
 
 CORE = "tag:yaml.org,2002:"
 TEXT, MERGE, NULL = CORE + "str", CORE + "merge", CORE + "null"

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import yaml
 from yaml import events as ev
@@ -14,6 +13,7 @@ from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Duplicate, Mark, Nod
 from kb.config.text.source import BYTE_ORDER_MARK, Source
 from kb.core.document import Event
 from kb.core.finding import Edit, Span
+from kb.core.typed import Any
 
 _TAB_INDENT = r"^ *\t[ \t]*(?=\S)"
 TAB_WIDTHS = (2, 4, 8)

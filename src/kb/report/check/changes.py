@@ -1,11 +1,11 @@
 """What a report quotes of a file: the line that a finding points at, and the changes of a fix, old and new."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 from kb.core.document import KEY, Unit
 from kb.core.expression import is_unknown
 from kb.core.finding import Edit, Fix, Span
+from kb.core.typed import TYPE_CHECKING, Any
 from kb.report.terminal import Style, columns, cut, expand_tabs, unbroken
 from kb.report.values import printable
 from kb.report.words import Words

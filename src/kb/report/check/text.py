@@ -9,7 +9,6 @@ out one behind the other is unmarked as it comes.
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from kb.advice.run_kind import only_loads
 from kb.core.catalog import Rule
@@ -19,6 +18,7 @@ from kb.core.memory_report import OVER
 from kb.core.record import NamedTuple
 from kb.core.release import LATEST
 from kb.core.result import CheckResult, UnitResult, Unusable
+from kb.core.typed import Any
 from kb.report.check.changes import SourceLines, describe_fix, place_name, quote_line
 from kb.report.check.panel import fit_panel, need_of
 from kb.report.terminal import INDENT, Style, columns, cut, joined, unbroken, wrap
