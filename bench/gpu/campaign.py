@@ -3,6 +3,8 @@
     make bench-gpu                                # in an environment of its own; a GPU with CUDA
     python bench/gpu/campaign.py --hours 2        # stops in time; run again to go on where it stopped
     python bench/gpu/campaign.py --workers 8 --most 8GiB    # side by side on one large GPU, small trials only
+    python bench/gpu/campaign.py --unmeasured     # whole models that no file of rules/measurements has
+    python bench/gpu/campaign.py --generation     # hundreds of new tokens; give each kind its own --journal
     python bench/gpu/campaign.py --device cpu --tiny --no-write   # tries the way on a CPU; nothing is recorded
 
 Each trial's result goes to a journal at once, so that nothing is lost; in the end the journal's rows become
