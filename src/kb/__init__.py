@@ -82,8 +82,9 @@ def _here() -> str | None:
 
 
 if sys.argv[:1] == ["-m"]:  # so it is only while `python -m kb.NAME` looks for kb; cli.run hears Ctrl-C from there on
-    import signal
-
     _leave_out_this_folder()
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, leave_quietly)
+    # what `signal` wraps in names of its own, which takes a hundredth of a short check
+    import _signal  # type: ignore[import-not-found]
+
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, leave_quietly)

@@ -1,6 +1,7 @@
 """One unit → its result: setup, prediction, facts, findings. What `kb.check`, the tests and the browser all call."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 
 from kb.advice.facts import SERVERS, Known, UnitFacts
 from kb.advice.grounds import PROCESSES, concerning
@@ -98,13 +99,17 @@ class Checker:
         self._types_by_dialect: dict[str, Mapping[str, FactType]] = {}
         self._outlines = outlines = outlines_of(catalog.rules)
         chosen = outlines if rules is None else rules
-        self._active = active = [name for name in chosen if not outlines[name].deprecated]
-        self.rule_ids = frozenset(active)
-        # rules about servers are asked of servers alone
-        self._linter = Linter(catalog.rules, [name for name in active if outlines[name].area != OF_SERVERS])
+        self._active = [name for name in chosen if not outlines[name].deprecated]
+        self.rule_ids = frozenset(self._active)
         self._linters_by_dialect: dict[str, Linter] = {}
         self._tables = Tables(catalog, self.rule_ids)
-        self._names = NamesInReleases(catalog, active, self._tables)
+        self._names = NamesInReleases(catalog, self._active, self._tables)
+
+    @cached_property
+    def _linter(self) -> Linter:
+        """Of what no format exempts; rules about servers are asked of servers alone."""
+        active = [name for name in self._active if self._outlines[name].area != OF_SERVERS]
+        return Linter(self.catalog.rules, active)
 
     def check(self, unit: Unit) -> UnitResult:
         """Everything that can be said about one unit."""
@@ -163,7 +168,7 @@ class Checker:
             found = [held for each, rule in named if (held := self._weights.as_named(each, rule, names)) is not None]
             by_release = tuple(row for row in by_release if not row[0].names or names.of_rule(row[0].at) is not None)
         depends = depending(result._replace(by_release=by_release), unit, self.catalog.facts)
-        heard = self._linter.hear([depends] if depends else ())
+        heard = self._linter.hear([depends]) if depends else ()
         return [*found, *(self._weights.weighed(each, self.catalog.rules[each.rule], prepared) for each in heard)]
 
     def _verdict_rests_on(self, prepared: UnitFacts) -> tuple[Assumption, ...]:

@@ -129,11 +129,12 @@ class Vocabulary(Mapping[str, FactType]):
         return self._read_settings()
 
     def __getitem__(self, name: str) -> FactType:
-        if name not in self._made:
-            if name not in self:
+        found = self._made.get(name)
+        if found is None:
+            if name not in self._rows and name not in self:
                 raise KeyError(name)
-            self._made[name] = self._make(name)
-        return self._made[name]
+            found = self._made[name] = self._make(name)
+        return found
 
     def __contains__(self, name: object) -> bool:
         return name in self._rows or (
@@ -148,6 +149,27 @@ class Vocabulary(Mapping[str, FactType]):
 
     def __len__(self) -> int:
         return len(self._rows) + len(self.settings)
+
+
+class FactTypes(Mapping[str, str]):
+    """The type of each fact; whether a setting is written is known to be true or false without a look at the fact."""
+
+    __slots__ = ("_facts",)
+
+    def __init__(self, facts: Mapping[str, FactType]) -> None:
+        self._facts = facts
+
+    def __getitem__(self, name: str) -> str:
+        return "bool" if name.startswith(WRITTEN) else self._facts[name].type
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._facts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._facts)
+
+    def __len__(self) -> int:
+        return len(self._facts)
 
 
 def settings_of(facts: Mapping[str, FactType]) -> Collection[str]:
@@ -359,4 +381,4 @@ class Catalog(NamedTuple):
 
     def fact_types(self) -> Mapping[str, str]:
         """The type of each fact."""
-        return Entries(self.facts, lambda fact: fact.type)
+        return FactTypes(self.facts)

@@ -166,7 +166,7 @@ def rule_of(row: Sequence[Any], wording: Callable[[], Wording], cold: Mapping[st
 
 def _outline(text: str) -> Outline:
     area, on, needed, deprecated = text.split(" ")
-    return Outline(area, on, needed.split(",") if needed else (), deprecated)
+    return Outline._make((area, on, needed.split(",") if needed else (), deprecated))
 
 
 def wording_of(row: Mapping[str, Any]) -> Wording:

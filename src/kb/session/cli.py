@@ -212,10 +212,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 def _hear_interrupts() -> None:
     """From here on Ctrl-C is an exception, so that what is half done is tidied up."""
-    import signal
+    import _signal  # type: ignore[import-not-found] # as kb/__init__.py does
 
-    if signal.getsignal(signal.SIGINT) is leave_quietly:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if _signal.getsignal(_signal.SIGINT) is leave_quietly:
+        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
 
 
 def leave(code: int) -> NoReturn:
