@@ -62,7 +62,7 @@ def test_the_program_starts_where_it_is_alone() -> None:
     "ways", [["-m", "kb.check"], ["-mkb.check"], ["-um", "kb", "check"], ["-X", "utf8", "-m", "kb.check"]]
 )
 def test_no_module_of_a_project_stands_in_for_pythons(tmp_path: Path, ways: list[str]) -> None:
-    for name in ("inspect", "json", "yaml", "argparse", "re"):
+    for name in ("inspect", "json", "yaml", "argparse", "re", "signal"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('a project must not run')\n")
     (tmp_path / "train.yaml").write_text("per_device_train_batch_size: 8\nlearning_rate: 5.0e-5\n")
     command = [sys.executable, *ways, "train.yaml", "--gpu", "rtx-3090"]
