@@ -54,6 +54,12 @@ def test_every_name_of_the_api_is_there_and_others_are_not() -> None:
         _ = kb.no_such_name  # type: ignore[attr-defined]
 
 
+def test_a_program_may_ask_for_the_hints_of_every_class() -> None:
+    """In a process of its own: a check imports no ``typing``, and hints are then the names of core/typed.py."""
+    run = python("import kb, typing; [typing.get_type_hints(getattr(kb, name)) for name in kb._CLASSES]")
+    assert (run.returncode, run.stderr) == (0, "")
+
+
 def test_a_dict_is_checked_as_its_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # a dict lies in no folder: the working one's project is its own
     path = tmp_path / "config.json"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
+from kb.advice.facts import UnitFacts
 from kb.advice.memory_facts import PredictedFacts
 from kb.advice.no_prediction import why_no_prediction
 from kb.core.document import Setting, Unit
@@ -130,6 +131,16 @@ class History(NamedTuple):
 
 
 Prepare = Callable[[Unit], tuple[TrainingSetup, str | None, PredictedFacts]]
+
+
+def preparing(facts_of: Callable[[Unit], UnitFacts]) -> Prepare:
+    """What :func:`history_of` asks of a version, from a checker's ``prepare``."""
+
+    def prepare(unit: Unit) -> tuple[TrainingSetup, str | None, PredictedFacts]:
+        facts = facts_of(unit)
+        return facts.setup, facts.model.id if facts.model else None, facts.predicted
+
+    return prepare
 
 
 def history_of(versions: Sequence[Version], prepare: Prepare, facts: Mapping[str, FactType]) -> History:

@@ -119,13 +119,9 @@ class AdapterFacts:
         fused = setup.do_train and setup.fused_loss and not setup.label_smoothing_factor
         return asked and fused and setup.liger_kernels is not None
 
-    def _written(self, name: str) -> Any:
-        setting = self._unit.settings.get(name)
-        return None if setting is None else setting.value
-
     def _unmatched_to_save(self) -> Any:
         """The names that end no module's name, as PEFT compares them (0.21.2, ``_set_trainable``)."""
-        named = self._written("lora.modules_to_save")
+        named = self._unit.as_written("lora.modules_to_save")
         if named is None:
             return ()
         if not isinstance(named, tuple) or not all(isinstance(name, str) for name in named):
@@ -133,13 +129,13 @@ class AdapterFacts:
         if self._model is None:
             return Unknown(frozenset(("model.name",)), "model not known")
         known = MODULE_NAMES.get(self._model.architecture.model_type)
-        if known is None or str(self._written("lora.task_type")).upper() in _WITH_OTHER_HEADS:
+        if known is None or str(self._unit.as_written("lora.task_type")).upper() in _WITH_OTHER_HEADS:
             return None
         return tuple(name for name in named if not any(each.endswith(name.rpartition(".")[2]) for each in known))
 
     def _unmatched_patterns(self) -> Any:
         """The keys of rank_pattern and alpha_pattern that no targeted module's name ends with (PEFT 0.21.2)."""
-        patterns = [self._written(name) for name in ("lora.rank_pattern", "lora.alpha_pattern")]
+        patterns = [self._unit.as_written(name) for name in ("lora.rank_pattern", "lora.alpha_pattern")]
         keys = [str(key) for pattern in patterns if isinstance(pattern, Mapping) for key in pattern]
         if not keys:
             return next((pattern for pattern in patterns if is_unknown(pattern)), ())
@@ -154,7 +150,7 @@ class AdapterFacts:
 
     def _targets_text(self) -> Any:
         """The targets as given where that is one text; empty where they are a list."""
-        targets = self._written("lora.target_modules")
+        targets = self._unit.as_written("lora.target_modules")
         return "" if isinstance(targets, tuple) else targets
 
     def _target_names(self) -> Any:
@@ -325,8 +321,6 @@ _SPARED_BY_BATCH_FINDER = ("deepspeed.train_micro_batch_size_per_gpu", "deepspee
 
 def stage_in_name(unit: Unit) -> int | None:
     """The ZeRO stage that a DeepSpeed file which cannot be read bears in its name: ``configs/ds_zero3.json``."""
-    import re
-
     held = unit.settings.get(unit.unread[0]) if unit.unread else None
     found = re.search(r"(?:zero|stage|z)[-_]?([0-3])(?![0-9])", str(held.value).lower()) if held else None
     return int(found[1]) if found else None

@@ -41,8 +41,7 @@ class SettingsReader:
 
     def as_written(self, name: str) -> Any:
         """The config's value as it stands there; None where it says none."""
-        setting = self._unit.settings.get(name)
-        return None if setting is None else setting.value
+        return self._unit.as_written(name)
 
     def key(self, name: str) -> str:
         """The key that a setting is written under; its own name where the project says it."""

@@ -17,16 +17,15 @@ from kb.advice.history import (
     distinct,
     history_of,
     noted_versions,
+    preparing,
     with_measured,
     with_notes,
 )
-from kb.advice.memory_facts import PredictedFacts
 from kb.commands.options import MACHINE, Options, question_of
 from kb.config.files import MAX_BYTES, ConfigError
 from kb.config.text.encoding import decode
 from kb.core.document import Unit
 from kb.core.record import NamedTuple
-from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
 from kb.core.units import read_size
 from kb.integrations.git_files import file_history
@@ -81,7 +80,7 @@ def command(arguments: Sequence[str], language: str) -> int:
     if options.measured:
         versions = with_measured(versions, read_measured(options.measured))
     if any(version.unit for version in versions):
-        history = history_of(versions, _preparing(checker), catalog.facts)
+        history = history_of(versions, preparing(checker.prepare), catalog.facts)
         _report(options, history, checker, words, given)
         if options.plot:
             _plot(options.plot, history, words)
@@ -148,14 +147,6 @@ def _noted(row: Mapping[str, Any], errata: Sequence[Mapping[str, Any]], words: W
     if about := [erratum["id"] for erratum in errata if erratum["claim"]["source"] == row["config"]["source"]]:
         remarks.append(f"{words('history.errata')} {', '.join(about)}")
     return Given(versions, remarks=tuple(remarks))
-
-
-def _preparing(checker: FileChecker) -> Any:
-    def prepare(unit: Unit) -> tuple[TrainingSetup, str | None, PredictedFacts]:
-        facts = checker.prepare(unit)
-        return facts.setup, facts.model.id if facts.model else None, facts.predicted
-
-    return prepare
 
 
 def _report(options: argparse.Namespace, history: History, checker: FileChecker, words: Words, given: Given) -> None:

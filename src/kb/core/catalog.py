@@ -160,7 +160,9 @@ class FactTypes(Mapping[str, str]):
         self._facts = facts
 
     def __getitem__(self, name: str) -> str:
-        return "bool" if name.startswith(WRITTEN) else self._facts[name].type
+        if name.startswith(WRITTEN) and name in self._facts:
+            return "bool"
+        return self._facts[name].type
 
     def __contains__(self, name: object) -> bool:
         return name in self._facts

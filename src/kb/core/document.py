@@ -128,6 +128,11 @@ class Unit(NamedTuple):
     keys: Mapping[str, Setting] = {}  # everything that it says, by its path as the format itself writes it
     sets_up_nothing: bool = False  # of a program whose imports and calls of trainers alone are known
 
+    def as_written(self, name: str) -> Any:
+        """A setting's value as it stands in the config; None where it says none."""
+        held = self.settings.get(name)
+        return None if held is None else held.value
+
     def setting(self, name: str) -> Setting | None:
         """A setting by its canonical name, or a key of the format itself by ``key.`` and its path."""
         return self.keys.get(name[len(KEY) :]) if name.startswith(KEY) else self.settings.get(name)

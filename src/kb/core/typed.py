@@ -1,12 +1,14 @@
 """What annotations name, for the modules of a check: to import ``typing`` takes a fortieth of a short one.
 
-A type checker sees :mod:`typing` itself; a run needs the names alone, and the values of a ``Literal``.
+A type checker sees :mod:`typing` itself, and so does a program that has imported it, which may ask for the hints of
+kb's records; a check needs the names alone, and the values of a ``Literal``.
 """
 
+import sys
 from types import GenericAlias
 
 TYPE_CHECKING = False  # type checkers take it for true
-if TYPE_CHECKING:
+if TYPE_CHECKING or "typing" in sys.modules:
     from typing import IO as IO
     from typing import Any as Any
     from typing import Literal as Literal

@@ -11,13 +11,10 @@ from typing import Any
 from kb.advice.answer import Answer, NotesRow, answer
 from kb.advice.check import Checker
 from kb.advice.estimator import Estimator, on_gpu
-from kb.advice.history import History, history_of, noted_versions
-from kb.advice.memory_facts import PredictedFacts
+from kb.advice.history import History, history_of, noted_versions, preparing
 from kb.advice.question import Question
 from kb.advice.runtime import compare, pipeline_of, run_time
-from kb.core.document import Unit
 from kb.core.record import NamedTuple
-from kb.core.setup import TrainingSetup
 from kb.core.units import GIB
 from kb.guide.library import Library, load_library, say
 from kb.guide.markup import PLAIN, badge, code, computed, filter_box, folded, held, prose, table, text, told, wide_table
@@ -37,15 +34,11 @@ def case_history(library: Library, name: str, gpu: str, host_memory: str) -> str
     machine = on_gpu(find_gpu(gpu, library.catalog.gpus))._replace(host_memory_bytes=read_host_memory(host_memory))
     checker = Checker(library.catalog, machine)
 
-    def prepare(unit: Unit) -> tuple[TrainingSetup, str | None, PredictedFacts]:
-        facts = checker.prepare(unit)
-        return facts.setup, facts.model.id if facts.model else None, facts.predicted
-
     # a reader knows a stage by its name; who reads a repository knows it by its commit
     versions = [
         version._replace(label=version.subject or version.label) for version in noted_versions(row, library.language)
     ]
-    history = history_of(versions, prepare, library.catalog.facts)
+    history = history_of(versions, preparing(checker.prepare), library.catalog.facts)
     head = [say(library.language, "case.what"), *(text(version.label) for version in versions)]
     noted = badge(library, "claimed", {"source": f"history-{name}"})
     marked = [(noted, line) for line in setting_rows(history.rows, words, PLAIN)]

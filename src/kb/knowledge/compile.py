@@ -38,7 +38,8 @@ Files = dict[str, list[Located]]
 def compile_knowledge(location: Location, files: Files | None = None, *, released: str | None = None) -> Parts:
     """The bundle of a rules folder; ``files`` where they have been read.
 
-    Its version is a hash of its content, after the day of its release (``released``, ISO 8601) where it has one.
+    Its version is a hash of what the files say, whatever form kb gives it, after the day of its release (``released``,
+    ISO 8601) where it has one.
 
     Raises:
         KnowledgeError: with every fault found, each at file:line:column.
@@ -49,7 +50,12 @@ def compile_knowledge(location: Location, files: Files | None = None, *, release
     problems += word_problems
     if problems:
         raise KnowledgeError(sorted(problems, key=lambda problem: (problem.path, problem.line, problem.column)))
-    digest = hashlib.sha256(json.dumps([parts, words], sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:8]
+    said = {
+        each.path.removeprefix(location.rules).replace(os.sep, "/"): each.data
+        for kind in files.values()
+        for each in kind
+    }
+    digest = hashlib.sha256(json.dumps([sorted(said.items()), words], ensure_ascii=False).encode()).hexdigest()[:8]
     parts["hot"]["version"] = f"{released}.{digest}" if released else digest
     return {**parts, **words}
 

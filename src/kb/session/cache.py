@@ -18,13 +18,15 @@ from kb.config.files import MAX_BYTES, read_if_any
 from kb.core.catalog import Catalog
 from kb.core.hardware import Machine
 from kb.core.record import NamedTuple
-from kb.core.typed import Any
+from kb.core.typed import TYPE_CHECKING, Any
 from kb.knowledge.locations import cache_folder, located, site_address
 from kb.machine.software import installed_versions
 from kb.report.terminal import choose_style
-from kb.session.around import Checking, beside_files, lookups_of, named_machine
 from kb.session.project import Project
 from kb.session.seen import Row, Seen, hub_folder, still
+
+if TYPE_CHECKING:
+    from kb.session.around import Checking
 
 MOST_STORED = 256 << 20  # bytes of one kind
 MAX_FILES = 256  # of a kind in one of its folders
@@ -222,7 +224,7 @@ class CheckRequest(NamedTuple):
     options: argparse.Namespace
     project: Project
     question: Question
-    checking: Checking
+    checking: "Checking"
 
 
 class Answer(NamedTuple):
@@ -268,6 +270,9 @@ def kept_answer(request: CheckRequest, catalog: Catalog) -> KeptAnswer | None:
     Raises:
         UserError: the machine, or a version, cannot be used.
     """
+    # not for a command that opens the rules and reads no project
+    from kb.session.around import beside_files, lookups_of, named_machine
+
     options, project, question, checking = request
     if any(getattr(options, name) for name in _NOT_KEPT) or project.baseline or len(options.paths) != 1:
         return None

@@ -65,7 +65,7 @@ export function picker(id, label, options, chosen, onchange) {
   return make("label", { for: id }, make("span", {}, label), select);
 }
 
-const [LABEL, BAR, ROW, WHOLE] = [18, 22, 46, 99.4]; // as of guide/drawings.py
+const [LABEL, BAR, ROW, WHOLE] = [18, 22, 46, 99.4]; // as of report/bars.py
 
 /** Stacked bars by phase with the card's limit; the same terms as in the report. Lengths are shares of the width. */
 export function memoryChart(prediction, limit, words, sources) {

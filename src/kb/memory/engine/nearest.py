@@ -17,7 +17,7 @@ from typing import Any
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import Assumption, TrainingSetup
-from kb.memory.engine.families.decoder_experts import STEP
+from kb.memory.engine.families.decoder_experts import STEP, TYPES, WRAPPED
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.optimizers import KNOWN
 from kb.memory.engine.options import packs
@@ -228,14 +228,10 @@ def _with(run: Run, targets: tuple[str, ...]) -> Run | None:
 
 def _names_experts(architecture: Architecture, targets: tuple[str, ...] | str | None) -> bool:
     """Whether a list names projections of experts; all linear layers have none (their weights are no layers)."""
-    from kb.memory.engine.families.decoder_experts import TYPES
-
     return architecture.model_type in TYPES and isinstance(targets, tuple) and any(map(_of_experts, targets))
 
 
 def _of_experts(name: str) -> bool:
-    from kb.memory.engine.families.decoder_experts import WRAPPED
-
     return name.rpartition(".")[2] in WRAPPED
 
 
@@ -250,8 +246,6 @@ def _architecture(**fields: Any) -> Callable[[Run, str], Run]:
 
 def _rounded_experts(run: Run, what: str) -> Run | None:
     """``grouped_mm`` takes rows of whole 16 bytes: as many as that needs."""
-    from kb.memory.engine.families.decoder_experts import STEP
-
     wide = -(-run.architecture.expert_ff // STEP) * STEP
     return _architecture(expert_ff=wide)(run, what)
 

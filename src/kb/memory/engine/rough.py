@@ -12,7 +12,7 @@ from kb.core.model import Architecture
 from kb.core.setup import Assumption, TrainingSetup
 from kb.memory.answers import kept
 from kb.memory.engine.faults import NotFollowedError
-from kb.memory.engine.follow import Followed, Run, beside, counted, read, rows_of, written
+from kb.memory.engine.follow import Followed, Run, beside, counted, over_at_rest, read, rows_of, written
 from kb.memory.engine.nearest import Nearest, nearest
 from kb.memory.engine.report import assumed_of, one_by_one, refused
 from kb.memory.engine.shallow import Line, lines, roughly, run_of
@@ -68,8 +68,6 @@ def _has_low_end(
         return True
     if "packed_whole" in raised:
         return False  # before the first step, too
-    from kb.memory.engine.follow import over_at_rest  # few runs are asked this
-
     return over_at_rest(near.setup, near.architecture, constants, context, memory, capability)
 
 

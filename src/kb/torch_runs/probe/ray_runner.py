@@ -340,8 +340,6 @@ def _line(error: BaseException) -> str:
 
 def work(data: Mapping[str, Any]) -> dict[str, Any]:
     """What a node does: the trial in processes of its own, as anywhere."""
-    import socket
-
     import ray
 
     outcome = run_trial(trial_from(data))

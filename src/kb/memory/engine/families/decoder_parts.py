@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from kb.memory.engine import ops
-from kb.memory.engine.families.attention import rotary, rotate_half
+from kb.memory.engine.families.attention import rotary, rotary_tables, rotate_half
 from kb.memory.engine.modules import Linear, Model
 from kb.memory.engine.tensor import F32, Storage, Tensor, new
 from kb.memory.engine.world import world
@@ -89,8 +89,6 @@ def rotary_part_here(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Te
 
 def tables_interleaved(batch: int, length: int, width: int, dtype: str) -> tuple[Tensor, Tensor]:
     """``CohereRotaryEmbedding``: ``repeat_interleave`` instead of ``cat``."""
-    from kb.memory.engine.families.attention import rotary_tables
-
     return rotary_tables(batch, length, width, dtype)
 
 

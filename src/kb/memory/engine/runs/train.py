@@ -353,8 +353,6 @@ def _prediction_step(
 def evaluated(model: Model, batch: list[Any], *, smoothed: bool = False) -> tuple[Tensor, list[Tensor], Any]:
     """The loss, which is the label smoother's where there is one, and the outputs that the Trainer keeps: all but the
     loss and the cache, in fp32 where autocast made them."""
-    from kb.memory.engine.autocast import autocast
-
     kind = model.options.autocast
     with autocast(kind):
         loss, logits, *kept = model.run(*batch, smoothed=smoothed)
