@@ -141,7 +141,7 @@ def _validator() -> Iterator[tuple[str, str]]:
             yield f"kb/_data/rules/schema/{name}.json", stream.read()
     guide = _guide((*PAGE_KINDS, "hardware", "models"))
     guide["measurements"] = {name: {} for name in load_guide()["measurements"]}
-    yield "kb/_data/rules/.bundle/guide.json", encoded(guide)
+    yield "kb/_data/rules/.bundle/guide.json", encoded(guide, "guide")
     with open(os.path.join(shipped().rules, "vocabulary.yaml"), encoding="utf-8") as stream:
         vocabulary = yaml.load(stream, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     # as JSON: a page would parse YAML for seconds
@@ -165,8 +165,8 @@ def _contents() -> Iterator[tuple[str, str]]:
     hot = load_part(shipped(), "hot")
     tables = [TABLE + name for name in hot["tables"] if name not in hot["same_tables"]]
     for part in (*PARTS, *tables):
-        yield f"kb/_data/rules/.bundle/{part}.json", encoded(load_part(shipped(), part))
-    yield "kb/_data/rules/.bundle/guide.json", encoded(_guide(PAGE_KINDS))
+        yield f"kb/_data/rules/.bundle/{part}.json", encoded(load_part(shipped(), part), part)
+    yield "kb/_data/rules/.bundle/guide.json", encoded(_guide(PAGE_KINDS), "guide")
     yield from _modules(os.path.dirname(yaml.__file__), "yaml")
 
 

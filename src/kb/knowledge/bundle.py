@@ -70,8 +70,8 @@ def load_part(location: Location, part: str, *, beside: bool = False) -> Any:
     if location.sealed or beside or _is_fresh(location):
         try:
             return read_data(os.path.join(location.bundle, f"{part}.json"), part, lambda: build(location)[part])
-        except (OSError, ValueError):
-            pass  # missing or damaged: build it again
+        except (OSError, ValueError, KeyError):
+            pass  # missing, damaged or of another form: build it again
     return build(location)[part]
 
 
