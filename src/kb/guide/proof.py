@@ -104,6 +104,10 @@ def _told(library: Library, scored: Scored) -> str:
     key = "proof.scored_commands" if "config" in campaign["rows"][0] else "proof.scored_runs"
     if DRAWN in campaign["command"]:
         key = "proof.scored_drawn"
+    elif "--unmeasured" in campaign["command"]:
+        key = "proof.scored_unmeasured"
+    elif "--generation" in campaign["command"]:
+        key = "proof.scored_generation"
     return say(
         library.language,
         key,
