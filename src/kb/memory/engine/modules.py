@@ -408,3 +408,25 @@ class Model:
             names = self.names()
             self._trained_stems = {names[id(tensor)] for tensor in self.trained()}
         return any(name.startswith(stem) for name in self._trained_stems)
+
+
+class EncoderDecoder(Model):
+    """Two stacks of one class, the second reading what the first gives."""
+
+    encodes = True
+    trains_rows = True
+    adapted_tables: tuple[str, ...] = ("embed_tokens",)
+    reenters = False
+    stack_class: Any
+
+    def place_stacks(self) -> None:
+        """The encoder and the decoder, in this order."""
+        a = self.architecture
+        self.encoder: Any = self.stack_class(self, "encoder", a.encoder_layers)
+        self.decoder: Any = self.stack_class(self, "decoder", a.decoder_layers)
+
+    def beside_layers(self) -> list[Any]:
+        return [self.encoder, self.decoder]
+
+    def batch(self, rows: int, source: int, target: int) -> list[Tensor]:
+        return [new((rows, source), I64), new((rows, source), I64), new((rows, target), I64)]

@@ -8,7 +8,7 @@ from kb.memory.engine import ops
 from kb.memory.engine.adapters import adapted
 from kb.memory.engine.families.attention import PairedCache, eager_forward, heads_of, sdpa_forward
 from kb.memory.engine.families.masks import causal_mask, counted_places, padding_mask, shifted_right
-from kb.memory.engine.modules import LayerNorm, Linear, Model
+from kb.memory.engine.modules import EncoderDecoder, LayerNorm, Linear
 from kb.memory.engine.tensor import F16, F32, I64, Tensor, new
 from kb.memory.engine.world import world
 
@@ -277,13 +277,10 @@ def _number(model: "Bart") -> Tensor:
     return new((), model.shared.dtype)
 
 
-class Bart(Model):
+class Bart(EncoderDecoder):
     """``BartForConditionalGeneration``."""
 
-    encodes = True
-    trains_rows = True
-    adapted_tables: tuple[str, ...] = ("embed_tokens",)
-    reenters = False
+    stack_class = BartStack
     stack = "encoder"
     root = "model"
     filled: PairedCache | None = None  # by a forward pass, of whose outputs it is, where nothing is generated
@@ -310,28 +307,17 @@ class Bart(Model):
     def build(self) -> None:
         a = self.architecture
         self.shared = self.table(f"{self.root}.shared", a.vocab_size, a.d_model)
-        self.encoder, self.decoder = self.stacks()
+        self.place_stacks()
         weight = self.shared if a.tied else None
         self.output = Linear(self, "lm_head", a.d_model, a.vocab_size, weight=weight, packs=False, head=True)
         self.logits_bias: Any = None
         if self.traits.logits_bias:
             self.buffer((1, a.vocab_size), self.options.dtype)
 
-    def stacks(self) -> tuple[BartStack, BartStack]:
-        """The encoder and the decoder, placed in this order."""
-        a = self.architecture
-        return BartStack(self, "encoder", a.encoder_layers), BartStack(self, "decoder", a.decoder_layers)
-
     stems = 2  # the model below the head, its encoder
 
     def every_layer(self) -> list[Any]:
         return [*self.encoder.layers, *self.decoder.layers]
-
-    def beside_layers(self) -> list[Any]:
-        return [self.encoder, self.decoder]
-
-    def batch(self, rows: int, source: int, target: int) -> list[Tensor]:
-        return [new((rows, source), I64), new((rows, source), I64), new((rows, target), I64)]
 
     def forward(self, *batch: Any, smoothed: bool = False) -> tuple[Any, ...]:
         ids, padding, labels = batch

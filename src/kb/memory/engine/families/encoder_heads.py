@@ -32,24 +32,11 @@ POOLERS = {
     **{kind: f"{kind}.pooler.dense" for kind in ("mpnet", "longformer")},
 }
 # dense, norm, output layer over the vocabulary, and whether the norm is placed first
+_TRANSFORM = "cls.predictions.transform"
 MASKED = {
-    "bert": (
-        "cls.predictions.transform.dense",
-        "cls.predictions.transform.LayerNorm",
-        "cls.predictions.decoder",
-        False,
-    ),
-    "deberta-v2": (
-        "cls.predictions.transform.dense",
-        "cls.predictions.transform.LayerNorm",
-        "cls.predictions.decoder",
-        False,
-    ),
-    "big_bird": (
-        "cls.predictions.transform.dense",
-        "cls.predictions.transform.LayerNorm",
-        "cls.predictions.decoder",
-        False,
+    **dict.fromkeys(
+        ("bert", "deberta-v2", "big_bird"),
+        (f"{_TRANSFORM}.dense", f"{_TRANSFORM}.LayerNorm", "cls.predictions.decoder", False),
     ),
     "electra": ("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head", True),
     "distilbert": ("vocab_transform", "vocab_layer_norm", "vocab_projector", False),
@@ -77,7 +64,10 @@ def activation_of(name: str) -> Any:
 
 
 class Head:
-    """What the heads share. ``dropout`` is that of the classifier."""
+    """What the heads share. ``dropout`` is that of the classifier, ``pooler`` the model's own layer over the first
+    token."""
+
+    pooler: Any = None
 
     def __init__(self, model: "Encoder") -> None:
         self.model = model
@@ -94,7 +84,12 @@ class Head:
 
     def pooled(self, sequence: Tensor) -> Tensor | None:
         """What the model itself makes of the first token; None where it is built without a pooler."""
-        return None
+        if self.pooler is None:
+            return None
+        first = ops.indexed(sequence, 1)
+        pooled = self.pooler(first)
+        pooled = ops.tanh(pooled)
+        return pooled
 
 
 class PooledHead(Head):
@@ -105,12 +100,6 @@ class PooledHead(Head):
         a = model.architecture
         self.pooler = Linear(model, POOLED[a.model_type], a.d_model, a.d_model, bias=True)
         self.classifier = self.outputs_of("classifier")
-
-    def pooled(self, sequence: Tensor) -> Tensor:
-        first = ops.indexed(sequence, 1)
-        pooled = self.pooler(first)
-        pooled = ops.tanh(pooled)
-        return pooled
 
     def __call__(self, sequence: Tensor, pooled: Any, labels: list[Tensor], smoothed: bool) -> tuple[Any, ...]:
         pooled = ops.dropout(pooled, self.dropout)
@@ -152,15 +141,8 @@ class NoHead(Head):
     def __init__(self, model: "Encoder") -> None:
         super().__init__(model)
         a, path = model.architecture, POOLERS.get(model.architecture.model_type)
-        self.pooler = None if path is None else Linear(model, path, a.d_model, a.d_model, bias=True)
-
-    def pooled(self, sequence: Tensor) -> Tensor | None:
-        if self.pooler is None:
-            return None
-        first = ops.indexed(sequence, 1)
-        pooled = self.pooler(first)
-        pooled = ops.tanh(pooled)
-        return pooled
+        if path is not None:
+            self.pooler = Linear(model, path, a.d_model, a.d_model, bias=True)
 
 
 class TokenHead(Head):

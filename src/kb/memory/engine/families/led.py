@@ -179,6 +179,7 @@ class Led(Bart):
     """``LEDForConditionalGeneration``."""
 
     root = "led"
+    stack_class = Stack
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
@@ -186,7 +187,3 @@ class Led(Bart):
             raise NotFollowedError("flash_attention_2")  # there is none
         if setup.weights == "fp16" and not setup.load_in_4bit:
             raise NotFollowedError("weights of fp16 of led")  # each layer looks for what is not finite
-
-    def stacks(self) -> tuple[BartStack, BartStack]:
-        a = self.architecture
-        return Stack(self, "encoder", a.encoder_layers), Stack(self, "decoder", a.decoder_layers)

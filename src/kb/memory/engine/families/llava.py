@@ -12,10 +12,8 @@ from kb.core.model import Architecture, Vision
 from kb.core.setup import Images, TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.families.attention import eager_forward, for_flash, heads_of, sdpa_forward
-from kb.memory.engine.families.decoder import Decoder
 from kb.memory.engine.families.decoder_parts import ACTIVATIONS, activation_of
-from kb.memory.engine.families.picture_places import beside_beams
-from kb.memory.engine.families.qwen_vl import Held, check_seeing
+from kb.memory.engine.families.qwen_vl import Held, Seeing, check_seeing
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm, Linear, Model
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, new
@@ -228,13 +226,11 @@ class Projector:
         return self.second(x)
 
 
-class Llava(Decoder):
+class Llava(Seeing):
     """``LlavaForConditionalGeneration``."""
 
     flattens = shards = False
-    inputs = 3  # ids, mask and labels; pictures come behind
     projector_class: Any = Projector
-    seen: Any = None  # what ``generate`` has seen of a prompt's pictures before it reads the prompt
     beside: Any = None  # what the last step's outputs hold beside logits
     caches = True  # the language model keeps a cache in training too, as its own config has it
 
@@ -314,7 +310,6 @@ class Llava(Decoder):
         return x, features
 
     def features_of(self, pixels: Tensor) -> tuple[Any, ...]:
-        """``get_image_features``: each picture's tokens, last, and what lives as long as they do."""
         last, pooled, kept = self.tower(pixels)
         selected = self.selected(kept)
         features = self.projector(selected)
@@ -343,17 +338,6 @@ class Llava(Decoder):
         x, self.beside = self.pictured(ids, padding, cache, positions=positions)
         self.seen = None
         return x
-
-    def look(self, *pictures: Tensor) -> Any:
-        """``_prepare_multimodal_encoder_kwargs_for_generation`` (generation/utils.py): pictures are seen before the
-        prompt is read, and what is seen of them lives as long as the answer."""
-        self.seen = self.features_of(*pictures)
-        return self.seen
-
-    def look_with_beams(self, ids: Tensor, beams: int) -> Any:
-        """``_expand_multimodal_outputs``: what is seen, once for each beam."""
-        self.seen = *self.seen[:-1], beside_beams(ids, self.seen[-1], beams)
-        return self.seen
 
 
 def placeholders(ids: Tensor, *, named: bool = True) -> Tensor:

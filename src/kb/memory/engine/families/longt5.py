@@ -362,6 +362,7 @@ class Stack(T5Stack):
 class LongT5(T5):
     """``LongT5ForConditionalGeneration``."""
 
+    stack_class = Stack
     flattens = False
     fills_cache = False
     keeps_wide = False
@@ -376,7 +377,3 @@ class LongT5(T5):
     @property
     def eager(self) -> bool:
         return True
-
-    def stacks(self) -> tuple[T5Stack, T5Stack]:
-        a = self.architecture
-        return Stack(self, "encoder", a.encoder_layers), Stack(self, "decoder", a.decoder_layers)

@@ -283,11 +283,28 @@ class Held:
         return key, value
 
 
-class QwenVl(Decoder):
-    """``Qwen2VLForConditionalGeneration`` and ``Qwen2_5_VLForConditionalGeneration``."""
+class Seeing(Decoder):
+    """A decoder with a tower, whose pictures stand in the place of some of its tokens."""
 
     inputs = 3  # ids, mask and labels; pictures come behind
     seen: Any = None  # what ``generate`` has seen of a prompt's pictures before it reads the prompt
+    features_of: Any  # ``get_image_features``: each picture's tokens, last, and what lives as long as they do
+
+    def look(self, *pictures: Tensor) -> Any:
+        """``_prepare_multimodal_encoder_kwargs_for_generation`` (generation/utils.py): pictures are seen before the
+        prompt is read, and what is seen of them lives as long as the answer."""
+        self.seen = self.features_of(*pictures)
+        return self.seen
+
+    def look_with_beams(self, ids: Tensor, beams: int) -> Any:
+        """``_expand_multimodal_outputs``: what is seen, once for each beam."""
+        self.seen = *self.seen[:-1], beside_beams(ids, self.seen[-1], beams)
+        return self.seen
+
+
+class QwenVl(Seeing):
+    """``Qwen2VLForConditionalGeneration`` and ``Qwen2_5_VLForConditionalGeneration``."""
+
     deltas: Any = None  # by how much places are moved behind a sample's pictures
 
     @classmethod
@@ -352,7 +369,6 @@ class QwenVl(Decoder):
         return x
 
     def features_of(self, *pictures: Tensor) -> tuple[Any, ...]:
-        """``get_image_features``: each picture's tokens, last, and what lives as long as they do."""
         images, pixels = self.options.images, pictures[-1]
         assert images is not None
         sizes = Sizes(images, self.vision, pixels.shape[0] // images.patches)
@@ -402,16 +418,6 @@ class QwenVl(Decoder):
         x = self.pictured(ids, padding, cache, positions=positions)
         self.seen = None
         return x
-
-    def look(self, *pictures: Tensor) -> Any:
-        """``_prepare_multimodal_encoder_kwargs_for_generation``: as of :class:`~llava.Llava`."""
-        self.seen = self.features_of(*pictures)
-        return self.seen
-
-    def look_with_beams(self, ids: Tensor, beams: int) -> Any:
-        """``_expand_multimodal_outputs``: as of :class:`~llava.Llava`."""
-        self.seen = *self.seen[:-1], beside_beams(ids, self.seen[-1], beams)
-        return self.seen
 
     def kinds_of(self, batch: list[Any]) -> Any:
         return batch[3] if len(batch) > self.inputs else None

@@ -6,7 +6,7 @@ from kb.memory.engine import ops
 from kb.memory.engine.adapters import adapted
 from kb.memory.engine.families.attention import PairedCache, heads_of
 from kb.memory.engine.families.masks import causal_mask, padding_mask, shifted_right
-from kb.memory.engine.modules import Linear, Model
+from kb.memory.engine.modules import EncoderDecoder, Linear, Model
 from kb.memory.engine.tensor import BOOL, F16, F32, I64, Tensor, like, new
 from kb.memory.engine.world import world
 
@@ -317,13 +317,10 @@ class T5Stack:
         return x
 
 
-class T5(Model):
+class T5(EncoderDecoder):
     """``T5ForConditionalGeneration``."""
 
-    encodes = True
-    trains_rows = True
-    adapted_tables: tuple[str, ...] = ("embed_tokens",)
-    reenters = False
+    stack_class = T5Stack
     flattens = True
     special_tokens, forces_end = 3, False
     fills_cache = True  # also where nothing is generated
@@ -334,14 +331,9 @@ class T5(Model):
         self.decoding: PairedCache | None = None
         self.cache: list[list[Tensor]] = []
         self.shared = self.table("shared", a.vocab_size, a.d_model)
-        self.encoder, self.decoder = self.stacks()
+        self.place_stacks()
         weight = self.shared if a.tied else None
         self.head = Linear(self, "lm_head", a.d_model, a.vocab_size, weight=weight, packs=False, head=True)
-
-    def stacks(self) -> tuple[T5Stack, T5Stack]:
-        """The encoder and the decoder, placed in this order."""
-        a = self.architecture
-        return T5Stack(self, "encoder", a.encoder_layers), T5Stack(self, "decoder", a.decoder_layers)
 
     @property
     def eager(self) -> bool:
@@ -352,12 +344,6 @@ class T5(Model):
 
     def every_layer(self) -> list[Any]:
         return [*self.encoder.blocks, *self.decoder.blocks]
-
-    def beside_layers(self) -> list[Any]:
-        return [self.encoder, self.decoder]
-
-    def batch(self, rows: int, source: int, target: int) -> list[Tensor]:
-        return [new((rows, source), I64), new((rows, source), I64), new((rows, target), I64)]
 
     def forward(self, *batch: Any, smoothed: bool = False) -> tuple[Any, ...]:
         ids, padding, labels = batch

@@ -5,7 +5,7 @@ from math import prod
 from kb.memory.engine.autocast import FLOATS, half
 from kb.memory.engine.ops.pointwise import promoted, seen_again
 from kb.memory.engine.ops.products import bmm
-from kb.memory.engine.ops.shapes import permute, reshape, view
+from kb.memory.engine.ops.shapes import padded_back, permute, reshape, view
 from kb.memory.engine.tape import Gradients, Node, record
 from kb.memory.engine.tensor import F32, Shape, Tensor, new
 
@@ -13,7 +13,7 @@ from kb.memory.engine.tensor import F32, Shape, Tensor, new
 def padded(tensor: Tensor, at: int, more: int) -> Tensor:
     """``torch.nn.functional.pad`` of one dimension by a number: a copy, which keeps channels last; its gradient is
     copied out of the whole (``constant_pad_nd_backward``)."""
-    node = record(_padded_back, (tensor,), (), tensor.shape)
+    node = record(padded_back, (tensor,), (), tensor.shape)
     shape = (*tensor.shape[:at], tensor.shape[at] + more, *tensor.shape[at + 1 :])
     return new(shape, tensor.dtype, _channels_last(tensor, shape), node)
 
@@ -27,10 +27,6 @@ def _channels_last(tensor: Tensor, shape: Shape) -> Shape | None:
         return None
     _, channels, height, width = shape
     return (height * width * channels, 1, width * channels, channels)
-
-
-def _padded_back(node: Node, grad: Tensor) -> Gradients:
-    return (new(node.extra, grad.dtype),)
 
 
 def tiled(tensor: Tensor, at: int, times: int) -> Tensor:

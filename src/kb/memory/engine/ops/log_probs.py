@@ -9,7 +9,8 @@ from contextlib import AbstractContextManager, nullcontext
 from math import prod
 
 from kb.memory.engine.ops.losses import log_softmax
-from kb.memory.engine.ops.shapes import cast, contiguous, unbind
+from kb.memory.engine.ops.pointwise import whole_back
+from kb.memory.engine.ops.shapes import cast, contiguous, picked_back, unbind
 from kb.memory.engine.tape import Gradients, Node, record, save, saved
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, bare, like, new
 from kb.memory.engine.world import world
@@ -23,25 +24,21 @@ ENTROPY_ROWS = 128  # entropy_from_logits
 
 def without_last(tensor: Tensor) -> Tensor:
     """``tensor[:, :-1]``: a view, whose gradient is as long as the whole."""
-    node = record(_whole_back, (tensor,), (), tensor.shape)
+    node = record(whole_back, (tensor,), (), tensor.shape)
     batch, length, *rest = tensor.shape
     return Tensor((batch, length - 1, *rest), tensor.dtype, tensor.strides, tensor.storage, node)
 
 
 def last_of(tensor: Tensor, count: int) -> Tensor:
     """``tensor[:, -count:]``."""
-    node = record(_whole_back, (tensor,), (), tensor.shape)
+    node = record(whole_back, (tensor,), (), tensor.shape)
     return Tensor((tensor.shape[0], count, *tensor.shape[2:]), tensor.dtype, tensor.strides, tensor.storage, node)
 
 
 def first_rows(tensor: Tensor, count: int) -> Tensor:
     """``tensor[:count]``."""
-    node = record(_whole_back, (tensor,), (), tensor.shape)
+    node = record(whole_back, (tensor,), (), tensor.shape)
     return Tensor((count, *tensor.shape[1:]), tensor.dtype, tensor.strides, tensor.storage, node)
-
-
-def _whole_back(node: Node, grad: Tensor) -> Gradients:
-    return (new(node.extra, grad.dtype),)
 
 
 # --- the fused head ---------------------------------------------------------------------------------------------------
@@ -82,16 +79,8 @@ def _picked(hidden: Tensor, scored: int) -> Tensor:
     """``hidden_states[mask]``: where the mask is true, as indices, and a copy of those rows."""
     batch, _, width = hidden.shape
     where = new((batch * scored, 2), I64)
-    node = record(_picked_back, (hidden,), (where,), hidden.shape)
+    node = record(picked_back, (hidden,), (where,), hidden.shape)
     return new((batch * scored, width), hidden.dtype, None, node)
-
-
-def _picked_back(node: Node, grad: Tensor) -> Gradients:
-    """``index_put`` with accumulation into zeros."""
-    kept = saved(node)
-    out = new(node.extra, grad.dtype)
-    del kept
-    return (out,)
 
 
 def _scattered(tensor: Tensor, shape: tuple[int, ...], mask: Tensor) -> Tensor:

@@ -91,10 +91,10 @@ def _masked_fill(tensor: Tensor, mask: Tensor) -> None:
 
 
 def _divide(tensor: Tensor, by: Tensor) -> Tensor:
-    return new((), tensor.dtype, None, record(_divide_back, (tensor,), (by,)))
+    return new((), tensor.dtype, None, record(divide_back, (tensor,), (by,)))
 
 
-def _divide_back(node: Node, grad: Tensor) -> Gradients:
+def divide_back(node: Node, grad: Tensor) -> Gradients:
     kept = saved(node)
     out = like(grad)
     del kept
@@ -118,7 +118,7 @@ def averaged_rows(tensor: Tensor, mask: Tensor) -> Tensor:
     total = new((rows, width), masked.dtype, None, record(_expand_back, (masked,), (), masked.shape))
     del masked
     counted = new((rows, 1), I64)
-    return new((rows, width), total.dtype, None, record(_divide_back, (total,), (counted,)))
+    return new((rows, width), total.dtype, None, record(divide_back, (total,), (counted,)))
 
 
 def _masked_back(node: Node, grad: Tensor) -> Gradients:

@@ -3,7 +3,7 @@
 from functools import lru_cache
 from math import prod
 
-from kb.memory.engine.ops.shapes import is_contiguous
+from kb.memory.engine.ops.shapes import is_contiguous, passed
 from kb.memory.engine.tape import Gradients, Node, record, save, saved
 from kb.memory.engine.tensor import (
     BF16,
@@ -25,10 +25,6 @@ from kb.memory.engine.world import world
 HALF = (F16, BF16)
 
 
-def _passed(node: Node, grad: Tensor) -> Gradients:
-    return (grad,)
-
-
 def _new_one(node: Node, grad: Tensor) -> Gradients:
     return (like(grad),)
 
@@ -37,7 +33,7 @@ def widened(tensor: Tensor) -> Tensor:
     """In fp32, where autocast has an operator on its fp32 list."""
     if world.autocast is None or tensor.dtype == F32:
         return tensor
-    return like(tensor, F32, record(_passed, (tensor,)))
+    return like(tensor, F32, record(passed, (tensor,)))
 
 
 def neg(tensor: Tensor) -> Tensor:
@@ -51,7 +47,7 @@ def scale(tensor: Tensor) -> Tensor:
 
 def plus(tensor: Tensor) -> Tensor:
     """Plus a number."""
-    return like(tensor, None, record(_passed, (tensor,)))
+    return like(tensor, None, record(passed, (tensor,)))
 
 
 def broadcast(first: Tensor, second: Tensor) -> tuple[Shape, Shape | None]:
@@ -146,10 +142,10 @@ def _power_back(node: Node, grad: Tensor) -> Gradients:
 
 def mean(tensor: Tensor) -> Tensor:
     """Over the last dimension, kept. Backward expands and divides."""
-    return new((*tensor.shape[:-1], 1), tensor.dtype, None, record(_whole_back, (tensor,), (), tensor.shape))
+    return new((*tensor.shape[:-1], 1), tensor.dtype, None, record(whole_back, (tensor,), (), tensor.shape))
 
 
-def _whole_back(node: Node, grad: Tensor) -> Gradients:
+def whole_back(node: Node, grad: Tensor) -> Gradients:
     return (new(node.extra, grad.dtype),)
 
 
@@ -326,7 +322,7 @@ def softmax(tensor: Tensor, dtype: str | None = None) -> Tensor:
     """
     dtype = dtype or (F32 if world.autocast is not None else tensor.dtype)
     if tensor.dtype != dtype and not (tensor.dtype == F16 and dtype == F32):
-        tensor = like(tensor, dtype, record(_passed, (tensor,)))
+        tensor = like(tensor, dtype, record(passed, (tensor,)))
     node = record(_softmax_back, (tensor,), (), tensor.dtype)
     out = new(tensor.shape, dtype, None, node)
     save(node, (bare(out),))

@@ -1,5 +1,6 @@
 """Operators of embeddings: pooling over tokens, norms, similarities of all pairs, sums of exponentials."""
 
+from kb.memory.engine.ops.losses import divide_back
 from kb.memory.engine.ops.pointwise import mul
 from kb.memory.engine.ops.shapes import cast, cat, expand, transpose
 from kb.memory.engine.tape import Gradients, Node, record, save, saved
@@ -17,7 +18,7 @@ def _averaged(tokens: Tensor, mask: Tensor) -> Tensor:
     total = _summed_rows(mul(tokens, seen))
     counted = new((mask.shape[0], 1), total.dtype)
     counted = new(counted.shape, counted.dtype)  # clamped
-    found = new(total.shape, total.dtype, None, record(_divide_back, (total,), (counted,)))
+    found = new(total.shape, total.dtype, None, record(divide_back, (total,), (counted,)))
     return cast(found, tokens.dtype)
 
 
@@ -30,13 +31,6 @@ def _summed_rows(tensor: Tensor) -> Tensor:
 def _expand_back(node: Node, grad: Tensor) -> Gradients:
     width = node.extra[-1]
     return (Tensor(node.extra, grad.dtype, (width, 0, 1), grad.storage, based=True),)
-
-
-def _divide_back(node: Node, grad: Tensor) -> Gradients:
-    kept = saved(node)
-    out = like(grad)
-    del kept
-    return (out,)
 
 
 def first_token(tokens: Tensor, mask: Tensor) -> Tensor:

@@ -7,18 +7,18 @@ from kb.memory.engine.tape import Gradients, Node, record, saved
 from kb.memory.engine.tensor import BOOL, I64, WIDTH, Shape, Tensor, like, new, packed, scratch, viewed
 
 
-def _passed(node: Node, grad: Tensor) -> Gradients:
+def passed(node: Node, grad: Tensor) -> Gradients:
     """The gradient itself: casts and sums to the input's shape are ``validate_outputs``' own."""
     return (grad,)
 
 
 def cast(tensor: Tensor, dtype: str) -> Tensor:
     """``tensor.to(dtype)``; nothing where it has that type already."""
-    return tensor if tensor.dtype == dtype else like(tensor, dtype, record(_passed, (tensor,)))
+    return tensor if tensor.dtype == dtype else like(tensor, dtype, record(passed, (tensor,)))
 
 
 def clone(tensor: Tensor) -> Tensor:
-    return like(tensor, None, record(_passed, (tensor,)))
+    return like(tensor, None, record(passed, (tensor,)))
 
 
 def is_contiguous(tensor: Tensor) -> bool:
@@ -30,7 +30,7 @@ def is_contiguous(tensor: Tensor) -> bool:
 
 
 def contiguous(tensor: Tensor) -> Tensor:
-    return tensor if is_contiguous(tensor) else new(tensor.shape, tensor.dtype, None, record(_passed, (tensor,)))
+    return tensor if is_contiguous(tensor) else new(tensor.shape, tensor.dtype, None, record(passed, (tensor,)))
 
 
 def copied(tensor: Tensor, dtype: str | None = None) -> Tensor:
@@ -98,7 +98,7 @@ def expand(tensor: Tensor, shape: Shape) -> Tensor:
     own = (1,) * (len(shape) - len(tensor.shape)) + tensor.shape
     steps = (0,) * (len(shape) - len(tensor.shape)) + tensor.strides
     strides = tuple(0 if was == 1 != size else step for was, size, step in zip(own, shape, steps, strict=True))
-    return Tensor(shape, tensor.dtype, strides, tensor.storage, record(_passed, (tensor,)))
+    return Tensor(shape, tensor.dtype, strides, tensor.storage, record(passed, (tensor,)))
 
 
 def unsqueeze(tensor: Tensor, at: int) -> Tensor:
@@ -135,11 +135,11 @@ def picked(tensor: Tensor, at: int) -> Tensor:
     """``tensor[..., [i], …]``: a copy, as of any list of indices; its gradient is put into zeros of the whole
     (``index_backward``, FunctionsManual.cpp)."""
     index = new((1,), I64)
-    node = record(_picked_back, (tensor,), (index,), tensor.shape)
+    node = record(picked_back, (tensor,), (index,), tensor.shape)
     return new((*tensor.shape[:at], 1, *tensor.shape[at + 1 :]), tensor.dtype, None, node)
 
 
-def _picked_back(node: Node, grad: Tensor) -> Gradients:
+def picked_back(node: Node, grad: Tensor) -> Gradients:
     kept = saved(node)
     whole = new(node.extra, grad.dtype)
     del kept
@@ -184,6 +184,11 @@ def pieces(tensor: Tensor, at: int, sizes: Shape) -> list[Tensor]:
         Tensor((*before, size, *behind), tensor.dtype, tensor.strides, tensor.storage, node and (node, number))
         for number, size in enumerate(sizes)
     ]
+
+
+def padded_back(node: Node, grad: Tensor) -> Gradients:
+    """Of what was padded: what is not padding is copied out of the gradient (``constant_pad_nd_backward``)."""
+    return (new(node.extra, grad.dtype),)
 
 
 def folded(tensor: Tensor, times: int) -> Tensor:
