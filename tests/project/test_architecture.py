@@ -42,6 +42,7 @@ PURE_BUT = {
     ("kb.memory.engine.tape", "sys"), ("kb.memory.engine.trace", "sys"), ("kb.memory.engine.world", "threading"),
     ("kb.memory.engine.world", "gc"),
     ("kb.memory", "importlib"),  # its names are imported where they are asked for
+    ("kb.memory.engine.families", "importlib"),  # a prediction pays for the one family that it is of
     ("kb.core.typed", "sys"),  # whether typing is imported already
 }  # fmt: skip
 HEAVY = {"torch", "jsonschema", "pynvml", "rich", "psutil", "transformers", "subprocess", "concurrent", "difflib"}
