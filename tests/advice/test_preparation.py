@@ -145,6 +145,26 @@ def test_adapters_that_a_script_adds_itself_are_prepared_by_it_or_by_some_releas
 
 
 @pytest.mark.parametrize(
+    ("given", "release", "half_tables", "trained_type"),
+    [
+        ("config", "0.18.1", True, "peft"),
+        ("LoraConfig(r=16)", "1.0.0", False, "bf16"),
+        ("config if True else None", "1.0.0", False, "bf16"),
+    ],
+)
+def test_packed_weights_whose_adapters_the_trainer_makes_are_predicted(
+    tmp_path: Path, given: str, release: str, half_tables: bool, trained_type: str
+) -> None:
+    text = TRAINED_BY_TRL.format(prepare="").replace("model = get_peft_model(model, ", "config = (")
+    (tmp_path / "train.py").write_text(text.replace("train_dataset=data", f"peft_config={given}"), "utf-8")
+    (tmp_path / "requirements.txt").write_text(f"trl=={release}\n", "utf-8")
+    done = run_kb(tmp_path / "train.py", "--gpu", "l4", "--format", "json", "--no-cache", module="kb.check")
+    (file,) = json.loads(done.stdout)["files"]
+    assert file["setup"]["unresolved"] == [] and file["prediction"] is not None
+    assert (file["setup"]["half_tables"], file["setup"]["trained_type"]) == (half_tables, trained_type)
+
+
+@pytest.mark.parametrize(
     ("pins", "prepared", "trained_type", "packed_on"),
     [
         ("transformers==4.46.3\ntrl==0.12.1\n", False, "peft", "host"),

@@ -441,7 +441,8 @@ def _of_trl(read: SettingsReader, trainer: str, bf16: bool, sharded: bool, versi
         older = Preparation(prepared)
     since = AS_LOADED.get(trainer, AS_LOADED["sft"])
     release = versions("trl", since)
-    if read.value("run.adapter") in OWN_ADAPTERS:
+    handed = read.key("run.adapter") == "peft_config"  # the trainer makes of it adapters of its own
+    if not handed and read.value("run.adapter") in OWN_ADAPTERS:
         prepares = PREPARES_ADAPTED.get(trainer)
         if trainer in ALWAYS_PREPARED or (release is not None and release < (prepares or since)):
             return Preparation(prepared)
