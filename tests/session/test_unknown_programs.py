@@ -111,6 +111,27 @@ def test_a_module_that_only_loads_a_model_claims_no_method_and_no_batch(tmp_path
     assert "effective batch" not in text
 
 
+def test_of_code_that_calls_no_trainer_that_is_said_and_not_each_default(tmp_path: Path) -> None:
+    path = tmp_path / "load.py"
+    path.write_text(LOADS.replace("args.path", "'gpt2'"))
+    text = " ".join(run_text("kb.check", path, "--no-cache").stdout.split())
+    assert "no call in it that kb reads says in what batches it trains or generates" in text
+    assert "eval_strategy" not in text
+
+
+def test_what_a_config_leaves_to_its_program_is_not_what_it_says_itself(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").touch()
+    (tmp_path / "train.py").write_text(
+        "import yaml\nfrom transformers import TrainingArguments\nc = yaml.safe_load(open('a.yaml'))\n"
+        "t = c['training']\nargs = TrainingArguments(t['output_dir'], gradient_checkpointing=t['saves'], bf16=t['half'])\n"
+    )
+    path = tmp_path / "a.yaml"
+    path.write_text("general: {model_name: gpt2}\ntraining: {output_dir: o, optim: adafactor, num_train_epochs: 1}\n")
+    text = " ".join(run_text("kb.check", path, "--no-cache").stdout.split())
+    told = text.partition("this file leaves out, such as ")[2].partition(". If it")[0]
+    assert "gradient_checkpointing" in told and "optim" not in told
+
+
 @pytest.mark.parametrize("rewards", ['"org/reward-model"', '[length, "org/reward-model"]'])
 def test_a_reward_model_beside_the_trained_one_leaves_nothing_to_predict(tmp_path: Path, rewards: str) -> None:
     path = tmp_path / "train.py"

@@ -18,8 +18,9 @@ MOST_NAMED = 4  # settings in one sentence
 # Notes that are errors as they stand, where a prediction was asked for.
 NO_MODEL_OF_THE_RUN = (
     "cpu_only", "ddp_refuses", "ddp_refuses_named", "deepspeed_not_read", "engine_not_followed", "gpus_not_counted",
-    "gpus_not_said", "method_open", "no_such_run", "not_modelled", "pictures_not_said", "preference_not_predicted",
-    "quantized_alone", "server", "several_ways", "trainer_not_followed", "trainer_not_predicted", "width_open",
+    "gpus_not_said", "method_open", "no_such_run", "no_training_call", "not_modelled", "pictures_not_said",
+    "preference_not_predicted", "quantized_alone", "server", "several_ways", "trainer_not_followed",
+    "trainer_not_predicted", "width_open",
 )  # fmt: skip
 # Releases of TRL whose losses are followed: from the first to before the second, and from the third (trl-wheels).
 TRL_READ = ((0, 15), (1, 9), (1, 15))
@@ -81,9 +82,12 @@ def why_no_prediction(
         found = {name: unit.settings.get(name) for name in setup.unresolved}
         strange = {name: each for name, each in found.items() if _why(unit, name) == NO_SUCH_RUN}
         several = {"settings": _listed(strange or found)}
+        if not strange and not unit.keys and "training." in unit.hidden:  # of code that sets up no training itself
+            return "no_training_call", {}
         hidden = unit.hidden and all(name.startswith(unit.hidden) for name in setup.unresolved)
         if not strange and unit.reader == "script" and hidden:
-            return "set_by_program", several
+            absent = {name: each for name, each in found.items() if each is None}
+            return "set_by_program", {"settings": _listed(absent or found)}
         return "no_such_run" if strange else "unresolved_values", several
     if known and trains_packed(setup):
         return QUANTIZED_ALONE
