@@ -123,7 +123,7 @@ def test_what_a_config_leaves_to_its_program_is_not_what_it_says_itself(tmp_path
     (tmp_path / "requirements.txt").touch()
     (tmp_path / "train.py").write_text(
         "import yaml\nfrom transformers import TrainingArguments\nc = yaml.safe_load(open('a.yaml'))\n"
-        "t = c['training']\nargs = TrainingArguments(t['output_dir'], gradient_checkpointing=t['saves'], bf16=t['half'])\n"
+        "t = c['training']\nargs = TrainingArguments(t['output_dir'], bf16=t['half'], gradient_checkpointing=t['on'])\n"
     )
     path = tmp_path / "a.yaml"
     path.write_text("general: {model_name: gpt2}\ntraining: {output_dir: o, optim: adafactor, num_train_epochs: 1}\n")
