@@ -79,16 +79,7 @@ def why_no_prediction(
     if known and setup.unresolved == (PIXELS,):
         return "pictures_not_said", {"model": setup.model_name}
     if setup.unresolved and (known or "model.name" in setup.unresolved):
-        found = {name: unit.settings.get(name) for name in setup.unresolved}
-        strange = {name: each for name, each in found.items() if _why(unit, name) == NO_SUCH_RUN}
-        several = {"settings": _listed(strange or found)}
-        if not strange and not unit.keys and "training." in unit.hidden:  # of code that sets up no training itself
-            return "no_training_call", {}
-        hidden = unit.hidden and all(name.startswith(unit.hidden) for name in setup.unresolved)
-        if not strange and unit.reader == "script" and hidden:
-            absent = {name: each for name, each in found.items() if each is None}
-            return "set_by_program", {"settings": _listed(absent or found)}
-        return "no_such_run" if strange else "unresolved_values", several
+        return _open_note(unit, setup)
     if known and trains_packed(setup):
         return QUANTIZED_ALONE
     if known:
@@ -96,6 +87,20 @@ def why_no_prediction(
     if fault is not None:
         return fault.key.replace("model_config.", "model_config_"), dict(fault.values)
     return ("model_not_known", {"model": setup.model_name}) if setup.model_name else ("no_model_named", {})
+
+
+def _open_note(unit: Unit, setup: TrainingSetup) -> Note:
+    """Which values cannot be told, and whether the file or the program that reads it leaves them open."""
+    found = {name: unit.settings.get(name) for name in setup.unresolved}
+    strange = {name: each for name, each in found.items() if _why(unit, name) == NO_SUCH_RUN}
+    if strange:
+        return "no_such_run", {"settings": _listed(strange)}
+    if not unit.keys and "training." in unit.hidden:  # of code that sets up no training itself
+        return "no_training_call", {}
+    if unit.reader == "script" and unit.hidden and all(name.startswith(unit.hidden) for name in setup.unresolved):
+        absent = {name: each for name, each in found.items() if each is None}
+        return "set_by_program", {"settings": _listed(absent or found)}
+    return "unresolved_values", {"settings": _listed(found)}
 
 
 def trains_packed(setup: TrainingSetup) -> bool:
