@@ -16,7 +16,7 @@ from engine_diff import Act, acts_of
 
 from kb.core.setup import TrainingSetup
 from kb.torch_runs import models
-from kb.torch_runs.models import is_quantized, quantization_config
+from kb.torch_runs.models import quantization_config
 from kb.torch_runs.simulation import loading, simulator, training
 from kb.torch_runs.simulation.job import Job
 from kb.torch_runs.simulation.timeline import peaks_of
@@ -212,7 +212,7 @@ def _resize(tracer: Any, tensor: Any, *, full: bool) -> None:
 
 def _built(config: Mapping[str, Any], setup: TrainingSetup, tracer: Any, mesh: Any) -> Any:
     """The model on the host, in fp32 where it trains under mixed precision, and then sharded."""
-    if is_quantized(setup):
+    if setup.packs:
         model = _packed(config, setup, tracer)
         tracer.name_modules(model)
         return (_sharded if setup.spread.fsdp_version > 1 else _flat)(model, setup, mesh)
@@ -302,7 +302,7 @@ def _sharded(model: Any, setup: TrainingSetup, mesh: Any) -> Any:
         torch_device_mesh={("shard",): mesh},
         parallelism_config=SimpleNamespace(fsdp_dim_names=("shard",)),
     )
-    held = dict(model.named_parameters()) if is_quantized(setup) and setup.spread.packed_on == "gpu" else {}
+    held = dict(model.named_parameters()) if setup.packs and setup.spread.packed_on == "gpu" else {}
     model.state_dict = held.copy  # of what lies on the host it would hold the same storages as are used here
     sharded = fsdp_utils.fsdp2_prepare_model(accelerator, model)
     del model.state_dict

@@ -19,7 +19,6 @@ from kb.advice.history import (
     change,
     distinct,
     held_against,
-    host_status,
     noted_versions,
     unit_of,
     with_measured,
@@ -532,7 +531,7 @@ def test_percentages_as_people_write_them(ratio: float | None, shown: str) -> No
     [(5, 9, 10, "fits"), (5, 11, 10, "tight"), (11, 12, 10, "oom"), (5, 9, None, "unknown")],
 )
 def test_the_hosts_verdict(low: int, peak: int, limit: int | None, status: str) -> None:
-    assert host_status(HostLedger((), low, peak, limit)) == status
+    assert HostLedger((), low, peak, limit).status == status
 
 
 def test_a_measurement_lies_in_a_range_or_beside_it() -> None:

@@ -10,7 +10,7 @@ from kb.core.model import Architecture, Model
 from kb.core.record import NamedTuple
 from kb.core.result import GpuFit
 from kb.core.setup import TrainingSetup, WeightType
-from kb.core.typed import TYPE_CHECKING, Literal
+from kb.core.typed import TYPE_CHECKING, Any, Literal
 from kb.memory import (
     UnsupportedArchitectureError,
     largest_batch,
@@ -109,6 +109,16 @@ class Estimator:
         """The same from a model of few layers."""
         return self if self.rough else Estimator(self.model, self.machine, self.constants, rough=True)
 
+    @property
+    def _known(self) -> dict[str, Any]:
+        """What every question to the memory model says beside the run: the figures, the GPU, and how exactly."""
+        return {
+            "constants": self.constants,
+            "gpu": self.gpu.gpu if self.gpu else None,
+            "compute_capability": self.gpu.compute_capability if self.gpu else None,
+            "rough": self.rough,
+        }
+
     def predict(self, setup: TrainingSetup, *, among: bool = False) -> MemoryReport:
         """The run's report; ``among``: the machine's GPU is one of many.
 
@@ -118,25 +128,16 @@ class Estimator:
         return predict(
             setup,
             self.model.architecture,
-            constants=self.constants,
-            gpu=self.gpu.gpu if self.gpu else None,
             gpu_memory_bytes=self.limit_bytes,
-            compute_capability=self.gpu.compute_capability if self.gpu else None,
             host_limit_bytes=self.machine.host_memory_bytes,
-            rough=self.rough,
             among=among,
+            **self._known,
         )
 
     def surely_over(self, setup: TrainingSetup) -> bool:
         """Whether training is out of memory by the weights alone: asked before a prediction that takes long."""
         return self.limit_bytes is not None and surely_out_of_memory(
-            setup,
-            self.model.architecture,
-            self.limit_bytes,
-            constants=self.constants,
-            gpu=self.gpu.gpu if self.gpu else None,
-            compute_capability=self.gpu.compute_capability if self.gpu else None,
-            rough=self.rough,
+            setup, self.model.architecture, self.limit_bytes, **self._known
         )
 
     def throughput(self, setup: TrainingSetup) -> "Throughput | None":
@@ -176,13 +177,10 @@ class Estimator:
             self.model.architecture,
             field,
             usable,
-            constants=self.constants,
-            gpu=self.gpu.gpu if self.gpu else None,
-            compute_capability=self.gpu.compute_capability if self.gpu else None,
             most=most,
             first=first,
             grain=grain,
-            rough=self.rough,
+            **self._known,
         )
 
     def largest_share(self, setup: TrainingSetup, own: Phase | None = None) -> int:
@@ -199,12 +197,9 @@ class Estimator:
             setup,
             self.model.architecture,
             usable,
-            constants=self.constants,
-            gpu=self.gpu.gpu if self.gpu else None,
             gpu_memory_bytes=self.limit_bytes,
-            compute_capability=self.gpu.compute_capability if self.gpu else None,
-            rough=self.rough,
             own=own,
+            **self._known,
         )
 
     def workers(self, setup: TrainingSetup) -> int | None:

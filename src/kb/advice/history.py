@@ -14,7 +14,7 @@ from kb.advice.no_prediction import why_no_prediction
 from kb.core.document import Setting, Unit
 from kb.core.facts import FactType
 from kb.core.finding import Span
-from kb.core.memory_report import HostLedger, MemoryReport, Phase, Status
+from kb.core.memory_report import MemoryReport, Phase
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
@@ -213,15 +213,6 @@ def change(before: Any, after: Any) -> float | None:
     """``after`` against ``before`` as a ratio; None where either is no number, or the first is zero."""
     numbers = [value for value in (before, after) if isinstance(value, int | float) and not isinstance(value, bool)]
     return None if len(numbers) < 2 or not before else (after - before) / abs(before)
-
-
-def host_status(host: HostLedger) -> Status:
-    """``oom`` where even the lower estimate is over the limit, ``tight`` where only the upper is."""
-    if host.limit_bytes is None:
-        return "unknown"
-    if host.low_bytes > host.limit_bytes:
-        return "oom"
-    return "tight" if host.peak_bytes > host.limit_bytes else "fits"
 
 
 def held_against(measured_bytes: int, low_bytes: int, high_bytes: int) -> Literal["inside", "below", "above"]:

@@ -281,5 +281,10 @@ class TrainingSetup(NamedTuple):
         return "lora.enabled" not in self.unresolved
 
     @property
+    def packs(self) -> bool:
+        """Whether bitsandbytes packs the weights, in 4 or in 8 bits."""
+        return self.load_in_4bit or self.load_in_8bit or self.method == "qlora"
+
+    @property
     def autocast(self) -> bool:
         return self.fp16 or self.bf16

@@ -10,7 +10,7 @@ from kb.advice.estimator import Estimator, on_gpu
 from kb.advice.question import Question
 from kb.core.record import NamedTuple
 from kb.guide.kept import kept, mark_of
-from kb.knowledge import load_catalog, load_guide
+from kb.report.recommend.choice import knowledge
 
 MODELS = (
     "t5-base", "kobart", "mt5-base", "mt5-large", "mt5-xl", "klue-roberta-base", "llama-3.2-1b", "qwen2.5-7b",
@@ -50,7 +50,7 @@ def choices(folder: str, preview: bool = False) -> Mapping[tuple[str, str], Choi
 
 def choice_of(model: str, gpu: str) -> Choice:
     """What ``kb recommend`` says of a model on a GPU without more being asked."""
-    catalog, guide = _knowledge()
+    catalog, guide = knowledge()
     estimator = Estimator(catalog.models[model], on_gpu(catalog.gpus[gpu]), catalog.constants)
     training = answer("train", Question(), estimator, catalog, guide).training
     assert training is not None  # training is what was asked for
@@ -73,13 +73,8 @@ def _computed(models: Sequence[str], gpus: Sequence[str]) -> list[Any]:
         return [(*pair, *choice) for pair, choice in zip(pairs, found, strict=True)]
 
 
-@lru_cache(maxsize=1)
-def _knowledge() -> tuple[Any, Mapping[str, Any]]:
-    return load_catalog(), load_guide()
-
-
 def _mark() -> str:
     """A hash of everything that it depends on: models, GPUs, figures, presets, and the code that computes."""
-    catalog, guide = _knowledge()
+    catalog, guide = knowledge()
     data = (MODELS, GPUS, catalog.models, catalog.gpus, catalog.constants, guide["presets"])
     return mark_of(data, ("advice", "core", "memory"), ("guide/choices.py",))

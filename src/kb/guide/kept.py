@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
+from kb.knowledge.bundle import write_text
+
 KEPT = 3  # results of former rules or code that are not yet thrown away: branches take turns
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -20,10 +22,7 @@ def kept(folder: str, name: str, mark: str, compute: Callable[[], Any]) -> Any:
     except (OSError, ValueError):
         found = compute()
     os.makedirs(folder, exist_ok=True)
-    temporary = f"{path}.{os.getpid()}.tmp"
-    with open(temporary, "w", encoding="utf-8") as stream:
-        json.dump(found, stream, separators=(",", ":"))
-    os.replace(temporary, path)
+    write_text(path, json.dumps(found, separators=(",", ":")))
     _throw_away(folder, name)
     return found
 

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from kb.core.catalog import Catalog, Computed, Rule, RuleFix
+from kb.core.catalog import Catalog, Rule
 from kb.guide.kept import kept, mark_of
 from kb.guide.library import Library, say
 from kb.guide.markup import cited_source, code, fenced, prose, table, text
@@ -14,6 +14,7 @@ from kb.integrations.browser import check
 from kb.knowledge import load_table_rows
 from kb.report.check.changes import as_written
 from kb.report.condition import fact_order, sentence, unparse
+from kb.report.rules.explain import changes_of
 
 _MACHINE = ("gpu", "gpus", "host_memory", "cpus")
 # other files, what no config says, bytes that are no text: an editor has no place for them
@@ -89,19 +90,10 @@ def _fixes(library: Library, rule: Rule) -> str:
     for number, fix in enumerate(rule.fixes, 1):
         words = library.words
         safety = f"**{escape(words.named('safety', fix.safety))}**"
-        changes = ", ".join(code(change) for change in _changes(library, fix))
+        changes = ", ".join(code(change) for change in changes_of(fix, words))
         condition = f" ({words('explain.fix_when', condition=prose(sentence(fix.when, words)))})" if fix.when else ""
         lines.append(f"{number}. {safety}: {prose(words.described(fix.title))} {changes}{condition}")
     return "\n".join(lines)
-
-
-def _changes(library: Library, fix: RuleFix) -> list[str]:
-    changes = []
-    for name, value in fix.set.items():
-        key = name.rpartition(".")[2]
-        changes.append(f"{key}: {unparse(value.tree) if isinstance(value, Computed) else as_written(value)}")
-    changes += [library.words("report.remove_key", key=name.rpartition(".")[2]) for name in fix.remove]
-    return changes + [f"{name.rpartition('.')[2]} → {new}" for name, new in fix.rename.items()]
 
 
 def _first(rule: Rule, expect: str) -> Mapping[str, Any] | None:

@@ -12,11 +12,13 @@ from kb.advice.diagnosis import diagnose as find_causes
 from kb.advice.question import Question
 from kb.config.log import read_lines
 from kb.core.catalog import Catalog
+from kb.core.document import Unit
 from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide
 from kb.report.check.changes import SourceLines, describe_fix
 from kb.report.check.json_report import check_object
 from kb.report.diagnosis_report import diagnosis_object
+from kb.report.json_parts import name_terms
 from kb.report.terminal import Style
 from kb.report.values import printable
 from kb.report.words import Words
@@ -160,11 +162,7 @@ def _name_terms(prediction: dict[str, Any] | None, words: Words) -> None:
     """Each term's and phase's name in the reader's language, for the chart."""
     if prediction is None:
         return
-    ledgers = [*prediction["phases"].items(), ("host", prediction["host"])]
-    for name, ledger in ledgers:
-        ledger["title"] = words.named("phase", "inference" if ledger.get("use") == "inference" else name)
-        for term in ledger["terms"]:
-            term["title"] = words.named("term", term["name"])
+    name_terms({**prediction["phases"], "host": prediction["host"]}, words)
 
 
 def choose(asked: str, language: str) -> str:
@@ -185,6 +183,20 @@ def choose(asked: str, language: str) -> str:
         return fault_of(error, language)
 
 
+def training_of(text: str, asked: str, checker: FileChecker) -> Unit:
+    """The section of a config that trains, or its first.
+
+    Raises:
+        UserError: its format is not known.
+    """
+    kind = kind_of(asked)
+    path = path_of(text, kind)
+    unit = first_training(checker.check(text.encode(), path, kind).results)
+    if unit is None:
+        raise UserError("diagnose.no_dialect", path=path)
+    return unit
+
+
 def diagnose(log: str, config: str, asked: str, language: str) -> str:
     """What ``kb diagnose`` says of a log, with the values of ``config`` where one is given.
 
@@ -197,13 +209,8 @@ def diagnose(log: str, config: str, asked: str, language: str) -> str:
         ``{"causes": […], "unexplained": … or null, "lines": n}``, the best cause first, or ``{"fault": sentence}``.
     """
     try:
-        checker, unit = checker_of(asked, language), None
-        if config.strip():
-            kind = kind_of(asked)
-            path = path_of(config, kind)
-            unit = first_training(checker.check(config.encode(), path, kind).results)
-            if unit is None:
-                raise UserError("diagnose.no_dialect", path=path)
+        checker = checker_of(asked, language)
+        unit = training_of(config, asked, checker) if config.strip() else None
         lookup = checker.facts(unit).get if unit else machine_alone(checker)
         lines = read_lines(io.BufferedReader(io.BytesIO(log.encode())), "log")
         found = find_causes(lines, load_guide()["remedies"], lookup)

@@ -7,13 +7,12 @@ from typing import Any
 from kb.advice.estimate import Estimated, estimate, with_timeline
 from kb.core.catalog import Catalog
 from kb.core.text import UserError
-from kb.integrations.browser import catalog_of, checker_of, fault_of, kind_of, path_of, words_of
-from kb.memory import UnsupportedArchitectureError
+from kb.integrations.browser import checker_of, fault_of, training_of, words_of
+from kb.integrations.own_tables import answer
 from kb.memory.engine.trace import trace
-from kb.report.lessons import Case, case_of, title_of
+from kb.report.lessons import Case, title_of
 from kb.report.timeline import MOMENTS, timeline_html
 from kb.report.words import Words
-from kb.session.prepare import first_training
 
 
 def timeline(text: str, asked: str, language: str) -> str:
@@ -27,11 +26,8 @@ def timeline(text: str, asked: str, language: str) -> str:
     """
     words = words_of(language)
     try:
-        checker, kind = checker_of(asked, language), kind_of(asked)
-        path = path_of(text, kind)
-        unit = first_training(checker.check(text.encode(), path, kind).results)
-        if unit is None:
-            raise UserError("diagnose.no_dialect", path=path)
+        checker = checker_of(asked, language)
+        unit = training_of(text, asked, checker)
         found, key = _followed(estimate(checker.prepare(unit), checker.catalog), checker.catalog)
         title = words(key, model=found.model.name if found.model else "")
         figure = timeline_html(found.followed, words, title, found.machine.gpu_limit_bytes)
@@ -67,16 +63,7 @@ def own_figure(asked: str, language: str) -> str:
     Returns:
         ``{"figure": HTML}``, or ``{"fault": sentence}`` where the run cannot be followed.
     """
-    wanted = json.loads(asked)
-    try:
-        case = case_of(
-            catalog_of(), wanted["model"], wanted["gpu"], wanted.get("source_length"), wanted.get("target_length")
-        )
-        return json.dumps({"figure": chapter_timeline(case, words_of(language), wanted)}, ensure_ascii=False)
-    except UnsupportedArchitectureError:
-        return json.dumps({"fault": words_of(language)("own.not_followed", model=wanted["model"])}, ensure_ascii=False)
-    except UserError as error:
-        return fault_of(error, language)
+    return answer(asked, language, lambda wanted, case, words: {"figure": chapter_timeline(case, words, wanted)})
 
 
 def chapter_timeline(case: Case, words: Words, asked: Mapping[str, Any]) -> str:

@@ -54,7 +54,7 @@ def own_table(asked: str, language: str) -> str:
         values["limit"] = wanted.get("host_memory")
         return {"rows": _rows(wanted, case, words), "values": values, "columns": wanted.get("lengths")}
 
-    return _answer(asked, language, made)
+    return answer(asked, language, made)
 
 
 def own_figure(asked: str, language: str) -> str:
@@ -73,10 +73,11 @@ def own_figure(asked: str, language: str) -> str:
             wanted["gpus"] = [wanted["gpu"]]
         return {"figure": figure_of(case, words, wanted)}
 
-    return _answer(asked, language, made)
+    return answer(asked, language, made)
 
 
-def _answer(asked: str, language: str, made: Callable[[dict[str, Any], Case, Words], dict[str, Any]]) -> str:
+def answer(asked: str, language: str, made: Callable[[dict[str, Any], Case, Words], dict[str, Any]]) -> str:
+    """What ``made`` makes of what is asked, for the model and the GPU that it names, or ``{"fault": sentence}``."""
     wanted, words = json.loads(asked), words_of(language)
     try:
         case = case_of(

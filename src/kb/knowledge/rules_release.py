@@ -23,7 +23,7 @@ import yaml
 from kb import __version__
 from kb.core.record import NamedTuple
 from kb.core.text import LANGUAGES, UserError
-from kb.knowledge.bundle import load_part, write_part
+from kb.knowledge.bundle import load_part, write_part, write_text
 from kb.knowledge.catalog import load_words_alone
 from kb.knowledge.compile import compile_knowledge
 from kb.knowledge.locations import Location, Update, record_path, shipped, updated, updates_folder
@@ -239,11 +239,7 @@ def _refuse_lost(release: Release, parts: Mapping[str, Any]) -> None:
 
 
 def _write_record(update: Update) -> None:
-    path = record_path()
-    temporary = f"{path}.{os.getpid()}.tmp"
-    with open(temporary, "w", encoding="utf-8") as stream:
-        json.dump(update._asdict(), stream, ensure_ascii=False)
-    os.replace(temporary, path)
+    write_text(record_path(), json.dumps(update._asdict(), ensure_ascii=False))
 
 
 def _tidy() -> None:

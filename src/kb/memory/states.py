@@ -84,8 +84,7 @@ def _trained_widths(setup: TrainingSetup, weight: int) -> tuple[int, int]:
     if setup.trained_type != "peft":
         cast = FP32 if setup.trained_type == "fp32" else HALF
         return cast, cast
-    quantized = setup.load_in_4bit or setup.load_in_8bit or setup.method == "qlora"
-    prepared = quantized and setup.prepare_for_kbit and not setup.half_tables
+    prepared = setup.packs and setup.prepare_for_kbit and not setup.half_tables
     return FP32, FP32 if prepared else weight
 
 
@@ -167,8 +166,7 @@ def as_run(setup: TrainingSetup) -> TrainingSetup:
     """
     if not setup.autocast or not (setup.spread.deepspeed or setup.zero_stage > 0 or setup.fsdp):
         return setup
-    packed = setup.load_in_4bit or setup.load_in_8bit or setup.method == "qlora"
-    wide = setup.fsdp and not packed and (setup.weights == "fp32" or setup.method == "full")
+    wide = setup.fsdp and not setup.packs and (setup.weights == "fp32" or setup.method == "full")
     return setup._replace(
         weights="bf16", fp16=False, bf16=False, prepare_for_kbit=False, spread=setup.spread._replace(wide_shards=wide)
     )
@@ -223,8 +221,7 @@ def _width_of(setup: TrainingSetup) -> int:
 
 def _flattened(setup: TrainingSetup, states: States, counts: Counts, *, frozen_too: bool) -> int:
     """Bytes of the weights in one flat buffer, which leaves no remainders of blocks; packed ones as they are."""
-    packed = setup.load_in_4bit or setup.load_in_8bit or setup.method == "qlora"
-    if packed or (setup.method != "full" and not frozen_too):
+    if setup.packs or (setup.method != "full" and not frozen_too):
         return states.parameters
     return _width_of(setup) * counts.total
 

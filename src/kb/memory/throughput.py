@@ -184,11 +184,10 @@ def _moved(setup: TrainingSetup, one: _Pass) -> float:
     """Bytes of one micro-step that cannot be spared: what is kept is written and read (twice where it is made again),
     logits go both ways twice, and each pass reads the weights."""
     from kb.memory.engine.kept import kept_of  # only what asks for a step's time pays for the engine
-    from kb.memory.engine.options import packs
 
     kept = kept_of(setup, one.arch)
     again = 2 if setup.gradient_checkpointing else 1
     width: float = FP32 if setup.weights == "fp32" and not setup.autocast else HALF
-    if packs(setup):
+    if setup.packs:
         width = DEQUANTIZED_BYTES
     return one.batch * (2 * again * kept.layers + 4 * kept.loss) + 3 * width * count(one.arch).block_linear

@@ -5,7 +5,7 @@ and the verdicts.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kb.advice.history import EFFECTIVE, Entry, History, Measured, Row, change, held_against, host_status
+from kb.advice.history import EFFECTIVE, Entry, History, Measured, Row, change, held_against
 from kb.core.hardware import Machine
 from kb.core.memory_report import WORKING
 from kb.core.record import NamedTuple
@@ -114,7 +114,7 @@ def gpu_verdict(entry: Entry, words: Words) -> str:
 
 
 def host_verdict(entry: Entry, words: Words) -> str:
-    return words.named("verdict", host_status(entry.report.host)) if entry.report else ""
+    return words.named("verdict", entry.report.host.status) if entry.report else ""
 
 
 def held_lines(entry: Entry, words: Words, style: Style) -> list[str]:
@@ -331,7 +331,7 @@ def _entry(entry: Entry, history: History, words: Words) -> Object:
         "prediction": prediction_object(report) if report else None,
         "verdicts": {
             "gpu": report.verdict.status if report else "unknown",
-            "host": host_status(report.host) if report else "unknown",
+            "host": report.host.status if report else "unknown",
         },
         "measured": _measured(version.measured, entry) if version.measured else None,
         "claimed": dict(version.claimed),

@@ -8,6 +8,7 @@ from kb.core.expression import is_unknown
 from kb.core.hardware import DetectedGpu, Machine
 from kb.core.memory_report import HostLedger, MemoryReport, Phase, TakenByLengths, Term
 from kb.report.values import is_hidden, printable
+from kb.report.words import Words
 
 SCHEMA = 1
 
@@ -129,3 +130,11 @@ def _host(host: HostLedger) -> Object:
 
 def _terms(terms: tuple[Term, ...]) -> list[Object]:
     return [{"name": term.name, "bytes": term.bytes} for term in terms]
+
+
+def name_terms(ledgers: Mapping[str, Object], words: Words) -> None:
+    """Put each phase's and term's name in the reader's language beside it, for a chart."""
+    for name, ledger in ledgers.items():
+        ledger["title"] = words.named("phase", "inference" if ledger.get("use") == "inference" else name)
+        for term in ledger["terms"]:
+            term["title"] = words.named("term", term["name"])

@@ -186,7 +186,7 @@ def _taken(unit: Unit, programs: Sequence[Program], catalog: Catalog, files: Pro
     except ConfigError:
         return None
     trains = [each for each in runs if any(name.startswith(OF_THE_CALL) for name in each.settings)]
-    if len(runs) != 1 or not trains or not given.found or is_unknown(_value(runs[0], BATCH)):
+    if len(runs) != 1 or not trains or not given.found or is_unknown(runs[0].as_written(BATCH)):
         return None
     return _told_in_command(unit, runs[0], catalog)
 
@@ -195,15 +195,10 @@ def _environment(unit: Unit) -> Mapping[str, str] | None:
     """What the launcher of a command says to each of its processes; None where it cannot be told."""
     if unit.launcher == "python":
         return {}
-    processes = _value(unit, PROCESSES)
+    processes = unit.as_written(PROCESSES)
     if unit.launcher not in DISTRIBUTED or not isinstance(processes, int) or MACHINES in unit.settings:
         return None
     return {"WORLD_SIZE": str(processes), "LOCAL_RANK": "0", "RANK": "0"}
-
-
-def _value(unit: Unit, name: str) -> object:
-    setting = unit.settings.get(name)
-    return None if setting is None else setting.value
 
 
 def _told_in_command(unit: Unit, run: Unit, catalog: Catalog) -> Unit:

@@ -133,7 +133,7 @@ def load_dtype(setup: TrainingSetup) -> Any:
     """The weights' torch type. A quantized model computes in 16 bits unless told otherwise: what loads it is so."""
     import torch
 
-    if is_quantized(setup) and setup.weights == "fp32":
+    if setup.packs and setup.weights == "fp32":
         return torch.float16 if setup.fp16 else torch.bfloat16
     return getattr(torch, DTYPES[setup.weights])
 
@@ -260,18 +260,13 @@ TASK_TYPES = (("ForConditionalGeneration", "SEQ_2_SEQ_LM"), ("ForSequenceClassif
               ("ForTokenClassification", "TOKEN_CLS"), ("ForQuestionAnswering", "QUESTION_ANS"))  # fmt: skip
 
 
-def is_quantized(setup: TrainingSetup) -> bool:
-    """Whether bitsandbytes packs the weights, in 4 or in 8 bits."""
-    return setup.load_in_4bit or setup.load_in_8bit or setup.method == "qlora"
-
-
 def kept_head(model: Any, setup: TrainingSetup) -> str | None:
     """The head that must not be quantized, as ``llm_int8_skip_modules`` says: PEFT would train it and cannot.
 
     transformers 5.23 quantizes a head with a bias (``get_keys_to_not_convert`` looks for the last *parameter*), and
     PEFT then stops: "only Tensors of floating point dtype can require gradients".
     """
-    if setup.method == "full" or not is_quantized(setup):
+    if setup.method == "full" or not setup.packs:
         return None
     return next((name for name, _ in base_of(model).named_children() if name in TRAINED_HEADS), None)
 
@@ -360,7 +355,7 @@ def cast_as_trainers_do(model: Any, setup: TrainingSetup) -> Any:
     and LLaMA-Factory and Unsloth, which train in fp32."""
     import torch
 
-    if is_quantized(setup) and setup.prepare_for_kbit and setup.half_tables:
+    if setup.packs and setup.prepare_for_kbit and setup.half_tables:
         for name, module in model.named_modules():
             weight = getattr(module, "weight", None)
             if any(part in name for part in NARROWED) and weight is not None and weight.dtype == torch.float32:

@@ -231,8 +231,8 @@ class NotebookSource(Source):
         return Source(self.python).comment_after(self.back(offset))
 
     def excerpt(self, span: Span, limit: int = 60) -> str:
-        text = " ".join(self.python[self.back(span.start) : self.back(span.end)].split())
-        return text if len(text) <= limit else text[: limit - 1] + "…"
+        inside = span._replace(start=self.back(span.start), end=self.back(span.end))
+        return Source(self.python).excerpt(inside, limit)
 
     def forth(self, offset: int) -> int:
         """The offset in the notebook of one in the joined text."""

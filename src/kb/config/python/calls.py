@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kb.config.python.expressions import met, tested
 from kb.config.python.held import Caller
 from kb.config.python.names import Names
-from kb.config.python.places import Imported, Made, Scope, Where, root_name
+from kb.config.python.places import Made, Scope, Where, reached, root_name
 from kb.config.python.syntax import dotted_name
 from kb.core.record import NamedTuple
 
@@ -422,14 +422,9 @@ def _body(owner: "Expressions", called: ast.expr) -> _Body | None:
     if scope is not None:
         return _Body(owner, name, scope)
     imported = next((found for (_, bound), found in names.imports_of(first) if bound == first), None)
-    if imported is None:
+    if imported is None or "." in rest:
         return None
-    if rest:  # models.load(…) of ``import models``, ``from src import models``
-        if "." in rest:
-            return None
-        dots = "." if imported.module and imported.name else ""
-        inner = f"{imported.module}{dots}{imported.name or ''}"
-        imported = Imported(inner, imported.level, rest)
+    imported = reached(name, imported)  # models.load(…) of ``import models``, ``from src import models``
     other = owner.other(imported)
     if other is None or imported.name is None:
         return None

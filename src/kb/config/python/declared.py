@@ -6,10 +6,10 @@ function that ``fire`` calls.
 
 import ast
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
+from kb.config.python.syntax import called_name, parsed
 from kb.core.record import NamedTuple
 
 _PARSERS = frozenset(("HfArgumentParser", "TrlParser", "H4ArgumentParser"))
@@ -75,18 +75,9 @@ def declared(own: str, imported: str = "") -> Mapping[str, Default]:
 
 
 def nodes_of(text: str) -> list[ast.AST]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "\d" in a text is for the program's author to hear of
-            return list(ast.walk(ast.parse(text)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-
-
-def called_name(node: ast.AST) -> str:
-    if not isinstance(node, ast.Call):
-        return ""
-    return node.func.attr if isinstance(node.func, ast.Attribute) else str(getattr(node.func, "id", ""))
+    """Every node of a text; none of one that is no Python."""
+    tree = parsed(text)
+    return list(ast.walk(tree)) if tree is not None else []
 
 
 def _rows(nodes: list[ast.AST], classes: Mapping[str, ast.ClassDef]) -> tuple[list[Row], list[ast.ClassDef]]:

@@ -11,7 +11,7 @@ from kb.config.python.calls import TRAINER, Call, CallTable, Kind
 from kb.config.python.declared import nodes_of
 from kb.config.python.held import Sources
 from kb.config.python.names import Names
-from kb.config.python.places import Imported
+from kb.config.python.places import Imported, reached
 from kb.config.python.syntax import Module, dotted_name
 from kb.config.text.source import BYTE_ORDER_MARK
 from kb.core.record import NamedTuple
@@ -119,18 +119,6 @@ def imports_of(name: str, text: str) -> list[Imported]:
     """What a text imports under a name, anywhere in it."""
     read = _read(text)
     return [each.imported for each in read.imports.get(name, ())] if read is not None else []
-
-
-def reached(written: str, imported: Imported) -> Imported:
-    """What is written with the name that an import binds, or with that as its first part (``args.Config`` of
-    ``from project import args``), as an import of its own.
-    """
-    above, _, name = written.rpartition(".")
-    if not above:
-        return imported
-    _, dot, below = above.partition(".")
-    dots = "." if imported.module and imported.name else ""
-    return Imported(f"{imported.module}{dots}{imported.name or ''}{dot}{below}", imported.level, name)
 
 
 def of_library(imported: Imported) -> bool:

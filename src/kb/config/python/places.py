@@ -83,6 +83,18 @@ class Imported(NamedTuple):
     name: str | None
 
 
+def reached(written: str, imported: Imported) -> Imported:
+    """What is written with the name that an import binds, or with that as its first part (``args.Config`` of
+    ``from project import args``), as an import of its own.
+    """
+    above, _, name = written.rpartition(".")
+    if not above:
+        return imported
+    _, dot, below = above.partition(".")
+    dots = "." if imported.module and imported.name else ""
+    return Imported(f"{imported.module}{dots}{imported.name or ''}{dot}{below}", imported.level, name)
+
+
 class Walked:
     """What a pass over a module found."""
 

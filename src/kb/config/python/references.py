@@ -282,12 +282,15 @@ class References:
         """The module and the name of a class of the project's own."""
         if self._names.is_class(name):
             return self, name
+        brought = self._brought(name, at)
+        return brought if brought is not None and brought[0]._names.is_class(brought[1]) else None
+
+    def _brought(self, name: str, at: Where) -> "tuple[References, str] | None":
+        """The project's own module that a name is imported from, and its name there."""
         scope = self._names.scope_of(name, at)
         imported = self._names.imported(name, scope) if scope is not None else None
         other = self._own.other(imported) if imported is not None and imported.name is not None else None
-        if other is None or imported is None or imported.name is None:
-            return None
-        return (other.references, imported.name) if other.references._names.is_class(imported.name) else None
+        return None if other is None or imported is None or imported.name is None else (other.references, imported.name)
 
     def _entry(self, held: Found, key: Any, default: ast.expr | None, at: Where, depth: int) -> Found:
         """``held[key]``, or ``held.get(key, default)``."""
@@ -353,12 +356,9 @@ class References:
         """What a function of the project's own returns, where it says so once."""
         home, returned = self, self._names.returned(function)
         if returned is None:
-            scope = self._names.scope_of(function, at)
-            imported = self._names.imported(function, scope) if scope is not None else None
-            wanted = imported.name if imported is not None else None
-            other = self._own.other(imported) if imported is not None and wanted is not None else None
-            if other is not None and wanted is not None:
-                home, returned = other.references, other.names.returned(wanted)
+            brought = self._brought(function, at)
+            if brought is not None:
+                home, returned = brought[0], brought[0]._names.returned(brought[1])
         if returned is None or returned.value is None:
             return Held(self._own, node, at)
         where = returned.where._replace(made=Made(returned.where.scope, self._own, node, at))

@@ -9,7 +9,8 @@ from functools import lru_cache
 from itertools import permutations
 from typing import Any
 
-from kb.config.python.declared import called_name, nodes_of
+from kb.config.python.declared import nodes_of
+from kb.config.python.syntax import called_name
 from kb.core.document import NO_SUCH_RUN, Setting
 from kb.core.expression import Unknown
 from kb.core.finding import Span

@@ -158,7 +158,13 @@ def dotted_name(node: ast.expr) -> str | None:
     return ".".join(reversed([*parts, node.id]))
 
 
+def called_name(node: ast.AST) -> str:
+    """The last name of what is called: ``run`` of ``subprocess.run``; empty of what is no call, or calls no name."""
+    if not isinstance(node, ast.Call):
+        return ""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else str(getattr(node.func, "id", ""))
+
+
 def is_called(node: ast.Call, names: tuple[str, ...]) -> bool:
     """Whether this is called, by whatever holds it."""
-    called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    return called in names
+    return called_name(node) in names

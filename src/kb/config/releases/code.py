@@ -6,10 +6,10 @@ import re
 
 from kb.config.files import ConfigError
 from kb.config.notebook.cells import read_notebook
+from kb.config.python.syntax import called_name, parsed
 from kb.config.releases.commands import installs, read_command, read_image, read_shell
 from kb.config.releases.project_files import parse_toml
 from kb.config.releases.requirement import read_requirement
-from kb.config.releases.setup_files import called, parsed
 from kb.config.releases.statements import MAIN, Folder
 
 _RUNNERS = re.compile(
@@ -66,10 +66,10 @@ def _read_block(folder: Folder, path: str, text: str) -> None:
 def _read_calls(folder: Folder, path: str, tree: ast.Module | None) -> None:
     """``subprocess.run([sys.executable, "-m", "pip", "install", …])``, ``os.system("pip install …")``."""
     for node in ast.walk(tree) if tree is not None else ():
-        if not isinstance(node, ast.Call) or not _RUNNERS.fullmatch(called(node)) or not node.args:
+        if not isinstance(node, ast.Call) or not _RUNNERS.fullmatch(called_name(node)) or not node.args:
             continue
         first = node.args[0]
-        if called(node).endswith("magic"):
+        if called_name(node).endswith("magic"):
             first = node.args[-1]
         if isinstance(first, ast.List | ast.Tuple):
             words = [

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterator
 
+from kb.config.python.syntax import called_name, parsed
 from kb.config.releases.project_files import say_itself
 from kb.config.releases.requirement import library_of, read_requirement, read_requirements
 from kb.config.releases.statements import DECLARED, OPTIONAL, Folder
@@ -67,7 +68,7 @@ class _Setup:
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign):
                 self._named.update({each.id: node.value for each in node.targets if isinstance(each, ast.Name)})
-            elif isinstance(node, ast.Call) and called(node) == "setup":
+            elif isinstance(node, ast.Call) and called_name(node) == "setup":
                 self._given.update({word.arg: word.value for word in node.keywords if word.arg})
 
     def text(self, name: str) -> str | None:
@@ -116,26 +117,3 @@ def _listed(tree: ast.Module) -> Iterator[tuple[str, int]]:
         for each in items:
             if isinstance(each, ast.Constant) and isinstance(each.value, str):
                 yield each.value, each.lineno
-
-
-def called(node: ast.Call) -> str:
-    """The last name of what is called: ``run`` of ``subprocess.run``."""
-    return (
-        node.func.attr
-        if isinstance(node.func, ast.Attribute)
-        else node.func.id
-        if isinstance(node.func, ast.Name)
-        else ""
-    )
-
-
-def parsed(text: str) -> ast.Module | None:
-    """Python's tree; None of what is no Python."""
-    import warnings
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None

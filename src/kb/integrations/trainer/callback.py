@@ -19,6 +19,7 @@ from kb.integrations.trainer.live import (
     LiveRun,
     adapter_settings,
     held_bytes,
+    length_of,
     longest_rows,
     model_of,
     model_settings,
@@ -173,7 +174,7 @@ class KbCallback(TrainerCallback):
         dataset = trainer.train_dataset if trainer is not None else getattr(loader, "dataset", None)
         collator = trainer.data_collator if trainer is not None else getattr(loader, "collate_fn", None)
         found = longest_rows(dataset, collator)
-        known: dict[str, Any] = {"data.train_samples": found.rows, "tokenizer.length": _length(processor)}
+        known: dict[str, Any] = {"data.train_samples": found.rows, "tokenizer.length": length_of(processor)}
         if trainer is not None:
             evaluated = trainer.eval_dataset
             several = list(evaluated.values()) if isinstance(evaluated, dict) else [evaluated]
@@ -244,13 +245,6 @@ def trainer_above() -> Trainer | None:
             return caller
         frame = frame.f_back  # type: ignore[assignment]
     return None
-
-
-def _length(processor: Any) -> int | None:
-    try:
-        return len(processor)
-    except TypeError:
-        return None
 
 
 class LoopWatch:

@@ -267,7 +267,7 @@ def longest_rows(dataset: Any, collator: Any = None) -> Lengths:
     A ``datasets.Dataset`` with the columns ``input_ids`` and ``labels``, and a list of such rows, are read. Any other
     dataset is not: asking it for a row runs its owner's code, which may augment, drawing from the run's random numbers.
     """
-    rows = _rows_of(dataset)
+    rows = length_of(dataset)
     if isinstance(dataset, list | tuple):
         chosen = dataset[:: max(len(dataset) // MOST_ROWS, 1)]
         mappings = [row for row in chosen if isinstance(row, Mapping)]
@@ -287,10 +287,11 @@ def longest_rows(dataset: Any, collator: Any = None) -> Lengths:
     return Lengths(rows=rows)
 
 
-def _rows_of(dataset: Any) -> int | None:
+def length_of(held: Any) -> int | None:
+    """How many rows or tokens there are; None of what has no length: of an iterable dataset nobody knows."""
     try:
-        return len(dataset)
-    except TypeError:  # an iterable dataset: nobody knows before it ends
+        return len(held)
+    except TypeError:
         return None
 
 

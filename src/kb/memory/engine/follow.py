@@ -17,7 +17,6 @@ from kb.memory.engine.deepened import recorded_deep
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.kernel_choice import FEWEST_SHARED
 from kb.memory.engine.ops.attention import FLASH_GRADIENT_HEAD
-from kb.memory.engine.options import packs
 from kb.memory.engine.predict import check_followed, loss_of, model_of, record_runs
 from kb.memory.engine.world import AMPERE, WIDE_WORKSPACE_MAJORS, Peak, Recording, held, world
 from kb.memory.process import Context, judged
@@ -152,7 +151,7 @@ def alike(capability: tuple[int, int], setup: TrainingSetup, architecture: Archi
     What reads it: attention's kernels, cuBLAS's workspace, which kernel multiplies packed weights, and how many blocks
     share a sum over a batch's tokens.
     """
-    if packs(setup) or capability < (7, 0) or _sums_tokens(setup):
+    if setup.packs or capability < (7, 0) or _sums_tokens(setup):
         return capability
     if capability < AMPERE:
         return (7, 0)

@@ -20,7 +20,6 @@ from kb.core.setup import Assumption, TrainingSetup
 from kb.memory.engine.families.decoder_experts import STEP, TYPES, WRAPPED
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.optimizers import KNOWN
-from kb.memory.engine.options import packs
 from kb.memory.engine.report import why_not
 from kb.memory.parameters import UnknownTargetsError, adapter_parameters, count, targets_for
 
@@ -122,7 +121,7 @@ def _dora(run: Run, what: str) -> Run:
     """4 bits are followed, and FSDP2; where hooks lie around each of LoRA's matrices, DoRA asks these past them. PEFT
     0.21 says itself that it does not copy weights of 8 bits (``update_layer``, tuners/lora/dora.py)."""
     setup = run.setup
-    sharded = setup.zero_stage == 3 or (setup.fsdp and (setup.spread.fsdp_version == 1 or packs(setup)))
+    sharded = setup.zero_stage == 3 or (setup.fsdp and (setup.spread.fsdp_version == 1 or setup.packs))
     eight = setup.load_in_8bit and not setup.load_in_4bit
     if sharded or eight or (setup.fsdp and run.architecture.family != "decoder"):
         return _set(use_dora=False)(run, what)

@@ -85,11 +85,11 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
     trained_type, by_deepspeed = TYPES.get(setup.trained_type), bool(setup.zero_stage or unshared(setup))
     narrowed = by_deepspeed and autocast is not None
     if (setup.fsdp or by_deepspeed) and autocast:  # weights are cast; there is no autocast (accelerate)
-        if not (packs(setup) and setup.fsdp):
+        if not (setup.packs and setup.fsdp):
             dtype = trained_type = autocast
         if not setup.fsdp or setup.spread.fsdp_version > 1:  # FSDP1's weights are cast and autocast is on
             autocast = None
-    if packs(setup):
+    if setup.packs:
         if dtype == F32:
             dtype = F16 if setup.fp16 else BF16
         prepare = setup.prepare_for_kbit and setup.method != "full" and not narrowed  # DeepSpeed casts all of it back
@@ -149,11 +149,6 @@ def _fused(setup: TrainingSetup) -> Fused | None:
     return Fused(kernels.release, skips, named=True, layers=kernels.layers)
 
 
-def packs(setup: TrainingSetup) -> bool:
-    """Whether bitsandbytes packs the weights, in 4 or in 8 bits."""
-    return setup.load_in_4bit or setup.load_in_8bit or setup.method == "qlora"
-
-
 def _bits(setup: TrainingSetup) -> str:
     return "8 bits" if setup.load_in_8bit and not setup.load_in_4bit else "4 bits"
 
@@ -161,7 +156,7 @@ def _bits(setup: TrainingSetup) -> str:
 def _check(setup: TrainingSetup) -> None:
     """Refuse, by name, what no part of the engine follows."""
     refused = {
-        f"use_dora of {_bits(setup)}": setup.use_dora and packs(setup),
+        f"use_dora of {_bits(setup)}": setup.use_dora and setup.packs,
         **_of_fsdp(setup),
         **_of_zero(setup),
         "tensor_parallel": setup.spread.tensor_parallel > 1 and setup.world_size > 1,
@@ -230,7 +225,7 @@ def _of_packed_fsdp(setup: TrainingSetup) -> dict[str, bool]:
     """FSDP1 flattens a unit of one floating type, and FSDP2 leaves integers whole (``fsdp2_prepare_model``), which it
     does not bring to the GPU. What is cast on the way to be gathered must not be packed weights.
     """
-    if not packs(setup):
+    if not setup.packs:
         return {}
     first, storage = setup.spread.fsdp_version == 1, setup.bnb_4bit_quant_storage
     computes = "bf16" if setup.bf16 else "fp16" if setup.fp16 else storage
@@ -265,7 +260,7 @@ def _of_zero(setup: TrainingSetup) -> dict[str, bool]:
     return {
         **_of_zero3(setup),
         "ZeRO with offload_param": setup.offload_param and setup.zero_stage < 3,
-        f"ZeRO of {_bits(setup)}": packs(setup),
+        f"ZeRO of {_bits(setup)}": setup.packs,
         "ZeRO in fp16": setup.fp16 or setup.weights == "fp16",
         "ZeRO without contiguous_gradients": not setup.spread.contiguous_gradients,
         "ZeRO with modules_to_save": bool(setup.modules_to_save),

@@ -17,7 +17,7 @@ from kb.memory.engine.deepened import recorded_deep
 from kb.memory.engine.faults import DdpRefusesError, NotFollowedError
 from kb.memory.engine.follow import beside, follow, follow_inside, phase_found
 from kb.memory.engine.optimizers import KNOWN
-from kb.memory.engine.options import options_of, packs, unshared
+from kb.memory.engine.options import options_of, unshared
 from kb.memory.engine.predict import check_answers, check_followed, is_deep, record_training
 from kb.memory.engine.world import AMPERE, Recording
 from kb.memory.parameters import default_targets, match_targets
@@ -89,7 +89,7 @@ def assumed_of(
     assumed += _of_fused_loss(setup, architecture)
     if setup.attn_implementation == "sdpa" and _without_sdpa(architecture):
         assumed += (Assumption("training.attn_implementation", "eager", "no_sdpa_of_the_type"),)
-    if packs(setup) and architecture.engine and packs_nothing(architecture):
+    if setup.packs and architecture.engine and packs_nothing(architecture):
         bits = 8 if setup.load_in_8bit else 4
         assumed += (Assumption(f"quantization.load_in_{bits}bit", False, "no_layer_is_packed"),)
     if setup.attn_implementation == "flash":
@@ -132,7 +132,7 @@ def _bands(setup: TrainingSetup, constants: Mapping[str, float]) -> tuple[float,
     """The error of allocated memory, and by how much reserved memory may be found too low."""
     name = "band_simulated" if setup.earlier == EarlierRelease() else "band_earlier_release"
     band = constants["band_train" if _is_read(setup) or setup.uncompared else name]
-    return band, constants["band_simulated_quantized"] if packs(setup) else band
+    return band, constants["band_simulated_quantized"] if setup.packs else band
 
 
 def _is_read(setup: TrainingSetup) -> bool:

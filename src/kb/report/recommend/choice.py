@@ -11,7 +11,7 @@ from kb.advice.question import Question
 from kb.core.catalog import Catalog
 from kb.core.text import UserError
 from kb.knowledge import load_catalog, load_guide
-from kb.report.json_parts import prediction_object
+from kb.report.json_parts import name_terms, prediction_object
 from kb.report.recommend.formats import LOADS
 from kb.report.recommend.text import config_file, config_yaml, nothing_fits
 from kb.report.terminal import Style
@@ -37,7 +37,7 @@ def choice_object(asked: Mapping[str, Any], words: Words) -> dict[str, Any]:
         UserError: what is asked for cannot be used.
         KeyError: no such model or GPU.
     """
-    catalog, guide = _knowledge()
+    catalog, guide = knowledge()
     model, machine = catalog.models[asked["model"]], on_gpu(catalog.gpus[asked["gpu"]])
     estimator = Estimator(model, machine, catalog.constants)
     question = Question.of(**{name: asked[name] for name in ASKED if asked.get(name)})
@@ -87,7 +87,8 @@ def _precision_note(asked: str | None, reason: str, estimator: Estimator, words:
 
 
 @lru_cache(maxsize=1)
-def _knowledge() -> tuple[Catalog, Mapping[str, Any]]:
+def knowledge() -> tuple[Catalog, Mapping[str, Any]]:
+    """The catalog and the guide, read once."""
     return load_catalog(), load_guide()
 
 
@@ -97,8 +98,5 @@ def _prediction(found: Answer, words: Words) -> dict[str, Any] | None:
     if report is None:
         return None
     shown = prediction_object(report)
-    for name, phase in shown["phases"].items():
-        phase["title"] = words.named("phase", "inference" if phase.get("use") == "inference" else name)
-        for term in phase["terms"]:
-            term["title"] = words.named("term", term["name"])
+    name_terms(shown["phases"], words)
     return shown

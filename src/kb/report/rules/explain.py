@@ -153,7 +153,7 @@ def _fixes(rule: Rule, words: Words, style: Style, lookup: Lookup | None) -> lis
     for number, fix in enumerate(rule.fixes, 1):
         values = {name: lookup(name) for name in fix.title.placeholders()} if lookup else {}
         title = words.text(fix.title, values) if values else words.described(fix.title)
-        changes = ", ".join(unbroken(change) for change in _changes(fix, words, style, lookup))
+        changes = ", ".join(unbroken(change) for change in changes_of(fix, words, style.arrow, lookup))
         text = f"{number}. ({words.named('safety', fix.safety)}) {title}" + (f" {changes}" if changes else "")
         lines += wrap(text, style.width, INDENT, INDENT * 2 + " ")
         if fix.when is not None:
@@ -161,7 +161,8 @@ def _fixes(rule: Rule, words: Words, style: Style, lookup: Lookup | None) -> lis
     return _section("explain.fix", lines, words, style)
 
 
-def _changes(fix: RuleFix, words: Words, style: Style, lookup: Lookup | None) -> list[str]:
+def changes_of(fix: RuleFix, words: Words, arrow: str = "→", lookup: Lookup | None = None) -> list[str]:
+    """What a fix changes, each as a reader writes it; with ``lookup`` what a formula comes to, too."""
     changes = []
     for name, value in fix.set.items():
         key = name.rpartition(".")[2]
@@ -173,7 +174,7 @@ def _changes(fix: RuleFix, words: Words, style: Style, lookup: Lookup | None) ->
         else:
             changes.append(f"{key}: {as_written(value)}")
     changes += [words("report.remove_key", key=name.rpartition(".")[2]) for name in fix.remove]
-    changes += [f"{name.rpartition('.')[2]} {style.arrow} {new}" for name, new in fix.rename.items()]
+    changes += [f"{name.rpartition('.')[2]} {arrow} {new}" for name, new in fix.rename.items()]
     return changes
 
 

@@ -14,7 +14,7 @@ from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallba
 
 from kb.core.setup import TrainingSetup
 from kb.torch_runs import models
-from kb.torch_runs.models import add_adapters, cast_as_trainers_do, is_quantized, prepare_quantized, quantization_config
+from kb.torch_runs.models import add_adapters, cast_as_trainers_do, prepare_quantized, quantization_config
 from kb.torch_runs.probe.meter import Meter
 
 EVALUATION_STEPS = 3
@@ -30,7 +30,7 @@ def build_model(config: Mapping[str, Any], setup: TrainingSetup, device: str) ->
         NoModelError: transformers builds no model from the config.
         ValueError: the adapters' targets fit no module.
     """
-    if is_quantized(setup):
+    if setup.packs:
         model = _quantized(config, setup, device)
     else:
         with torch.device(device):

@@ -23,7 +23,6 @@ from kb.core.units import GIB
 from kb.memory.host import Loads, host_ledger
 from kb.memory.process import Context, context_of, judged
 from kb.memory.timeline import Point, Span, Timeline, TopTensor
-from kb.torch_runs.models import is_quantized
 from kb.torch_runs.simulation.job import (
     BY_NAME,
     CrashedError,
@@ -170,7 +169,7 @@ def simulate(
     host = host_ledger(setup, _loads(content, checkpoint_bytes), constants=constants, limit_bytes=host_limit_bytes)
     assumed = setup.assumed + _assumptions(setup, content["kept_head"], given=bool(compute_capability or gpu))
     return Simulated(
-        report=report_of(content, context, memory, host, assumed, constants, quantized=is_quantized(setup)),
+        report=report_of(content, context, memory, host, assumed, constants, quantized=setup.packs),
         timeline=timeline_from(content["timeline"]),
         tops=tops_from(content["phases"]),
         software=content["software"],

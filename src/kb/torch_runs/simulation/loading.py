@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kb.core.setup import TrainingSetup
 from kb.torch_runs import models
-from kb.torch_runs.models import (
-    add_adapters,
-    cast_as_trainers_do,
-    is_quantized,
-    prepare_quantized,
-    quantization_config,
-    stays_wide,
-)
+from kb.torch_runs.models import add_adapters, cast_as_trainers_do, prepare_quantized, quantization_config, stays_wide
 from kb.torch_runs.releases import no_init_weights, not_quantized, release
 from kb.torch_runs.simulation.job import BadModelError, RemoteCodeError
 from kb.torch_runs.simulation.kernels import packed_class
@@ -50,13 +43,13 @@ def build_model(
         OutOfMemory: the load runs out.
     """
     model: Any = meta_model(config, setup, code_folder)
-    if is_quantized(setup):
+    if setup.packs:
         load_quantized(model, tracer, quantization_config(model, setup, models.load_dtype(setup)), load_ahead)
     else:
         move(model, tracer)
     if release() >= (5, 0):
         model.config.use_cache = False  # as the Trainer does since then
-    if is_quantized(setup) and setup.method != "full" and setup.prepare_for_kbit:
+    if setup.packs and setup.method != "full" and setup.prepare_for_kbit:
         with gpu_seen():
             prepare_quantized(model, setup)
         for parameter in model.parameters():

@@ -12,7 +12,7 @@ from typing import Any
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory.engine.allocator import OutOfMemory
-from kb.torch_runs.models import base_of, hears, is_quantized, kept_head
+from kb.torch_runs.models import base_of, hears, kept_head
 from kb.torch_runs.releases import versions
 from kb.torch_runs.simulation.inference import Decoding, Evaluation, evaluate, generate
 from kb.torch_runs.simulation.job import BeyondPositionsError, Job
@@ -118,7 +118,7 @@ def _run(job: Job, limit_bytes: int | None, *, inference: bool) -> Run:
 
 
 def _needs_bits_and_bytes(setup: TrainingSetup) -> bool:
-    return setup.method != "full" or is_quantized(setup) or setup.optim.startswith(BITS_AND_BYTES)
+    return setup.method != "full" or setup.packs or setup.optim.startswith(BITS_AND_BYTES)
 
 
 def _infer(job: Job, model: Any, tracer: Any) -> Passed:
