@@ -214,6 +214,14 @@ def test_unsloth_told_to_train_all_weights_loads_them_whole() -> None:
     assert python(load.format("") + train).setup.load_in_4bit
 
 
+@pytest.mark.parametrize(("trainer", "length"), [("512", 512), ("4096", 1024), ("", 1024), ("rows", 1024)])
+def test_with_unsloth_rows_are_cut_to_the_less_of_loader_and_trainer(trainer: str, length: int) -> None:
+    load = "model, tok = FastLanguageModel.from_pretrained('unsloth/Qwen3-0.6B', max_seq_length=1024)\n"
+    cut = f", max_seq_length={trainer}" if trainer else ""
+    given = f"args=SFTConfig(per_device_train_batch_size=4{cut})"
+    assert python(f"{load}SFTTrainer(model=model, {given}).train()\n").setup.max_source_length == length
+
+
 def test_a_switch_that_is_off_silences_its_whole_row() -> None:
     table = Unmodelled([{"to": "run.not_modelled", "name": "X", "keys": ["use_x", "x_*"]}])
     assert [each.text for each in table.among([("x_rank", 8, False)])] == ["X (x_rank)"]
