@@ -530,3 +530,40 @@ def test_a_trainer_that_a_scripts_name_alone_says_is_assumed(
         (tmp_path / "train_dpo.py").write_text(program)
     told = result(tmp_path, DPO, "run.sh")
     assert ("script.trainer" in assumed(told)) is by_name
+
+
+BY_OMEGACONF = """
+from omegaconf import OmegaConf
+from peft import LoraConfig
+from trl import SFTConfig, SFTTrainer
+
+config = OmegaConf.load("run.yaml")
+adapter = OmegaConf.to_container(config.adapter, resolve=True)
+args = SFTConfig(**config.train)
+SFTTrainer(model=config.model.name, args=args, peft_config=LoraConfig(**adapter)).train()
+"""
+RUN_YAML = """
+model: {name: Qwen/Qwen2.5-0.5B-Instruct}
+train: {output_dir: o, learning_rate: 2e-5, per_device_train_batch_size: 2, max_length: 256, bf16: true}
+adapter: {r: 6, target_modules: [q_proj], task_type: CAUSAL_LM}
+"""
+
+
+def test_omegaconf_reads_2e_5_as_a_number_and_hands_a_part_on_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(RUN_YAML)
+    told = result(tmp_path, BY_OMEGACONF)
+    assert told.unit.settings["training.learning_rate"].value == 2e-5
+    assert told.setup is not None and (told.setup.method, told.setup.lora_r) == ("lora", 6)
+    assert told.prediction is not None
+    assert not {"quoted-number", "yaml-number-is-text"} & {each.rule for each in told.findings}
+
+
+def test_what_a_file_says_otherwise_than_meant_is_not_mended_in_the_program_that_loads_it(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(RUN_YAML)
+    told = result(
+        tmp_path,
+        "import yaml\nfrom trl import SFTConfig, SFTTrainer\n\nconfig = yaml.safe_load(open('run.yaml'))\n"
+        "args = SFTConfig(**config['train'])\nSFTTrainer(model='Qwen/Qwen2.5-0.5B-Instruct', args=args).train()\n",
+    )
+    found = [each for each in told.findings if each.rule in ("quoted-number", "yaml-number-is-text")]
+    assert [(each.rule, each.fixes) for each in found] == [("yaml-number-is-text", ())]

@@ -274,7 +274,7 @@ def _lengths(
     one_row = model is not None and not reads_target(model.architecture)  # else max_length may be the generation's
     source = read.number("data.max_source_length", *(("trl.max_length", "trl.max_seq_length") if one_row else ()))
     shorter = read.as_written("trl.max_seq_length") if read.value("model.loader") == "unsloth" else None
-    if source is not None and isinstance(shorter, int):  # the loader's is the most; unsloth/models/rl.py cuts to the less
+    if source is not None and isinstance(shorter, int):  # unsloth/models/rl.py cuts to the less of the two
         source = min(source, shorter)
     usual_source = read.default("data.max_source_length")
     if usual_source is not None:  # the format's own

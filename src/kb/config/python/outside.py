@@ -7,7 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kb.config.python.declared import LITERAL, OFF, ON, YES_NO, Default, declared
-from kb.config.python.held import CommandLine, Flags, Found, FromOutsideError, Held, Loaded, Origin, UnknownValueError
+from kb.config.python.held import (
+    CommandLine,
+    Flags,
+    Found,
+    FromOutsideError,
+    GivenConfig,
+    Held,
+    Loaded,
+    Origin,
+    UnknownValueError,
+)
 from kb.config.python.names import Names
 from kb.config.python.places import END, MAX_STEPS, Where
 from kb.config.python.syntax import dotted_name, is_called
@@ -192,6 +202,7 @@ def loaded(own: "Expressions", names: Names, node: ast.Call, at: Where) -> Loade
     """
     if not node.args or any(each.arg != "Loader" for each in node.keywords):
         raise UnknownValueError
+    of_omegaconf = (dotted_name(node.func) or "").endswith("OmegaConf.load")
     shared = own.shared
     before, shared.by_default = shared.by_default, False
     given = shared.config
@@ -204,14 +215,29 @@ def loaded(own: "Expressions", names: Names, node: ast.Call, at: Where) -> Loade
         path, outside = _Path(given.path), True
     if given is not None and outside:
         shared.by_default = before
-        return Loaded(given.root.plain(), Origin(given, given.root))
+        return _of_given(given, of_omegaconf)
     shared.by_default |= before
     found = own.data(path.text)
     if found is None:
         raise UnknownValueError
     if given is not None and os.path.abspath(found[0]) == os.path.abspath(given.path):
-        return Loaded(given.root.plain(), Origin(given, given.root))
-    return Loaded(found[1])
+        return _of_given(given, of_omegaconf)
+    return Loaded(_as_omegaconf(found[1]) if of_omegaconf else found[1])
+
+
+def _of_given(given: GivenConfig, of_omegaconf: bool) -> Loaded:
+    data = given.root.plain()
+    return Loaded(_as_omegaconf(data) if of_omegaconf else data, Origin(given, given.root))
+
+
+def _as_omegaconf(data: Any) -> Any:
+    """What OmegaConf makes of a file: to its loader 2e-5 is a number (omegaconf/_utils.py, ``get_yaml_loader``)."""
+    if isinstance(data, Mapping):
+        return {key: _as_omegaconf(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_as_omegaconf(each) for each in data]
+    number = isinstance(data, str) and re.match(r"[-+]?\d+[eE][-+]?\d+\Z", data)
+    return float(data) if number else data
 
 
 def _path(own: "Expressions", names: Names, node: ast.expr, at: Where, depth: int) -> _Path:

@@ -24,6 +24,7 @@ _LOADS = frozenset((
     "yaml.safe_load", "yaml.load", "yaml.full_load", "json.load", "json.loads", "OmegaConf.load", "tomllib.load",
     "toml.load", "safe_load",
 ))  # fmt: skip
+_HANDS_BACK = ("OmegaConf.to_container", "OmegaConf.to_object", "OmegaConf.create")  # the same, as another class
 _FROM_ENVIRONMENT = ("os.environ.get", "os.getenv", "environ.get", "getenv")
 _FILLS = ("from_", "load", "parse", "read")  # beginnings of methods that make an object from a file
 
@@ -324,6 +325,8 @@ class References:
             return self._flags(node, at, depth)
         if name in _LOADS or name.endswith(".OmegaConf.load"):
             return loaded(self._own, self._names, node, at)
+        if name.endswith(_HANDS_BACK) and node.args:
+            return self.follow(node.args[0], at, depth + 1)
         if isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
             key, default = node.args[0], node.args[1] if len(node.args) > 1 else ast.Constant(None)
             if isinstance(key, ast.Constant):

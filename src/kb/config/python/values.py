@@ -115,7 +115,9 @@ class Values:
             held = found.entry(key)
             of_config = held.origin.node if held.origin is not None else None
             if of_config is None:
-                rows.append((str(key), self._held_node(held.data, expression)))
+                node = self._held_node(held.data, expression)
+                node.style, node.alias = "" if node.kind == SCALAR else node.style, True  # it stands in the file
+                rows.append((str(key), node))
             else:
                 rows.append((str(key), self._placed(held.data, of_config, expression)))
         return rows
