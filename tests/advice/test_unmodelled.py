@@ -327,6 +327,16 @@ def test_a_recipe_for_one_device_is_a_run_on_one_gpu() -> None:
     assert (several.prediction, several.note) == (None, "gpus_not_said")
 
 
+@pytest.mark.parametrize("more", ["optimizer_in_bwd", "enable_activation_offloading"])
+def test_a_recipe_that_frees_gradients_or_activations_is_not_called_too_large(more: str) -> None:
+    one, other = (
+        checked(CONFIGS.read(RECIPE + f"{more}: {value}\n", "1B_full_single_device.yaml")[0])
+        for value in ("True", "False")
+    )
+    assert (one.prediction, one.note, one.note_values["named"]) == (None, "not_modelled", more)
+    assert other.prediction is not None
+
+
 FUSED = """\
 model_name_or_path: Qwen/Qwen2.5-7B-Instruct
 per_device_train_batch_size: 8

@@ -295,6 +295,11 @@ def test_torchtunes_builders_are_read_by_the_form_of_their_names(component: str,
     assert (setup.model_name, setup.method) == (name, method)
 
 
+def test_torchtune_leaves_what_it_does_not_pack_in_half_precision():
+    result = result_of(TUNE.replace(".lora_llama3", ".qlora_llama3"))
+    assert (result.setup.method, result.setup.prepare_for_kbit) == ("qlora", False)
+
+
 def test_a_torchtune_config_for_evaluation_is_no_training_run():
     text = "model: {_component_: torchtune.models.llama2.llama2_7b}\ntokenizer: {_component_: t}\nbatch_size: 8\n"
     result = result_of(text)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import memory_sample as sample
 from effort import few
-from kb.core.setup import TrainingSetup
+from kb.core.setup import Spread, TrainingSetup
 from kb.memory import architecture_from_config, predict
 from kb.memory.engine.follow import Run, counted
 from kb.memory.engine.placed import inserted
@@ -70,6 +70,24 @@ def test_all_layers_follow_from_two_and_three(config: dict[str, Any], settings: 
         assert one.name == other.name
         assert one.peak_allocated_bytes == pytest.approx(other.peak_allocated_bytes, rel=0.04), one.name
         assert sum(term.bytes for term in one.terms) == one.peak_allocated_bytes
+
+
+def test_a_checkpointed_layer_that_runs_again_is_its_own_turn() -> None:
+    """Reentrant checkpointing runs a backward inside backward: the turn is still that layer's, under FSDP1 too."""
+    llama = {"model_type": "llama", "hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 8,
+             "num_key_value_heads": 4, "num_hidden_layers": 12, "vocab_size": 4000, "tie_word_embeddings": False,
+             "max_position_embeddings": 4096}  # fmt: skip
+    setup = TrainingSetup(
+        weights="bf16", per_device_train_batch_size=4, max_source_length=2048, optim="adamw_torch",
+        gradient_checkpointing=True, use_reentrant=True, world_size=2, fsdp=True, spread=Spread(fsdp_version=1),
+    )  # fmt: skip
+    rough, exact = (
+        predict(setup, architecture_from_config(llama), constants=sample.CONSTANTS, rough=quick).phase("train")
+        for quick in (True, False)
+    )
+    assert rough is not None
+    assert exact is not None
+    assert rough.peak_allocated_bytes == pytest.approx(exact.peak_allocated_bytes, rel=0.03)
 
 
 def run(config: dict[str, Any], **settings: Any) -> Run:

@@ -421,7 +421,7 @@ def preparation_of(
         return Preparation(False, trained_type="fp32")
     if not quantized:
         return Preparation(False)
-    if unit.dialect == "axolotl":
+    if unit.dialect in ("axolotl", "torchtune"):  # what torchtune does not pack stays in the recipe's ``dtype``
         return Preparation(False)
     if unit.dialect == "trl" or trainer in AS_LOADED or trainer in ALWAYS_PREPARED:
         return _of_trl(read, trainer or "sft", bf16, sharded, versions)

@@ -55,10 +55,16 @@ class PlacedRecording(Recording):
 
     def runs_back(self, step: int | None) -> None:
         """Steps that a checkpointed layer makes again come after all of forward."""
+        self._turn(self._place_of(step))
+
+    def runs_again(self, step: int) -> None:
+        """The steps made from here on are those of the layer that made ``step`` (reentrant checkpointing)."""
+        self._since.append(world.sequence)
+        self._places.append(self._place_of(step))
+
+    def _place_of(self, step: int | None) -> Place | None:
         at = -1 if step is None else bisect_left(self._since, step) - 1
-        place = self._places[at] if at >= 0 else None
-        if self._turns[-1][1] != place:
-            self._turns.append((len(self.log), place))
+        return self._places[at] if at >= 0 else None
 
     def about(self, path: str) -> None:
         self._turn(self.layer_of(path))

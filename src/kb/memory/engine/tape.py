@@ -173,6 +173,8 @@ def _reentrant_back(node: Node, grad: Any) -> Gradients:
             given[at] = each
     recording = world.recording
     before = world.autocast, world.cache, recording.moment, recording.term
+    if recording.knows_layers:
+        recording.runs_again(node.sequence)
     world.grad, world.autocast, world.cache = True, kind, {}
     out = call(inputs[0], *given)
     world.autocast, world.cache, recording.moment, recording.term = before

@@ -118,6 +118,9 @@ class Recording:
     def runs_back(self, step: int | None) -> None:
         """A step of the tape runs back; None: the last has."""
 
+    def runs_again(self, step: int) -> None:
+        """What made ``step`` of the tape runs again, and makes steps of its own."""
+
     def about(self, path: str) -> None:
         """What is asked for from here on is about the parameter at ``path``; "": about none."""
 
