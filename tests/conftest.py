@@ -6,11 +6,15 @@ import re
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.python import importtestmodule
+from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
 from kb.knowledge import load_catalog
@@ -35,7 +39,8 @@ settings.load_profile("kb")
 # Tests ask for the same runs again and again; what the memory engine found is kept for all of them: apart from what a
 # user of this machine has kept, and not where the engine is what is tested.
 answers.keep_in = lambda store: None
-KEPT = answers._Kept.store = Predictions(str(ROOT / "build" / "tests" / "kb"))  # where commands look too: warm_runs.py
+LOCKS = ROOT / "build" / "tests"
+KEPT = answers._Kept.store = Predictions(str(LOCKS / "kb"))  # where commands look too: warm_runs.py
 TESTS_OF_THE_ENGINE = {"memory", "simulation", "test_memory.py", "test_allocator.py"}  # rooms and modules
 
 # What a test needs beside kb itself, by what its module says; `make quick` runs the tests that need nothing of it.
@@ -85,13 +90,43 @@ def pytest_configure(config: pytest.Config) -> None:
         load_catalog()  # what the rules are compiled to, before each worker would make it for itself
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Each worker of pytest begins with a share of the modules, and finds what pytest makes of the others' share.
+
+    Of a fresh clone, all would rewrite the asserts of the same module at the same time, one module after the other.
+    """
+    config = session.config
+    if not hasattr(config, "workerinput"):
+        return
+    given = [config.invocation_params.dir / arg.partition("::")[0] for arg in config.args]
+    modules = [path for folder in given for path in sorted(folder.rglob("test_*.py"))]
+    number, workers = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")), config.workerinput["workercount"]
+    for path in modules[number::workers]:
+        if not pytest_ignore_collect(path, config):
+            with suppress(Exception, pytest.skip.Exception):  # said where it is collected
+                importtestmodule(path, config)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With ``--quick`` a module that needs more is not even imported: torch alone takes seconds."""
     quick = config.getoption("--quick") and collection_path.suffix == ".py"
     return True if quick and needs(collection_path) else None
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Mark and sort the tests, then let others choose among them: one worker of pytest after the other.
+
+    Hypothesis reads the constants of every module of this checkout here, and keeps what it found for the next to ask.
+    """
+    _mark_and_sort(config, items)
+    LOCKS.mkdir(parents=True, exist_ok=True)
+    with FileLock(LOCKS / "collected.lock"):
+        yield
+
+
+def _mark_and_sort(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test: ``site``, ``torch``, ``wheel``, ``process``, ``long``; a test may say so itself."""
     for item in items:
         for name in needs(item.path):

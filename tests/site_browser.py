@@ -26,6 +26,17 @@ _QUIET = (
 )  # fmt: skip
 
 
+# The page itself looks again and again, for a second at a time: each question from outside passes three processes.
+_WAIT = """
+const given = arguments, end = performance.now() + 1000;
+return new Promise((done, fail) => {
+  const look = (found) => found || performance.now() > end ? done(found) : setTimeout(again, 20);
+  const again = () => { try { look((function () { return EXPRESSION }).apply(null, given)) } catch (e) { fail(e) } };
+  again();
+});
+"""
+
+
 class Browser:
     """One window. Pages start in the light scheme, at desktop width, with nothing remembered."""
 
@@ -73,11 +84,16 @@ class Browser:
         Raises:
             AssertionError: none within ``seconds``.
         """
+        from selenium.common.exceptions import JavascriptException
+
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            if found := self.ask(f"return {script}", *given):
-                return found
-            time.sleep(0.05)
+            try:
+                if found := self.ask(_WAIT.replace("EXPRESSION", script), *given):
+                    return found
+            except JavascriptException as error:
+                if "unloaded" not in str(error):
+                    raise
         raise AssertionError(f"after {seconds} s still not: {script}")
 
     def press(self, *keys: str) -> None:

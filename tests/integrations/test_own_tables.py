@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from html import unescape
 from typing import Any
 
@@ -53,30 +54,40 @@ def given(html: str) -> dict[str, Any]:
     return kept
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        effective_batches(LIBRARY, "t5-small", "t4", 16, [1, 2, 4, 8, 16]),
-        beam_counts(LIBRARY, "t5-small", "t4", 4, [1, 4]),
-        input_lengths(LIBRARY, "t5-small", ["t4"], "lora", [128, 256]),
-        worker_counts(LIBRARY, "t5-small", "t4", "16GB", [0, 4]),
-        cache_sizes(LIBRARY, "llama-3.2-1b", "t4", [1, 8], [64, 256]),
-        serving_lengths(LIBRARY, "llama-3.2-1b", "t4", [2048, 8192]),
-    ],
-)
-def test_the_readers_table_is_the_pages_own_for_the_same_case(page: str) -> None:
+# Each is made where its test runs: not by every worker of pytest that collects it.
+TABLES: list[Callable[[], str]] = [
+    lambda: effective_batches(LIBRARY, "t5-small", "t4", 16, [1, 2, 4, 8, 16]),
+    lambda: beam_counts(LIBRARY, "t5-small", "t4", 4, [1, 4]),
+    lambda: input_lengths(LIBRARY, "t5-small", ["t4"], "lora", [128, 256]),
+    lambda: worker_counts(LIBRARY, "t5-small", "t4", "16GB", [0, 4]),
+    lambda: cache_sizes(LIBRARY, "llama-3.2-1b", "t4", [1, 8], [64, 256]),
+    lambda: serving_lengths(LIBRARY, "llama-3.2-1b", "t4", [2048, 8192]),
+]
+COMPARISONS: list[Callable[[], str]] = [
+    lambda: compare(LIBRARY, "method", "t5-small", "t4", 2),
+    lambda: compare(LIBRARY, "attention", "t5-small", "t4", 2),
+    lambda: compare(LIBRARY, "checkpointing", "t5-small", "t4", 2),
+    lambda: compare(LIBRARY, "gpus", "t5-small", "t4", 2),
+    lambda: precision_bytes(LIBRARY, "t5-small", "t4", ["fp32", "fp16", "bf16_weights"], 2),
+    lambda: mt5_hypotheses(LIBRARY),
+]
+FIGURES: list[Callable[[], str]] = [
+    lambda: drawn(LIBRARY, "beams", "t5-small", "t4", [1, 4], 4),
+    lambda: drawn(LIBRARY, "batch", "t5-small", "t4", [1, 4]),
+    lambda: drawn_workers(LIBRARY, "t5-small", "t4", "16GB", [0, 4]),
+    lambda: drawn_server(LIBRARY, "llama-3.2-1b", ["t4"], 8192),
+]
+
+
+@pytest.mark.parametrize("made", TABLES)
+def test_the_readers_table_is_the_pages_own_for_the_same_case(made: Callable[[], str]) -> None:
+    page = made()
     assert said(asked(**given(page))["rows"]) == texts(page)
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        *(compare(LIBRARY, what, "t5-small", "t4", 2) for what in ("method", "attention", "checkpointing", "gpus")),
-        precision_bytes(LIBRARY, "t5-small", "t4", ["fp32", "fp16", "bf16_weights"], 2),
-        mt5_hypotheses(LIBRARY),
-    ],
-)
-def test_a_comparison_keeps_the_pages_names_of_its_ways(page: str) -> None:
+@pytest.mark.parametrize("made", COMPARISONS)
+def test_a_comparison_keeps_the_pages_names_of_its_ways(made: Callable[[], str]) -> None:
+    page = made()
     assert said(asked(**given(page))["rows"]) == [row[1:] for row in texts(page)]
 
 
@@ -90,16 +101,9 @@ def test_ways_to_save_keep_what_the_page_says_of_them_and_save_what_they_take_le
         assert float(saved.split()[0]) == pytest.approx(took[0] - size, abs=0.11)  # each is rounded
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        drawn(LIBRARY, "beams", "t5-small", "t4", [1, 4], 4),
-        drawn(LIBRARY, "batch", "t5-small", "t4", [1, 4]),
-        drawn_workers(LIBRARY, "t5-small", "t4", "16GB", [0, 4]),
-        drawn_server(LIBRARY, "llama-3.2-1b", ["t4"], 8192),
-    ],
-)
-def test_the_readers_figure_is_the_pages_own_for_the_same_case(page: str) -> None:
+@pytest.mark.parametrize("made", FIGURES)
+def test_the_readers_figure_is_the_pages_own_for_the_same_case(made: Callable[[], str]) -> None:
+    page = made()
     answer = json.loads(own_figure(json.dumps(given(page)), "en"))
     badge = re.compile(r" <a class=\"kb-badge.*?</a>")
     assert answer["figure"] in badge.sub("", page)
