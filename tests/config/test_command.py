@@ -195,6 +195,13 @@ def test_a_bare_batch_size_is_that_of_training_where_the_flags_are(flags: str, d
     assert not {"inference.batch_size", "training.per_device_train_batch_size"} - {setting} & unit.settings.keys()
 
 
+@pytest.mark.parametrize("flag", ["model_id", "pretrained_model_name_or_path", "base_model", "model"])
+def test_a_training_command_names_its_model_in_one_of_the_usual_ways(flag: str) -> None:
+    unit = read(f"python train.py --{flag} org/model --batch_size 16 --lr 1e-4 --epoch 3")
+    assert unit.settings["model.name"].value == "org/model"
+    assert unit.settings["training.num_train_epochs"].value == 3
+
+
 def test_the_trainers_own_batch_leaves_a_bare_one_aside() -> None:
     unit = read("python t.py --per_device_train_batch_size 4 --batch_size 16 --learning_rate 1e-4")
     assert unit.dialect == "hf"

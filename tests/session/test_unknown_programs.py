@@ -145,3 +145,17 @@ def test_how_a_trainer_loads_its_model_is_read(tmp_path: Path) -> None:
     path.write_text(GRPO.format(rewards="length"))
     (unit,) = checked(path)
     assert "model.torch_dtype" not in {row["name"] for row in unit["prediction"]["assumed"]}
+
+
+@pytest.mark.parametrize("model", ["claude-3-5-sonnet-20241022", "gpt-4o-mini", "gemini-2.0-flash", "o3-mini"])
+def test_a_command_that_asks_a_service_is_no_run_here(tmp_path: Path, model: str) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(f"python label.py --model {model} --batch_size 8\npython make.py --model gpt2 --batch_size 8\n")
+    assert [unit["setup"]["model_name"] for unit in checked(path)] == ["gpt2"]
+
+
+def test_what_is_open_is_named_by_its_setting_where_a_word_alone_says_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text("CUDA_VISIBLE_DEVICES=0,1 swift sft --model Qwen/Qwen2.5-VL-7B-Instruct --train_type lora\n")
+    text = " ".join(run_text("kb.check", path, "--no-cache").stdout.split())
+    assert "the value of launch.num_processes" in text

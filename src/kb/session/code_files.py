@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from kb.session.seen import ProjectPrograms
 
 SAID_BY_ANY = ("training.output_dir", "training.seed", "training.run_name", "inference.batch_size")
+SERVED_ELSEWHERE = r"(?:claude|gemini|chatgpt)-[\w.-]+\Z|gpt-(?:3\.5|[45])[\w.-]*\Z|o[134](?:-[\w.-]+)?\Z"
+"""Names of models that only a service has: a program that is told one asks that service."""
 BATCH = "training.per_device_train_batch_size"
 TWO_PROGRAMS = "two programs read it, each in its own way"
 NAMED = 0.5  # of a config's keys, those that a program which may read it names at least
@@ -361,6 +363,9 @@ def tells_of_a_run(unit: Unit) -> bool:
     """Whether a command of a script says anything of training or inference: an output folder, a seed and a batch are
     what any program may take.
     """
+    model = unit.settings.get("model.name")
+    if model is not None and unit.reader == "script" and re.match(SERVED_ELSEWHERE, str(model.value)):
+        return False
     said = (name for name in unit.settings if name not in SAID_BY_ANY)
     told = any(name == "launch.run_config" or not name.startswith("launch.") for name in said)
     return told or bool(unit.events) or unit.reader != "script"
