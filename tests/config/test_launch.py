@@ -231,3 +231,21 @@ def test_the_beginning_of_a_flag_stands_for_the_whole_as_argparse_has_it() -> No
     two = script(f"python {TRAIN.rstrip()} --gradient_checkpoint --eval 3\n")  # some releases have two that begin so
     assert is_unknown(two.settings["training.gradient_checkpointing"].value)
     assert not [name for name in two.settings if name.startswith("training.eval")]
+
+
+@pytest.mark.parametrize(
+    ("script", "seen"),
+    [
+        ("CUDA_VISIBLE_DEVICES=5,7 torchrun --nproc_per_node 4 ", 2),
+        ("export CUDA_VISIBLE_DEVICES=0\naccelerate launch --num_processes 2 ", 1),
+        ("export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0,1}\ntorchrun --nproc_per_node 4 ", None),
+        ("CUDA_VISIBLE_DEVICES=$1 torchrun --nproc_per_node 4 ", None),
+        ("CUDA_VISIBLE_DEVICES=0 accelerate launch --gpu_ids 0,1 --num_processes 2 ", None),
+        ("CUDA_VISIBLE_DEVICES=0,1 python ", None),  # which may start more by itself
+        ("torchrun --nproc_per_node 4 ", None),
+    ],
+)
+def test_the_gpus_that_a_script_lets_its_processes_see_are_read(script: str, seen: int | None) -> None:
+    unit = read_shell(f"{script}train.py --model_name_or_path gpt2 --learning_rate 1e-4\n", "run.sh", COMMANDS)[0]
+    said = unit.settings.get("launch.visible_gpus")
+    assert (None if said is None else said.value) == seen

@@ -18,6 +18,8 @@ from kb.core.finding import Edit, Span
 
 OF_OWN_PARSERS = ("command-training", "command")  # dialects of flags that a program names by itself
 PROCESSES, MACHINES = "launch.num_processes", "launch.num_machines"
+VISIBLE = "launch.visible_gpus"
+EACH_ITS_OWN = ("torchrun", "accelerate")  # launchers whose processes each take one of the GPUs that are visible
 ONE_PROCESS = ("hf", "trl")  # dialects whose programs `python` alone starts once
 # ms-swift's own programs, where what leads to them is not told (`$(python …)/cli/sft.py`), by flags that it has alone.
 OF_SWIFT, TUNERS = ("sft.py", "pt.py", "rlhf.py"), ("tuner_type", "train_type", "sft_type", "rlhf_type")
@@ -88,7 +90,7 @@ class CommandReader:
         environment = Environment(text)
         for command in split_commands(text):
             arguments = environment.take(command)
-            around = Surroundings(variables=environment.told(command, ASKED))
+            around = Surroundings(variables=environment.told(command, ASKED), fixed=environment.fixed(command, ASKED))
             launch = read_launch(arguments, text, any_program=True, around=around, tools=self.tools)
             if launch is not None and (launch.flags or launch.before or launch.config):
                 places = Places(text)
@@ -113,7 +115,7 @@ def read_shell(
     faults: dict[int, list[Event]] = {}
     for command in split_commands(text):
         arguments = environment.take(command)
-        around = Surroundings(allotment, environment.told(command, ASKED))
+        around = Surroundings(allotment, environment.told(command, ASKED), environment.fixed(command, ASKED))
         launches = (
             read_launch(each, text, around=around, tools=reader.tools)
             for each in runs_in(command, arguments, environment)
@@ -331,6 +333,10 @@ def _launch_settings(launch: Launch, dialect: str, places: Places) -> dict[str, 
         settings[RUN_CONFIG] = setting_at(value, file, places)
     accelerate = [flag for flag in launch.before if flag.name == "config_file" and flag.values]
     settings |= _processes(launch, dialect, places)
+    chosen = any(flag.name == "gpu_ids" for flag in launch.before)  # accelerate makes the variable of it
+    if launch.visible and launch.word is not None and launch.launcher in EACH_ITS_OWN and not chosen:
+        word = Flag(launch.word.text or "", launch.word, (), dashes="")
+        settings[VISIBLE] = setting_at(launch.visible, word, places, bare=True)
     if launch.launcher == "accelerate":
         if accelerate:
             settings[ACCELERATE_CONFIG] = setting_at(accelerate[-1].values[0].text, accelerate[-1], places)

@@ -113,6 +113,12 @@ class Environment:
                 found[match[1]] = _plain(self._value(word, len(match[0])))
         return found
 
+    def fixed(self, command: Command, names: Collection[str]) -> frozenset[str]:
+        """Those of ``names`` that are set, and to nothing that the environment may have otherwise."""
+        set_here = {match[1]: self._value(word, len(match[0])) for word in command.words if (match := _assigned(word))}
+        held = {name: set_here.get(name, self.variables.get(name)) for name in names}
+        return frozenset(name for name, value in held.items() if value is not None and not value.defaults)
+
     def know(self, variables: Mapping[str, str]) -> None:
         """Take these for set before the script begins."""
         for name, text in variables.items():

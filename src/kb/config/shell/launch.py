@@ -180,6 +180,7 @@ class Launch(NamedTuple):
     tool: Tool | None = None
     program: str = ""  # the script with its folders, as it is written
     short: tuple[Flag, ...] = ()  # its flags of one letter
+    visible: int | None = None  # the GPUs that the script lets it see
 
     @property
     def typical(self) -> bool | None:
@@ -239,7 +240,8 @@ def read_launch(
         return launch._replace(word=arguments[0])
     before = {(word.text or "").rpartition("/")[2] for word in arguments[:start]}
     seen = launcher != "python" or before.isdisjoint(_OF_CLUSTERS)  # srun may start Python several times
-    return launch._replace(processes=processes, launcher=launcher if seen else None, word=arguments[start])
+    launch = launch._replace(visible=around.fixed_gpus, word=arguments[start])
+    return launch._replace(processes=processes, launcher=launcher if seen else None)
 
 
 def wraps(word: str) -> bool:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from kb.config.shell.expand import Argument
 from kb.config.shell.flags import Flag, last_flags
@@ -100,16 +100,24 @@ class Processes(NamedTuple):
 
 
 class Surroundings(NamedTuple):
-    """What stands around a command. ``variables`` are those of its environment that the script sets, None unknown."""
+    """What stands around a command. ``variables`` are those of its environment that the script sets, None unknown;
+    ``fixed`` those of them that no one else can set otherwise: not ``${NAME:-default}``.
+    """
 
     allotment: Allotment = Allotment()
     variables: Mapping[str, str | None] = {}
+    fixed: Container[str] = ()
 
     @property
     def visible_gpus(self) -> int | None:
         """GPUs of ``CUDA_VISIBLE_DEVICES``, where the script sets it to a list."""
         named = self.variables.get("CUDA_VISIBLE_DEVICES")
         return len([each for each in named.split(",") if each.strip()]) or None if named is not None else None
+
+    @property
+    def fixed_gpus(self) -> int | None:
+        """The same, where nothing but the script says it."""
+        return self.visible_gpus if "CUDA_VISIBLE_DEVICES" in self.fixed else None
 
     @property
     def gpus(self) -> int | None:
