@@ -133,7 +133,7 @@ class ModelIndex:
         """
         if not name:
             return None
-        wanted = name.strip().rstrip("/").casefold()
+        wanted = _of_cache(name.strip()).rstrip("/").casefold()
         for suffix in _IN_4BIT:
             wanted = wanted.removesuffix(suffix)
         known = self._called.get(wanted) or self._of_any_owner(wanted.rpartition("/")[2])
@@ -156,9 +156,10 @@ class ModelIndex:
         The weights are taken to have the base model's dimensions. Names that speak of another architecture or of
         quantized files are left alone. ``guessed_from`` of the model is the name.
         """
-        if not _may_say_a_size(name.casefold()):
+        called = _of_cache(name)
+        if not _may_say_a_size(called.casefold()):
             return None
-        tokens = _tokens(name)
+        tokens = _tokens(called)
         sizes = [token for token in tokens if _is_size(token)]
         alike = [each for each in self._called if all(size in each for size in sizes)] if sizes else []
         marked = [(marks, self._called[each]) for each in alike if (marks := _marks_of(each)) is not None]
@@ -168,6 +169,14 @@ class ModelIndex:
         if len({model.architecture for model in models}) != 1:
             return None
         return models[0]._replace(guessed_from=name)
+
+
+def _of_cache(name: str) -> str:
+    """The repository of a folder of the Hub's cache, ``…/models--Qwen--Qwen3-8B/snapshots/d0e1…`` (huggingface_hub,
+    ``repo_folder_name``); any other name as it is."""
+    before, _, inside = name.partition("models--")
+    folder, _, rest = inside.partition("/")
+    return folder.replace("--", "/") if rest.startswith("snapshots/") and before[-1:] in ("", "/") else name
 
 
 def _of_this_name(model: Model, wanted: str) -> Model:
