@@ -254,12 +254,31 @@ def words(text: str) -> list[Argument]:
         "vllm bench serve --model x",
         "docker build -t vllm/vllm-openai:mine .",
         "docker run --rm nginx",
+        "docker run --name vllm -v /srv/vllm:/data team/app:1 --model x --max-model-len 8",
+        "docker run --rm team/vllm-client:1 --model x",
+        "docker run --name llama-server",
         "python -m vllm.something --model x",
         "echo vllm",
     ],
 )
 def test_what_starts_no_server_is_none(text: str) -> None:
     assert read_server(words(text)) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"),
+    [
+        ("-d --name vllm --gpus all -e A=$B $IMAGE", "vllm serve a/b --max-model-len 8"),
+        ("-it --rm -p8000:8000 --ipc=host team/app:1", "python3 -m vllm.entrypoints.openai.api_server --model a/b"),
+        ("--detach --gpus all -v /srv/vllm:/data team/vllm-a:1", "--model a/b --max-model-len 8"),
+    ],
+)
+def test_a_server_in_a_container_of_ones_own_image_is_read(before: str, behind: str) -> None:
+    arguments = [each._replace(text=None) if "$" in (each.text or "") else each for each in words(before)]
+    started = read_server([*words("sudo docker run"), *arguments, *words(behind)])
+    assert started is not None
+    assert (started.server.dialect, started.image) == ("vllm", arguments[-1])
+    assert "a/b" in [each.text for each in started.rest]
 
 
 def test_a_release_is_read_of_a_tag_that_names_one() -> None:

@@ -40,6 +40,10 @@ _IMAGES = (
     (re.compile(r"(?:^|/)huggingface/text-generation-inference(?::|@|$)"), TGI),
     (re.compile(r"(?:^|/)gg(?:ml-org|erganov)/llama\.cpp:(?:server|full)"), LLAMA),
 )
+# What `docker run` (podman, nerdctl) takes before the image without a word behind it.
+_SWITCHES = ("--rm", "--detach", "--init", "--interactive", "--no-healthcheck", "--oom-kill-disable", "--privileged")
+_SWITCHES += ("--publish-all", "--quiet", "--read-only", "--replace", "--tty")
+_SHORT_SWITCHES = re.compile(r"-[ditPq]+|-[a-zA-Z].+")  # `-it`; `-p8000:8000` holds its own word
 _OF_VLLM = ("--gpu-memory-utilization", "--max-model-len", "--tensor-parallel-size", "--max-num-seqs")
 # Images whose tags are the server's own releases, wherever they are mirrored.
 _RELEASED = re.compile(r"(?:^|/)(?:vllm-openai|vllm|sglang|text-generation-inference):")
@@ -122,6 +126,23 @@ def _in_container(arguments: Sequence[Argument]) -> Started | None:
         if inner is not None:
             return inner._replace(image=argument)
         return Started(server, rest, argument, argument) if server is not None else None
+    return _in_own_image(arguments)
+
+
+def _in_own_image(arguments: Sequence[Argument]) -> Started | None:
+    """``docker run … IMAGE vllm serve …`` of an image that someone built, or whose name only the environment knows."""
+    at = next(at for at, argument in enumerate(arguments) if argument.text == "run") + 1
+    while at < len(arguments):
+        image, rest = arguments[at], arguments[at + 1 :]
+        text = image.text or ""
+        if not text.startswith("-"):
+            inner = read_server(rest)
+            if inner is not None:
+                return inner._replace(image=image)
+            server = own_image_of(text, rest)
+            return Started(server, rest, image, image) if server is not None else None
+        alone = text.startswith("--") and ("=" in text or text in _SWITCHES)
+        at += 1 if alone or (not text.startswith("--") and _SHORT_SWITCHES.fullmatch(text)) else 2
     return None
 
 
