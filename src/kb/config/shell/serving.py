@@ -41,8 +41,10 @@ _IMAGES = (
     (re.compile(r"(?:^|/)gg(?:ml-org|erganov)/llama\.cpp:(?:server|full)"), LLAMA),
 )
 # What `docker run` (podman, nerdctl) takes before the image without a word behind it.
-_SWITCHES = ("--rm", "--detach", "--init", "--interactive", "--no-healthcheck", "--oom-kill-disable", "--privileged")
-_SWITCHES += ("--publish-all", "--quiet", "--read-only", "--replace", "--tty")
+_SWITCHES = (
+    "--rm", "--detach", "--init", "--interactive", "--no-healthcheck", "--oom-kill-disable", "--privileged",
+    "--publish-all", "--quiet", "--read-only", "--replace", "--tty",
+)  # fmt: skip
 _SHORT_SWITCHES = re.compile(r"-[ditPq]+|-[a-zA-Z].+")  # `-it`; `-p8000:8000` holds its own word
 _OF_VLLM = ("--gpu-memory-utilization", "--max-model-len", "--tensor-parallel-size", "--max-num-seqs")
 # Images whose tags are the server's own releases, wherever they are mirrored.
