@@ -159,3 +159,28 @@ def test_what_is_open_is_named_by_its_setting_where_a_word_alone_says_nothing(tm
     path.write_text("CUDA_VISIBLE_DEVICES=0,1 swift sft --model Qwen/Qwen2.5-VL-7B-Instruct --train_type lora\n")
     text = " ".join(run_text("kb.check", path, "--no-cache").stdout.split())
     assert "the value of launch.num_processes" in text
+
+
+def test_a_copy_of_llama_factory_is_started_with_its_own_settings_alone(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").touch()
+    package = tmp_path / "src" / "llamafactory" / "train"
+    package.mkdir(parents=True)
+    (package / "tuner.py").write_text(
+        "from transformers import Seq2SeqTrainingArguments, Trainer\n\n\ndef run_exp(args=None):\n"
+        "    args = Seq2SeqTrainingArguments(do_eval=args['x'], fp16=args['y'], optim=args['z'])\n"
+        "    Trainer(args=args).train()\n"
+    )
+    program = tmp_path / "src" / "train.py"
+    program.write_text("from llamafactory.train.tuner import run_exp\n\nif __name__ == '__main__':\n    run_exp()\n")
+    (tmp_path / "a.yaml").write_text(
+        "model_name_or_path: Qwen/Qwen2.5-0.5B\nstage: sft\ndo_train: true\nfinetuning_type: lora\ntemplate: qwen\n"
+        "dataset: d\ncutoff_len: 256\nper_device_train_batch_size: 2\nlearning_rate: 1.0e-4\noutput_dir: o\nbf16: true\n"
+    )
+    path = tmp_path / "run.sh"
+    path.write_text("torchrun --nproc_per_node 2 src/train.py a.yaml\n")
+    (unit,) = checked(path)
+    assert unit["prediction"] is not None and unit["setup"]["world_size"] == 2
+    program.write_text(program.read_text().replace("from llamafactory.train.tuner", "from ours"))
+    (tmp_path / "src" / "ours.py").write_text((package / "tuner.py").read_text())
+    (unit,) = checked(path)
+    assert unit["prediction"] is None

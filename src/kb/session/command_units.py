@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # Programs that read a training config and train nothing, by their names: axolotl.cli.preprocess, prepare_data.py.
 _PREPARING = "preprocess|prepare|merge|convert|export|download|tokenize"
 _PREPARES = rf"(?:^|[./_])(?!\w*(?:train|tune))(?:{_PREPARING})[a-z_]*(?:\.py)?$"
+# What a copy of LLaMA-Factory starts training by (``src/train.py``): it has no settings of its own.
+_OF_LLAMAFACTORY = r"(?m)^from (?:llamafactory|llmtuner)[\w.]* import (?:.*, )?run_exp\b"
 MAX_KEPT = 64  # scripts whose runs are kept, for the next file that they name
 COUNT = "launch.num_processes"
 _OF_LAUNCH = ("launch.", "accelerate.", "deepspeed.")
@@ -101,6 +103,8 @@ class Commands:
         programs = self._programs(unit)
         if RUN_CONFIG in unit.joined and programs and all(each.trains_nothing for each in programs):
             return _without_run(unit)
+        if unit.dialect == "llamafactory" and programs and re.search(_OF_LLAMAFACTORY, programs[0].own) is not None:
+            return unit._replace(reader="library")
         speller = self.reader.of_dialect(unit.dialect)
         return as_its_program_takes(unit, programs, self._catalog, self._programs.files(), speller)
 
