@@ -174,7 +174,7 @@ def test_a_copy_of_llama_factory_is_started_with_its_own_settings_alone(tmp_path
     program.write_text("from llamafactory.train.tuner import run_exp\n\nif __name__ == '__main__':\n    run_exp()\n")
     (tmp_path / "a.yaml").write_text(
         "model_name_or_path: Qwen/Qwen2.5-0.5B\nstage: sft\ndo_train: true\nfinetuning_type: lora\ntemplate: qwen\n"
-        "dataset: d\ncutoff_len: 256\nper_device_train_batch_size: 2\nlearning_rate: 1.0e-4\noutput_dir: o\nbf16: true\n"
+        "dataset: d\ncutoff_len: 256\nper_device_train_batch_size: 2\nlearning_rate: 1.0e-4\noutput_dir: o\n"
     )
     path = tmp_path / "run.sh"
     path.write_text("torchrun --nproc_per_node 2 src/train.py a.yaml\n")
