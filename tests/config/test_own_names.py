@@ -71,6 +71,13 @@ def test_precision_optimizer_and_adapter_of_their_own_names_are_read(tmp_path: P
     assert setup["dataloader_num_workers"] == 6
 
 
+@pytest.mark.parametrize("rank", ["r: 6", "lora_r: 6", "rank: 6", "lora_rank: 6"])
+def test_adapters_may_stand_in_a_group_of_their_librarys_name(tmp_path: Path, rank: str) -> None:
+    config = GROUPED.format(model="", training="  batch_size: 4\n")
+    setup = settings(checked(tmp_path, f"{config}peft:\n  {rank}\n  target_modules: [q_proj]\n"))
+    assert (setup["lora_r"], setup["lora_target_modules"]) == (6, ["q_proj"])
+
+
 def test_the_formats_own_name_wins(tmp_path: Path) -> None:
     setup = settings(checked(tmp_path, FLAT + "batch_size: 64\nper_device_train_batch_size: 2\n"))
     assert setup["per_device_train_batch_size"] == 2
