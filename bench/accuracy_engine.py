@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from accuracy_rows import PHASES, ROOT, TRACED_ON, TRACES
 
-from kb.core.setup import Images, TrainingSetup
+from kb.core.setup import TrainingSetup
+from kb.core.setup_json import setup_from
 from kb.memory import UnsupportedArchitectureError, architecture_from_config
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.predict import record_runs, record_training
@@ -67,7 +68,7 @@ def engine_traces() -> Iterator[Traced]:
         name = row["model"]
         adapted = row["setup"].get("method", "full") != "full"
         given = ({"lora_target_modules": document["targets"][name]} if adapted else {}) | row["setup"]
-        yield Traced(f"engine-{number}", name, document["models"][name], _setup(given), row["phases"],
+        yield Traced(f"engine-{number}", name, document["models"][name], setup_from(given), row["phases"],
                      row.get("part", DERIVED), row.get("lengths"))  # fmt: skip
 
 
@@ -76,20 +77,13 @@ def older_traces() -> Iterator[Traced]:
     for path in sorted(TRACES.glob("*.json")):
         document = json.loads(path.read_text("utf-8"))
         for number, row in enumerate(document["rows"]):
-            setup = _setup(row["setup"])
+            setup = setup_from(row["setup"])
             phase = PHASES.get(path.stem.rpartition("_")[2], "")
             if phase == "evaluate" and setup.predict_with_generate:
                 setup = setup._replace(predict_with_generate=False, prediction_loss_only=True)
             phases = row.get("phases") or {phase: (row["allocated"], row["reserved"])}
             config = document["models"][row["model"]]
             yield Traced(f"{path.stem}-{number}", row["model"], config, setup, phases)
-
-
-def _setup(given: Mapping[str, Any]) -> TrainingSetup:
-    made: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    if "images" in made:
-        made["images"] = Images(*made["images"])
-    return TrainingSetup(**made)
 
 
 def compared(run: Traced) -> list[Compared]:

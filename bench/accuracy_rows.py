@@ -14,6 +14,7 @@ from kb.advice.setup import setup_of
 from kb.core.catalog import Catalog
 from kb.core.hardware import Gpu
 from kb.core.setup import TrainingSetup
+from kb.core.setup_json import setup_from
 from kb.guide.accuracy import SCRIPT, as_measured
 from kb.memory import UnsupportedArchitectureError, architecture_from_config
 
@@ -73,7 +74,6 @@ def stored_traces() -> list[Row]:
         document = json.loads(path.read_text("utf-8"))
         for number, row in enumerate(document["rows"]):
             config = document["models"][row["model"]]
-            given = {name: tuple(value) if isinstance(value, list) else value for name, value in row["setup"].items()}
             phases = row.get("phases") or {PHASES[path.stem.rpartition("_")[2]]: [row["allocated"], row["reserved"]]}
             for phase, (allocated, reserved) in phases.items():
                 rows.append(
@@ -82,7 +82,7 @@ def stored_traces() -> list[Row]:
                         id=f"{path.stem}-{number}-{phase}",
                         model=row["model"],
                         config=config,
-                        setup=TrainingSetup(**given),
+                        setup=setup_from(row["setup"]),
                         phase=phase,
                         truth={"allocated": allocated, "reserved": reserved},
                         capability=TRACED_ON,

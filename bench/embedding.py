@@ -19,6 +19,7 @@ import yaml
 from engine_diff import Act, acts_of, compare_acts, followed
 
 from kb.core.setup import PostTraining, TrainingSetup
+from kb.core.setup_json import setup_from
 
 Peaks = dict[str, tuple[int, int]]
 SCALE = 20.0
@@ -311,9 +312,8 @@ def main() -> int:
     parser.add_argument("--context", type=int, default=16, help="acts to show around the first that differs")
     options = parser.parse_intermixed_args()
     given = {name: yaml.safe_load(value) for name, _, value in (each.partition("=") for each in options.settings)}
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     post = {name.removeprefix("post."): given.pop(name) for name in list(given) if name.startswith("post.")}
-    setup = TrainingSetup(**given, post=PostTraining("embedding", **post))
+    setup = setup_from(given)._replace(post=PostTraining("embedding", **post))
     config = json.loads(options.config)
     major, minor = map(int, options.capability.split("."))
     acts, wanted = simulated(config, setup, (major, minor))

@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from kb.core.setup import TrainingSetup
+from kb.core.setup_json import setup_from
 from kb.memory import architecture_from_config
 from kb.memory.engine.allocator import rounded
 from kb.memory.engine.predict import record_runs
@@ -159,9 +160,8 @@ def main() -> int:
     if options.layers:
         config |= {name: options.layers for name in config if name.endswith(("layers", "n_layer"))}
     given = {name: yaml.safe_load(value) for name, _, value in (each.partition("=") for each in settings)}
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     major, minor = map(int, options.capability.split("."))
-    return 0 if compare(config, TrainingSetup(**given), (major, minor), options.context) else 1
+    return 0 if compare(config, setup_from(given), (major, minor), options.context) else 1
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import grid
 from engine_models import MODELS
 
-from kb.core.setup import Images, TrainingSetup
+from kb.core.setup_json import setup_from
 from kb.memory import architecture_from_config
 
 PATH = grid.ROOT / "tests" / "data" / "engine_traces.json"
@@ -150,9 +150,7 @@ def followed(name: str, row: Mapping[str, Any]) -> dict[str, list[int]]:
     from kb.memory.engine.predict import record_runs, record_training
 
     setup = setup_of(row, targets_of(name))
-    if "images" in setup:
-        setup["images"] = Images(*setup["images"])
-    given = TrainingSetup(**{name: tuple(value) if isinstance(value, list) else value for name, value in setup.items()})
+    given = setup_from(setup)
     architecture = architecture_from_config(MODELS[name])
     try:
         if "lengths" in row:
@@ -320,14 +318,11 @@ def trace(name: str, row: Mapping[str, Any]) -> dict[str, list[int]]:
     """Peaks of allocated and reserved bytes by phase; in this process, which has torch loaded already."""
     setup = setup_of(row, targets_of(name))
     if "lengths" not in row:
-        if "images" in setup:
-            setup["images"] = Images(*setup["images"])
         return grid.trace(MODELS[name], setup)
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in setup.items()}
     from kb.torch_runs.simulation.simulator import training_run
     from kb.torch_runs.simulation.timeline import peaks_of
 
-    events = training_run(MODELS[name], TrainingSetup(**given), grid.CAPABILITY, row["lengths"])
+    events = training_run(MODELS[name], setup_from(setup), grid.CAPABILITY, row["lengths"])
     return {phase: [peak.allocated_bytes, peak.reserved_bytes] for phase, peak in peaks_of(events).items()}
 
 

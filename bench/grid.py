@@ -26,6 +26,7 @@ from typing import Any
 import yaml
 
 from kb.core.setup import TrainingSetup
+from kb.core.setup_json import setup_from
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, parameter_count
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -188,7 +189,7 @@ def trace(config: Mapping[str, Any], setup: Mapping[str, Any]) -> dict[str, list
     from kb.torch_runs.simulation.simulator import runs_of
     from kb.torch_runs.simulation.timeline import peaks_of
 
-    job = Job(TrainingSetup(**setup), config, CAPABILITY)
+    job = Job(setup_from(setup), config, CAPABILITY)
     check_job(job)
     found: dict[str, list[int]] = {}
     for run in runs_of(job):

@@ -21,6 +21,7 @@ import yaml
 from engine_diff import Act, compare_acts, followed, simulated
 
 from kb.core.setup import LigerKernels, TrainingSetup
+from kb.core.setup_json import setup_from
 from kb.memory.engine.kernel_choice import MULTIPROCESSORS
 
 
@@ -147,9 +148,8 @@ def main() -> int:
     sys.path.insert(0, options.liger)
     given = {name: yaml.safe_load(value) for name, _, value in (each.partition("=") for each in options.settings)}
     patched(given.pop("parts", {}))
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     kernels = LigerKernels(**given.pop("kernels", {}))
-    setup = TrainingSetup(**given, fused_loss=True, liger_kernels=kernels)
+    setup = setup_from(given)._replace(fused_loss=True, liger_kernels=kernels)
     major, minor = map(int, options.capability.split("."))
     return 0 if compared(json.loads(options.config), setup, (major, minor), options.context)[0] else 1
 

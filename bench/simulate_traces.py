@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from kb.core.setup import TrainingSetup
+from kb.core.setup_json import setup_from
 from kb.torch_runs.simulation.job import Job
 from kb.torch_runs.simulation.simulator import runs_of
 from kb.torch_runs.simulation.timeline import peaks_of
@@ -22,8 +23,7 @@ PHASES = {"evaluation": "evaluate", "generation": "generate"}
 
 def setup_of(row: dict[str, object], kind: str) -> TrainingSetup:
     """A row's setup. The evaluation rows with predict_with_generate hold the label forward alone."""
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
-    setup = TrainingSetup()._replace(**given)
+    setup = setup_from(row)
     if kind == "evaluation" and setup.predict_with_generate:
         setup = setup._replace(predict_with_generate=False, prediction_loss_only=True)
     return setup

@@ -3,7 +3,9 @@
     make bench-gpu                                # in an environment of its own; a GPU with CUDA
     python bench/gpu/campaign.py --hours 2        # stops in time; run again to go on where it stopped
     python bench/gpu/campaign.py --workers 8 --most 8GiB    # side by side on one large GPU, small trials only
+    python bench/gpu/campaign.py --workers 8 --room 70GiB   # as many as fit there together
     python bench/gpu/campaign.py --unmeasured     # whole models that no file of rules/measurements has
+    python bench/gpu/campaign.py --large          # adapters on models of 1.3 to 15 billion parameters, models that see
     python bench/gpu/campaign.py --generation     # hundreds of new tokens; give each kind its own --journal
     python bench/gpu/campaign.py --device cpu --tiny --no-write   # tries the way on a CPU; nothing is recorded
 
@@ -18,6 +20,7 @@ import datetime
 import multiprocessing
 import os
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -28,11 +31,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import trial as one
 from gpu_rows import append, as_yaml, limited, read_journal
-from gpu_trials import Trial, long_generation, shuffled, trials, trials_from, unmeasured
+from gpu_trials import Trial, large, long_generation, shuffled, trials, trials_from, unmeasured
 
-from kb.core.setup import TrainingSetup
+from kb.core.setup_json import setup_from
 from kb.core.units import parse_bytes
-from kb.memory import architecture_from_config
+from kb.memory import architecture_from_config, parameter_count
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.predict import record_runs
 from kb.torch_runs.probe.worker import stack
@@ -44,6 +47,8 @@ JOURNAL = ROOT / "bench" / "results" / "gpu-journal.jsonl"
 IMPORTED = ["torch", "accelerate", "transformers.modeling_utils", "transformers.generation.utils", "trial"]
 TIMEOUT_SECONDS = 300
 SEED = 7
+LONGEST_WAIT_SECONDS = 3600.0
+CONTEXT = 700 << 20  # of a process on the GPU beside what torch reserves
 CAPABILITY = (9, 0)  # for the size by which small trials are chosen, whatever GPU there is
 
 
@@ -56,11 +61,13 @@ def main() -> int:
     parser.add_argument("--only", default="", help="what a trial's id must hold: a model, a phase, a setting")
     parser.add_argument("--trials", type=Path, help="these trials alone, as bench/gpu/limits.py wrote them")
     parser.add_argument("--unmeasured", action="store_true", help="models of full depth that no campaign had")
+    parser.add_argument("--large", action="store_true", help="1.3 to 15 billion parameters; models that see, hear")
     parser.add_argument("--generation", action="store_true", help="runs that generate hundreds of tokens")
     parser.add_argument("--limit", type=int, help="trials at most")
     parser.add_argument("--hours", type=float, help="stop when so much time has passed")
     parser.add_argument("--timeout", type=float, default=TIMEOUT_SECONDS, help=f"seconds a trial ({TIMEOUT_SECONDS})")
     parser.add_argument("--workers", type=int, default=1, help="trials side by side")
+    parser.add_argument("--room", type=parse_bytes, help="trials side by side take no more than so much together")
     parser.add_argument("--most", type=parse_bytes, help="leave out trials that kb expects to reserve more")
     parser.add_argument("--acts", type=Path, help="a folder for what each trial's allocator was asked")
     parser.add_argument("--journal", type=Path, default=JOURNAL)
@@ -81,6 +88,8 @@ def run_all(options: argparse.Namespace, machine: dict[str, Any]) -> None:
     done = read_journal(options.journal)
     if options.unmeasured:
         given = unmeasured()
+    elif options.large:
+        given = large()
     elif options.generation:
         given = long_generation()
     else:
@@ -88,6 +97,7 @@ def run_all(options: argparse.Namespace, machine: dict[str, Any]) -> None:
     wanted = [each for each in given if options.only in each.id and each.id not in done]
     wanted = (wanted if options.trials else shuffled(wanted, SEED))[: options.limit]
     stop = time.monotonic() + options.hours * 3600 if options.hours else float("inf")
+    room = Room(options.room) if options.room else None
     lock, count = threading.Lock(), iter(range(1, len(wanted) + 1))
     context = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")
     if sys.platform != "win32":
@@ -96,16 +106,22 @@ def run_all(options: argparse.Namespace, machine: dict[str, Any]) -> None:
         options.acts.mkdir(parents=True, exist_ok=True)
 
     def work(trial: Trial) -> None:
-        if time.monotonic() > stop or (options.most and not _small(trial, options.most)):
+        if time.monotonic() > stop:
+            return
+        need = expected(trial) if options.most or room else 0
+        if need is None or (options.most and need > options.most) or (room and not room.take(need, stop)):
             return
         acts = options.acts / f"{len(done)}-{wanted.index(trial)}.z" if options.acts else None
         result = run_trial(context, trial, options.device, options.timeout, acts)
+        if room:
+            room.give_back(need)
         entry = {
             "id": trial.id,
             "trial": trial._asdict(),
             "date": datetime.date.today().isoformat(),
             "machine": machine,
             "stack": stack(),
+            "large": options.large,
             "recordable": options.device == "cuda" and not options.tiny,
             "result": result,
             **({"acts": acts.name} if acts else {}),
@@ -120,8 +136,13 @@ def run_all(options: argparse.Namespace, machine: dict[str, Any]) -> None:
 
 def run_trial(context: Any, trial: Trial, device: str, timeout: float, acts: Path | None) -> dict[str, Any]:
     """The child's result; ``outcome`` says why there is none."""
+    with tempfile.TemporaryDirectory() as folder:  # goes with a trial that is killed, too: it may hold all its weights
+        return _run_in(folder, context, trial, device, timeout, acts)
+
+
+def _run_in(folder: str, context: Any, trial: Trial, device: str, timeout: float, acts: Path | None) -> dict[str, Any]:
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=one.answer, args=(theirs, trial._asdict(), device, acts))
+    process = context.Process(target=one.answer, args=(theirs, trial._asdict(), device, acts, folder))
     process.start()
     theirs.close()
     try:
@@ -136,14 +157,40 @@ def run_trial(context: Any, trial: Trial, device: str, timeout: float, acts: Pat
     return result
 
 
-def _small(trial: Trial, most: int) -> bool:
-    """Whether kb expects the trial to reserve no more; one that it does not follow is not taken for small."""
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in trial.setup.items()}
+class Room:
+    """A GPU's memory, shared among trials that run side by side."""
+
+    def __init__(self, size: int) -> None:
+        self.size = self.free = size
+        self.changed = threading.Condition()
+
+    def take(self, need: int, until: float) -> bool:
+        """Wait until there is room; False where there never is, or the time is over."""
+        with self.changed:
+            while self.free < need:
+                left = min(until - time.monotonic(), LONGEST_WAIT_SECONDS)
+                if need > self.size or left <= 0 or not self.changed.wait(left):
+                    return False
+            self.free -= need
+        return True
+
+    def give_back(self, need: int) -> None:
+        with self.changed:
+            self.free += need
+            self.changed.notify_all()
+
+
+def expected(trial: Trial) -> int | None:
+    """Bytes that kb expects a trial's process to take, with its model as it is first drawn; None of one that it does
+    not follow."""
     try:
-        recordings = record_runs(TrainingSetup(**given), architecture_from_config(trial.config), CAPABILITY)
+        setup, architecture = setup_from(trial.setup), architecture_from_config(trial.config)
+        recordings = record_runs(setup, architecture, CAPABILITY)
     except NotFollowedError:
-        return False
-    return max(peak.reserved for recording in recordings for peak in recording.phases.values()) <= most
+        return None
+    highest = max(peak.reserved for recording in recordings for peak in recording.phases.values())
+    drawn = parameter_count(architecture) * (4 if setup.weights == "fp32" and not setup.packs else 2)
+    return max(highest, drawn) + CONTEXT
 
 
 def machine_of(device: str) -> dict[str, Any]:
@@ -182,6 +229,8 @@ def write(journal: Path) -> int:
         kind = {"": "gpu", "train": "limits", "generate": "limits-generate"}[held]
         if not held and all(entry["trial"]["phases"] == ["generate"] for entry in entries):
             kind = "generation"
+        if entries[0].get("large"):
+            kind = "large"
         identity = (
             f"{kind}-{'-'.join(name.casefold().replace('nvidia', '').split())}-{datetime.date.today().isoformat()}"
         )

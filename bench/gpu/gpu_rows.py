@@ -107,13 +107,20 @@ def as_yaml(identity: str, entries: list[Entry]) -> str:
         title=title,
         about=about,
         date=max(entry["date"] for entry in kept),
-        command="python bench/gpu/campaign.py" + (" --trials FILE" if phase else " --generation" * only_generate),
+        command=f"python bench/gpu/campaign.py{_option(first, phase, only_generate=only_generate)}",
         machine=machine | {"gpu_memory_bytes": memory} | first["machine"],
         stack=first["stack"],
         models={entry["trial"]["model"]: entry["trial"]["config"] for entry in kept},
         source="kb-gpu-bench",
         writer="bench/gpu/campaign.py",
     )
+
+
+def _option(entry: Entry, limited_phase: str, *, only_generate: bool) -> str:
+    """With which a campaign makes these trials."""
+    if limited_phase:
+        return " --trials FILE"
+    return " --large" if entry.get("large") else " --generation" * only_generate
 
 
 def limited(entries: list[Entry]) -> str:

@@ -35,6 +35,10 @@ LONG_GENERATION = (
     "gemma-3-1b", "llama-3.2-1b", "exaone-4.0-1.2b", "polyglot-ko-1.3b",
 )  # fmt: skip
 LONG_GENERATION_ROWS = 4  # of each
+LARGE_MOST, LARGE_ROWS = 15_000_000_000, 3  # parameters; of each model
+FULL_MOST = 3_500_000_000  # parameters that are all trained on one card, in half, by an optimizer of 8 bits
+PICTURES = {"qwen2_vl": (26, 36), "qwen2_5_vl": (26, 36), "llava": (24, 24), "paligemma": (16, 16),
+            "llava_next": (500, 400)}  # fmt: skip
 EVALUATED = 3  # batches, where a row says no number of samples: logits of all of them are kept
 # For the path without a GPU: the same code on a model that a CPU steps in a second.
 TINY: dict[str, dict[str, Any]] = {
@@ -158,6 +162,59 @@ def long_generation() -> Iterator[Trial]:
                 },
                 ("generate",),
             )
+
+
+def large() -> Iterator[Trial]:
+    """Models that users of cards of 16 to 48 GB train with adapters, of full depth, and models that see or hear; none
+    has a row in rules/measurements, and what the memory model says was fitted on no row of theirs."""
+    catalog = load_catalog()
+    measured = {row.get("model") for each in load_guide()["measurements"].values() for row in each["rows"]}
+    seen = [catalog.models[name].architecture for name in sorted(measured & catalog.models.keys())]
+    for name, model in sorted(catalog.models.items()):
+        known = model.architecture
+        small = model.parameters <= UNMEASURED_MOST and not known.vision and not known.hears
+        if known in seen or name in measured or small or model.parameters > LARGE_MOST:
+            continue
+        seen.append(known)
+        config = yaml.safe_load((ROOT / "rules" / "models" / f"{name}.yaml").read_text("utf-8"))["architecture"]
+        draw = random.Random(f"{name} large")
+        for number in range(LARGE_ROWS):
+            setup = _large_setup(draw, config, full=model.parameters <= FULL_MOST and number % 3 == 2)
+            yield Trial(name, config, setup, ("train", "evaluate") if setup.get("do_eval") else ("train",))
+
+
+def _large_setup(draw: random.Random, config: Mapping[str, Any], *, full: bool) -> dict[str, Any]:
+    """As such runs are set up: bf16, mostly with checkpointing, adapters, half or 4 bits of weights."""
+    model_type, known = config["model_type"], architecture_from_config(config)
+    both = bool(known.encoder_layers and known.decoder_layers)
+    most = known.max_positions or 4096
+    lengths = [448] if known.hears else [each for each in (512, 1024, 2048, 4096) if each <= most] or [most]
+    length = max(draw.choice(lengths), 1024 if known.vision else 0, 3072 if model_type == "llava_next" else 0)
+    setup: dict[str, Any] = {
+        "bf16": True,
+        "per_device_train_batch_size": draw.choice([each for each in (1, 2, 4, 8) if each * length <= 8192]),
+        "max_source_length": length,
+        "attn_implementation": draw.choice(("sdpa", "sdpa", "sdpa", "eager")),
+        "gradient_checkpointing": draw.random() < 0.7,
+        "gradient_accumulation_steps": draw.choice((1, 4)),
+        "padded": draw.random() < 0.5,
+    }
+    if full:
+        setup |= {"weights": "bf16", "optim": draw.choice(("adamw_bnb_8bit", "paged_adamw_8bit", "adafactor"))}
+    else:
+        setup |= draw.choice(({"method": "lora", "weights": "bf16"}, {"method": "qlora", "load_in_4bit": True}))
+        setup["optim"] = draw.choice(("adamw_torch", "adamw_torch_fused", "paged_adamw_8bit"))
+        setup |= {"lora_r": draw.choice((8, 16, 64)), "lora_dropout": draw.choice((0.0, 0.05))}
+        narrow = list(engine_grid.TARGETS.get(model_type, ("q_proj", "v_proj")))
+        setup["lora_target_modules"] = draw.choice((["all-linear"], narrow))
+    if both:
+        setup["max_target_length"] = draw.choice((64, 128))
+    if known.vision:
+        setup["images"] = [1, *PICTURES[model_type]]
+    if draw.random() < 0.3:
+        setup |= {"do_eval": True, "prediction_loss_only": True, "per_device_eval_batch_size": draw.choice((1, 2, 4)),
+                  "eval_samples": 12}  # fmt: skip
+    return setup
 
 
 def _published() -> Iterator[Trial]:

@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
-from kb.core.setup import TrainingSetup
+from kb.core.setup_json import setup_from
 
 STEPS = 4  # the first two make optimizer states and warm up the allocator; the rest are measured
 MOST_ACTS = 400_000  # what torch keeps of the allocator's history
@@ -41,8 +41,7 @@ def run(
     from kb.torch_runs.probe.meter import Meter
     from kb.torch_runs.probe.trainer_run import Clock, build_model, phase_runs, trainer_of
 
-    setup: TrainingSetup = TrainingSetup()._replace(**{name: tuple(value) if isinstance(value, list) else value
-                                                       for name, value in given.items()})  # fmt: skip
+    setup = setup_from(given)
     meter, clock, began = Meter(device), Clock(), time.monotonic()
     meter.start()
     if acts:
@@ -91,8 +90,10 @@ def history() -> bytes:
     return zlib.compress(json.dumps({"asked": asked, "segments": segments}, separators=(",", ":")).encode(), 9)
 
 
-def answer(pipe: Any, given: Mapping[str, Any], device: str, acts: Path | None) -> None:
-    """Run one trial and send what came of it: the whole of a process that was forked for it."""
+def answer(pipe: Any, given: Mapping[str, Any], device: str, acts: Path | None, folder: str) -> None:
+    """Run one trial and send what came of it: the whole of a process that was forked for it. What it writes is in
+    ``folder``."""
+    tempfile.tempdir = folder
     if device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     for stream in (1, 2):  # what libraries say is not the campaign's

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kb.core.setup import PostTraining, Spread, TrainingSetup
+from kb.core.setup_json import setup_from
 from kb.core.units import GIB
 from kb.memory import architecture_from_config
 from kb.memory.engine.predict import record_runs
@@ -99,8 +100,7 @@ TRL_BASE = {"bf16": True, "per_device_train_batch_size": 3, "max_source_length":
 @pytest.mark.parametrize("name", TRL_ROWS)
 def test_sft_of_trl_peaks_under_fsdp_where_trl_s_own_code_does(name: str) -> None:
     row = TRL_ROWS[name]
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in row["setup"].items()}
-    setup = TrainingSetup(**{**TRL_BASE, **given}, spread=Spread(**row["spread"]))
+    setup = setup_from({**TRL_BASE, **row["setup"]})._replace(spread=Spread(**row["spread"]))
     (recording,) = record_runs(setup, architecture_from_config(row["config"]), (8, 6))
     peak = recording.phases["train"]
     assert [peak.allocated, peak.reserved] == row["peak"]

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import memory_sample as sample
-from kb.core.setup import Images, PostTraining, Spread, TrainingSetup
+from kb.core.setup import PostTraining, Spread, TrainingSetup
+from kb.core.setup_json import setup_from
 from kb.memory import architecture_from_config, predict
 from kb.memory.engine.follow import follow
 from kb.memory.engine.report import why_not
@@ -22,9 +23,7 @@ SEGMENT = 2 << 20  # that such small blocks may or may not need one more of
 def test_zero3_peaks_where_deepspeed_does(name: str) -> None:
     row = ROWS[name]
     spread = Spread(deepspeed=True, **{"reduce_bucket": 20_000_000, **row["spread"]})
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in row["setup"].items()}
-    given |= {"images": Images(*given["images"])} if "images" in given else {}
-    setup = TrainingSetup(**{**BASE, **given}, spread=spread)
+    setup = setup_from({**BASE, **row["setup"]})._replace(spread=spread)
     phases = follow(setup, architecture_from_config(row["config"]), (8, 6)).phases
     for phase, (allocated, reserved) in row["peaks"].items():
         found = phases[phase]  # a name of a phase
@@ -40,11 +39,11 @@ TRL_ROWS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "data" / "zer
 def test_a_trainer_s_own_loss_peaks_under_zero3_where_trl_s_does(name: str) -> None:
     """bench/post_training_zero3.py: TRL 1.16.0, DeepSpeed 0.19.8; the reference is shared out by itself."""
     row = TRL_ROWS[name]
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in row["setup"].items()}
+    given = row["setup"]
     alone = row["kind"] in ("sft", "grpo")
     reference: Any = "none" if alone else "adapter_off" if "method" in given else "model"
-    setup = TrainingSetup(
-        **{**BASE, "world_size": 4, "max_source_length": 128, "gradient_checkpointing": True, **given},
+    whole = {**BASE, "world_size": 4, "max_source_length": 128, "gradient_checkpointing": True, **given}
+    setup = setup_from(whole)._replace(
         post=PostTraining(row["kind"], reference=reference, completion=64 if row["kind"] == "grpo" else 0),
         spread=Spread(deepspeed=True, **{"reduce_bucket": 20_000_000, **row["spread"]}),
     )

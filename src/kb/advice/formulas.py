@@ -14,6 +14,7 @@ from kb.core.memory_report import MemoryReport
 from kb.core.model import Model
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
+from kb.core.setup_json import setup_from
 from kb.core.units import BYTES_PER_UNIT
 from kb.memory import parameter_count, predict
 
@@ -165,13 +166,10 @@ def _memory(recipe: Mapping[str, Any], basis: Basis) -> int:
     """Bytes of one figure of a prediction: of a phase's peak, of some of its terms, or of folds that generate."""
     model = _row(basis.models, recipe["model"], "model")
     gpu = _row(basis.gpus, recipe["gpu"], "GPU") if "gpu" in recipe else None
-    fields: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in recipe["setup"].items()
-    }
-    unknown = fields.keys() - set(TrainingSetup._fields)
+    unknown = recipe["setup"].keys() - set(TrainingSetup._fields)
     if unknown:
         raise RecipeError(f"no field of a setup is called {', '.join(sorted(unknown))}")
-    setup = TrainingSetup(**fields)
+    setup = setup_from(recipe["setup"])
     report = predict(setup, model.architecture, constants=basis.constants, gpu=gpu)
     if "folds" in recipe:
         return _folds(recipe, setup, report, model)

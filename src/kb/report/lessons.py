@@ -17,6 +17,7 @@ from kb.core.memory_report import HostLedger, Phase
 from kb.core.record import NamedTuple
 from kb.core.release import parse_version
 from kb.core.setup import Colocated, Method, PostTraining, TrainingSetup
+from kb.core.setup_json import setup_from
 from kb.core.text import fill
 from kb.core.units import GIB
 from kb.machine.detect import find_gpu, read_host_memory
@@ -210,10 +211,7 @@ def setup_rows(case: Case, words: Words, setups: Sequence[Mapping[str, Any]]) ->
     """Of whole setups: what PyTorch holds in training, evaluation and generation, with its band and the verdict."""
     rows = []
     for setup in setups:
-        given: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in setup.items()
-        }
-        report = case.estimator.predict(TrainingSetup(**given))
+        report = case.estimator.predict(setup_from(setup))
         phases = [phase for name in ("train", "evaluate", "generate") if (phase := report.phase(name))]
         rows.append([(*_reserved(phase), ("", "br"), *verdict(words, phase.status)) for phase in phases])
     return rows

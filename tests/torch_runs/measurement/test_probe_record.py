@@ -10,9 +10,10 @@ import yaml
 from kb.commands.probe.campaign import SOURCE, check_recordable, record, recorded
 from kb.commands.probe.request import ProbeRequest
 from kb.core.setup import TrainingSetup
+from kb.core.setup_json import setup_json
 from kb.core.text import UserError
 from kb.torch_runs.probe.campaign import Probed
-from kb.torch_runs.probe.trial import Outcome, Trial, setup_json
+from kb.torch_runs.probe.trial import Outcome, Trial
 from probe_sample import GIB, TINY_T5, scripted
 from yaml_file import read_yaml
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from kb.core.setup_json import setup_from, setup_json
 from kb.torch_runs.probe.events import ending_of, rate_of
 from kb.torch_runs.probe.running import run_trial
-from kb.torch_runs.probe.trial import Outcome, as_json, outcome_from, setup_json, setup_of, trial_from, trial_key
+from kb.torch_runs.probe.trial import Outcome, as_json, outcome_from, trial_from, trial_key
 from probe_sample import GIB, environment, eventually, marked, own, scripted
 
 
@@ -129,7 +130,7 @@ def test_the_rate_is_read_from_what_the_trainer_prints() -> None:
 def test_trials_and_outcomes_survive_json() -> None:
     trial = scripted(crash_at=[1])
     assert trial_from(as_json(trial)) == trial
-    assert setup_json(setup_of(trial)) == {"per_device_train_batch_size": 4}
+    assert setup_json(setup_from(trial.setup)) == {"per_device_train_batch_size": 4}
     outcome = Outcome("oom", 1.5, "gpu", "train", phases={"load": {"process_bytes": 1}})
     assert outcome_from(as_json(outcome)) == outcome
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from kb.core.setup import TrainingSetup
+from kb.core.setup_json import setup_json
 from kb.torch_runs.probe import worker
 from kb.torch_runs.probe.events import Told, read_events
-from kb.torch_runs.probe.trial import Limits, Trial, as_json, setup_json
+from kb.torch_runs.probe.trial import Limits, Trial, as_json
 from probe_sample import TINY_T5, probe, require
 from trainer_runs import require_trainer
 

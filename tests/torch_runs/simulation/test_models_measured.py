@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kb.core.setup import TrainingSetup
+from kb.core.setup import Images, TrainingSetup
+from seeing_models import ANSWERING
 from simulation_needs import require_simulator
 from torch_later import imported_where_run
 
 if TYPE_CHECKING:
+    from kb.torch_runs.simulation.known import Known
     from kb.torch_runs.simulation.loading import build_model as build_simulated
     from kb.torch_runs.simulation.session import open_session
     from kb.torch_runs.simulation.training import batch_of
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     # the simulator's torch comes first: it has a shim
     from kb.torch_runs.models import NoModelError, labels_of
     from kb.torch_runs.probe import trainer_run
+    from kb.torch_runs.probe.meter import Meter
 imported = imported_where_run(globals(), require_simulator)
 
 AMPERE = (8, 6)
@@ -101,6 +105,31 @@ def test_a_trial_s_batch_has_the_shapes_of_the_simulated_and_a_loss(name: str) -
     assert simulated == {entry: (2, *tensor.shape) for entry, tensor in rows[0].items()}
     assert model(**{entry: tensor[None] for entry, tensor in rows[0].items()}).loss.isfinite()
     assert set(labels_of(model, SETUP).names) < set(simulated)
+
+
+@pytest.mark.parametrize(
+    ("name", "images"),
+    [("llava", (2, 4, 4)), ("llava_next", (1, 90, 130)), ("qwen2_vl", (2, 10, 14)), ("qwen2_5_vl", (1, 10, 14)),
+     ("paligemma", (1, 4, 4)), ("idefics3", (2, 60, 50)), ("smolvlm", (1, 60, 50))],
+)  # fmt: skip
+def test_a_trial_s_pictures_are_the_simulated_and_are_trained_on(
+    name: str, images: tuple[int, int, int], tmp_path: Path
+) -> None:
+    setup = SETUP._replace(
+        per_device_eval_batch_size=2, max_source_length=300, images=Images(*images), do_eval=True, do_predict=True,
+        inference_batch_size=2, inference_max_length=3,
+    )  # fmt: skip
+    model = trainer_run.build_model(ANSWERING[name], setup, "cpu")
+    batch = trainer_run.collated(trainer_run.samples(model, setup, 2))
+    with open_session(AMPERE, bits_and_bytes=False):
+        simulated = {entry: tensor.shape for entry, tensor in batch_of(model, setup, 2, Known()).items()}
+    assert {entry: tensor.shape for entry, tensor in batch.items()} == simulated
+    meter = Meter("cpu")
+    trainer = trainer_run.trainer_of(model, setup, meter, str(tmp_path), steps=2, clock=trainer_run.Clock())
+    for run in trainer_run.phase_runs(trainer, model, setup, meter).values():
+        run()
+    assert {"train", "evaluate", "generate"} <= meter.phases.keys()
+    assert trainer.state.global_step == 2
 
 
 def test_a_type_that_transformers_lacks_is_named() -> None:

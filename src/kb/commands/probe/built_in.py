@@ -18,6 +18,7 @@ from kb.core.memory_report import WORKING
 from kb.core.model import Model
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
+from kb.core.setup_json import setup_json
 from kb.core.text import UserError
 from kb.machine.detect import detect, named_gpus
 from kb.memory import UnsupportedArchitectureError
@@ -26,7 +27,7 @@ from kb.session.estimating import catalogued_files, estimate_file, estimate_flag
 from kb.session.prepare import file_checker
 from kb.session.project import find_project, folder_of
 from kb.torch_runs.probe.campaign import Card
-from kb.torch_runs.probe.trial import Limits, Trial, setup_json
+from kb.torch_runs.probe.trial import Limits, Trial
 
 # What drivers, displays and an empty context hold; beyond it somebody is using the GPU.
 IDLE_BYTES = 512 << 20

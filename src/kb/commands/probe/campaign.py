@@ -20,6 +20,7 @@ from kb.core.catalog import Catalog
 from kb.core.record import NamedTuple
 from kb.core.release import parse_version
 from kb.core.setup import TrainingSetup
+from kb.core.setup_json import setup_json
 from kb.core.text import UserError
 from kb.machine.software import installed_versions
 from kb.memory.search import LARGEST_BATCH, largest_within
@@ -36,7 +37,7 @@ from kb.torch_runs.probe.campaign import (
     target_of,
 )
 from kb.torch_runs.probe.rows import architecture_of, campaign_yaml, rows_of
-from kb.torch_runs.probe.trial import Journal, Limits, Trial, setup_json
+from kb.torch_runs.probe.trial import Journal, Limits, Trial
 
 if TYPE_CHECKING:
     from kb.torch_runs.probe.running import Runner

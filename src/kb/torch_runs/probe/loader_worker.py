@@ -17,9 +17,10 @@ import psutil
 import torch
 
 from kb.core.setup import TrainingSetup
+from kb.core.setup_json import setup_from
 from kb.torch_runs.probe.events import HOST_WORDS, Teller
 from kb.torch_runs.probe.tree_watch import Sizes, sizes
-from kb.torch_runs.probe.trial import setup_of, trial_from
+from kb.torch_runs.probe.trial import trial_from
 from kb.torch_runs.probe.worker import stack
 
 SAMPLES, WORDS, SEED = 4000, 32_000, 0
@@ -34,7 +35,7 @@ def main(trial_path: str, events_path: str) -> int:
     teller.begin("loader")
     teller.fact(stack=stack())
     try:
-        rate, host = _run(setup_of(trial), trial.steps)
+        rate, host = _run(setup_from(trial.setup), trial.steps)
     except (MemoryError, RuntimeError, OSError) as error:
         said = f"{type(error).__name__}: {error}".splitlines()[0][:300]
         short = isinstance(error, MemoryError) or HOST_WORDS.search(said)

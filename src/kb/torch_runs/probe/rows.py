@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kb.core.setup import TrainingSetup
-from kb.torch_runs.probe.trial import Outcome, Trial, setup_of
+from kb.core.setup_json import setup_from
+from kb.torch_runs.probe.trial import Outcome, Trial
 
 Row = dict[str, Any]
 PLAIN = (str, int, float, bool)
@@ -61,7 +62,7 @@ def campaign_yaml(
 def rows_of(pair: tuple[Trial, Outcome], model: str) -> list[Row]:
     """A trial's rows, one for each phase that it passed, and one for the phase in which GPU memory ran out."""
     trial, outcome = pair
-    setup = setup_of(trial)
+    setup = setup_from(trial.setup)
     found = []
     for phase in trial.phases:
         row = {"model": model, "task": phase, **_settings(setup, phase)}

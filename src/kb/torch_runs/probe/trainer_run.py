@@ -15,6 +15,7 @@ from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallba
 from kb.core.setup import TrainingSetup
 from kb.torch_runs import models
 from kb.torch_runs.models import add_adapters, cast_as_trainers_do, prepare_quantized, quantization_config
+from kb.torch_runs.pictures import OF_PICTURES, entries
 from kb.torch_runs.probe.meter import Meter
 
 EVALUATION_STEPS = 3
@@ -47,16 +48,30 @@ def build_model(config: Mapping[str, Any], setup: TrainingSetup, device: str) ->
 
 def _quantized(config: Mapping[str, Any], setup: TrainingSetup, device: str) -> Any:
     with tempfile.TemporaryDirectory() as folder:  # quantization happens where weights are read
-        model = models.build(config, setup, token_ids=True)
+        model = _drawn(config, setup, device)
         dtype = models.load_dtype(setup)
-        asked = quantization_config(model, setup, dtype)
-        model.save_pretrained(folder)
-        model = type(model).from_pretrained(
+        asked, kind = quantization_config(model, setup, dtype), type(model)
+        model.save_pretrained(folder, max_shard_size="2GB")  # each passes through host memory whole
+        del model
+        torch.cuda.empty_cache()
+        model = kind.from_pretrained(
             folder, quantization_config=asked, device_map={"": device}, dtype=dtype,
             attn_implementation=models.ATTENTION[setup.attn_implementation],
         )  # fmt: skip
     prepares = setup.method != "full" and setup.prepare_for_kbit
     return prepare_quantized(model, setup) if prepares else model
+
+
+def _drawn(config: Mapping[str, Any], setup: TrainingSetup, device: str) -> Any:
+    """The model before it is quantized: on the GPU where there is room, as a CPU takes minutes to draw billions of
+    random numbers."""
+    try:
+        with torch.device(device):
+            return models.build(config, setup, token_ids=True)
+    except torch.OutOfMemoryError:
+        pass
+    with torch.device("cpu"):
+        return models.build(config, setup, token_ids=True)
 
 
 def samples(model: Any, setup: TrainingSetup, number: int) -> list[dict[str, Any]]:
@@ -66,7 +81,7 @@ def samples(model: Any, setup: TrainingSetup, number: int) -> list[dict[str, Any
     leave the mask out.
     """
     torch.manual_seed(0)
-    size, labels = model.config.vocab_size, models.labels_of(model, setup)
+    size, labels = model.config.get_text_config().vocab_size, models.labels_of(model, setup)
 
     def ids(length: int) -> Any:
         return torch.randint(min(FIRST_ID, size - 1), size, (length,))
@@ -79,6 +94,9 @@ def samples(model: Any, setup: TrainingSetup, number: int) -> list[dict[str, Any
         row = {"input_ids": source, "attention_mask": torch.ones_like(source)}
         if models.hears(model):
             row = {"input_features": _features(model)}
+        elif setup.images is not None and setup.images.number:
+            row = _pictured(model, setup)
+            source = row["input_ids"]
         for name in labels.names:
             if not labels.tokens:
                 row[name] = torch.zeros(labels.shape, dtype=torch.long)
@@ -90,6 +108,23 @@ def samples(model: Any, setup: TrainingSetup, number: int) -> list[dict[str, Any
             row["attention_mask"][-1] = 0
         rows.append(row)
     return rows
+
+
+def _pictured(model: Any, setup: TrainingSetup) -> dict[str, Any]:
+    """A sample with pictures: of words and ids one row, of pictures all that the sample has."""
+    assert setup.images is not None
+    row = {}
+    for name, entry in entries(models.base_of(model).config, setup.max_source_length, setup.images, 1).items():
+        # SmolVLM takes a picture of zeros for padding
+        numbers = torch.tensor(1.0) if entry.pixels else torch.tensor(entry.numbers)
+        tensor = numbers.expand(entry.shape).clone()
+        row[name] = tensor if name in OF_PICTURES else tensor[0]
+    return row
+
+
+def collated(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """A batch as the Trainer's own collator makes it, pictures of all samples behind one another."""
+    return {name: (torch.cat if name in OF_PICTURES else torch.stack)([row[name] for row in rows]) for name in rows[0]}
 
 
 def _features(model: Any) -> Any:
@@ -162,6 +197,7 @@ def trainer_of(
         args=_arguments(setup, folder, len(lengths) // setup.gradient_accumulation_steps or steps, cuda=meter.cuda),
         train_dataset=training,
         eval_dataset=evaluation,
+        data_collator=collated,
         callbacks=[Phases()],
         compute_metrics=None if _keeps_loss_alone(setup) else _no_metrics,
     )
@@ -255,8 +291,8 @@ def generate(trainer: Any, model: Any, setup: TrainingSetup, meter: Meter) -> No
     beams = setup.inference_num_beams if inference else setup.generation_num_beams
     length = setup.inference_max_length if inference else setup.generation_max_length
     rows = samples(model, setup, batch or setup.per_device_eval_batch_size)
-    names = [name for name in ("input_ids", "attention_mask", "input_features") if name in rows[0]]
-    inputs = {name: torch.stack([row[name] for row in rows]).to(device) for name in names}
+    answers = {*models.labels_of(model, setup).names, "decoder_input_ids"}
+    inputs = {name: each.to(device) for name, each in collated(rows).items() if name not in answers}
     if setup.padded and "attention_mask" in inputs and not model.config.is_encoder_decoder:
         inputs["attention_mask"] = inputs["attention_mask"].flip(1)  # a decoder is padded on the left
     if not inference and setup.autocast and not hasattr(model, WRAPPED):

@@ -13,7 +13,7 @@ from typing import IO, Any, Literal, get_args
 
 from kb.core.hardware import Gpu
 from kb.core.record import NamedTuple
-from kb.core.setup import Spread, TrainingSetup
+from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
 
 Kind = Literal["smoke", "ramp", "max-batch", "host"]
@@ -21,8 +21,6 @@ Backend = Literal["cuda", "cpu", "fake"]
 Status = Literal["ok", "oom", "hang", "crash", "lost"]
 Sizes = Mapping[str, int]
 STEPS = 10
-# A setup's fields that say nothing of what is run.
-UNTOLD = ("assumed", "unmodelled", "unresolved", "spread")
 
 
 class Limits(NamedTuple):
@@ -153,25 +151,6 @@ def trial_key(trial: Trial) -> str:
     """Equal for trials that ask the same of a machine: their limits, and what was predicted of them, do not count."""
     asked = {name: value for name, value in as_json(trial).items() if name not in ("limits", "predicted", "kind")}
     return hashlib.sha256(json.dumps(asked, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
-
-
-def setup_json(setup: TrainingSetup) -> dict[str, Any]:
-    """The settings that differ from the defaults."""
-    plain = TrainingSetup()._asdict()
-    return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in setup._asdict().items()
-        if name not in UNTOLD and value != plain[name]
-    }
-
-
-def setup_of(trial: Trial) -> TrainingSetup:
-    """The whole setup of a trial."""
-    given: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in trial.setup.items()
-    }
-    setup: TrainingSetup = TrainingSetup(spread=Spread())._replace(**given)
-    return setup
 
 
 class Cell(NamedTuple):

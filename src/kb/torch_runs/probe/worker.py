@@ -10,8 +10,9 @@ import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from kb.core.setup_json import setup_from
 from kb.torch_runs.probe.events import GPU_WORDS, HOST_WORDS, Teller
-from kb.torch_runs.probe.trial import Trial, setup_of, trial_from
+from kb.torch_runs.probe.trial import Trial, trial_from
 from kb.torch_runs.releases import versions
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def _run(trial: Trial, teller: Teller) -> None:
 def _measure(trial: Trial, teller: Teller, meter: "Meter", device: str) -> None:
     from kb.torch_runs.probe.trainer_run import Clock, build_model, phase_runs, trainer_of
 
-    setup, clock = setup_of(trial), Clock()
+    setup, clock = setup_from(trial.setup), Clock()
     assert trial.config is not None  # only a command has none
     model = build_model(trial.config, setup, device).to(device)
     meter.start()

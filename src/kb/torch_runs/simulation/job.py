@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kb.core.record import NamedTuple
-from kb.core.setup import Images, TrainingSetup
+from kb.core.setup import TrainingSetup
+from kb.core.setup_json import setup_from
 from kb.core.text import UserError
 
 COUNTED = (
@@ -85,11 +86,7 @@ def job_text(job: Job) -> str:
 def read_job(text: str) -> Job:
     """The job that :func:`job_text` wrote."""
     data = json.loads(text)
-    given: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in data["setup"].items()}
-    if given.get("images"):
-        given["images"] = Images(*given["images"])
-    setup: TrainingSetup = TrainingSetup()._replace(**given)
-    return Job(**{**data, "setup": setup, "compute_capability": tuple(data["compute_capability"])})
+    return Job(**{**data, "setup": setup_from(data["setup"]), "compute_capability": tuple(data["compute_capability"])})
 
 
 class SimulationError(UserError):

@@ -4,12 +4,11 @@ A vision tower asks the GPU how large its pictures are, and cuts its states by t
 told here keep them, and so does what operators make of them. Import only in the simulator's process.
 """
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kb.core.setup import Images
-from kb.memory.picture_tiles import SPLITS, pieces_of
 from kb.torch_runs.models import base_of
+from kb.torch_runs.pictures import IN_PIECES, Entry, entries
 
 if TYPE_CHECKING:
     import torch
@@ -32,10 +31,8 @@ SHAPED = (
 )
 # Layers that are told which tokens attend to all, and all to them.
 GLOBAL_LAYERS = ("LongformerLayer", "LEDEncoderLayer")
-
-
-# Types that cut a picture into tiles whatever its size, and their towers, which see all of each.
-IN_PIECES, WHOLE_TOWERS = ("idefics3", "smolvlm"), ("Idefics3VisionTransformer", "SmolVLMVisionTransformer")
+WHOLE_TOWERS = ("Idefics3VisionTransformer", "SmolVLMVisionTransformer")  # of types that cut pictures: they see all
+MASKS = {"attention_mask", "pixel_attention_mask"}
 
 
 class Known:
@@ -104,88 +101,23 @@ class Known:
                 self._numbers[fake] = real
 
     def pictured(self, model: Any, length: int, images: Images, rows: int) -> dict[str, Any]:
-        """Samples with pictures as transformers' processors give them: a token of text before each, the rest behind.
-
-        Pictures are lists of patches, in fp32, with the size of each.
-        """
+        """Samples with pictures on the fake GPU; what a mask hides, the setup says."""
         config = base_of(model).config
-        vision = config.vision_config
-        if config.model_type == "llava":
-            return self._whole(config, length, images, rows)
-        if config.model_type == "paligemma":
-            of_prompt = torch.zeros((rows, length), dtype=torch.long, device="cuda")
-            return {**self._whole(config, length, images, rows), "token_type_ids": of_prompt}
-        if config.model_type in IN_PIECES:
-            return self._in_pieces(config, length, images, rows)
-        if config.model_type == "llava_next":
-            return self._tiled(config, length, images, rows)
-        tokens = images.rows * images.columns // vision.spatial_merge_size**2
-        batch = self._worded(config, length, images.number, tokens, rows)
-        types = torch.zeros((rows, length), dtype=torch.long, device="cuda")
-        grid = torch.zeros((rows * images.number, 3), dtype=torch.long, device="cuda")
-        width = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
-        pixels = torch.zeros((rows * images.patches, width), dtype=torch.float32, device="cuda")
-        self.tell(types, [_kinds(length, images.number, tokens)] * rows)
-        self.tell(grid, [[1, images.rows, images.columns]] * (rows * images.number))
-        return {**batch, "mm_token_type_ids": types, "pixel_values": pixels, "image_grid_thw": grid}
+        batch = {name: self._fake(entry) for name, entry in entries(config, length, images, rows).items()}
+        for name in MASKS & batch.keys():
+            self.forget(batch[name])
+        if config.model_type in IN_PIECES:  # the model asks how many pictures of a sample are real: all
+            self.usual = batch["pixel_values"].shape[1]
+        return batch
 
-    def _whole(self, config: Any, length: int, images: Images, rows: int) -> dict[str, Any]:
-        """Pictures of the one size that a tower takes, and as many tokens as it has patches (``LlavaProcessor``)."""
-        vision = config.vision_config
-        tokens = (vision.image_size // vision.patch_size) ** 2 + (vision.model_type == "clip_vision_model")
-        tokens -= getattr(config, "vision_feature_select_strategy", "full") == "default"
-        sides = (vision.num_channels, vision.image_size, vision.image_size)
-        batch = self._worded(config, length, images.number, tokens, rows)
-        pixels = torch.zeros((rows * images.number, *sides), dtype=torch.float32, device="cuda")
-        return {**batch, "pixel_values": pixels}
-
-    def _tiled(self, config: Any, length: int, images: Images, rows: int) -> dict[str, Any]:
-        """Pictures in tiles, with the size that each had; the processor's own count of tokens is asked."""
-        from types import SimpleNamespace
-
-        from transformers import LlavaNextProcessor
-        from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
-
-        vision, size = config.vision_config, (images.rows, images.columns)
-        side = vision.image_size
-        tiles = image_size_to_num_patches(size, config.image_grid_pinpoints, side)
-        processor: Any = LlavaNextProcessor  # none of its own is needed to count
-        asked = SimpleNamespace(
-            image_processor=SimpleNamespace(image_grid_pinpoints=config.image_grid_pinpoints),
-            patch_size=vision.patch_size,
-            num_additional_image_tokens=0,
-            _get_unpadded_features=partial(processor._get_unpadded_features, None),
-        )
-        tokens = processor._get_number_of_features(asked, *size, side, side)
-        batch = self._worded(config, length, images.number, tokens, rows)
-        count = rows * images.number
-        pixels = torch.zeros((count, tiles, vision.num_channels, side, side), dtype=torch.float32, device="cuda")
-        sizes = torch.zeros((count, 2), dtype=torch.long, device="cuda")
-        self.tell(sizes, [size] * count)
-        return {**batch, "pixel_values": pixels, "image_sizes": sizes}
-
-    def _in_pieces(self, config: Any, length: int, images: Images, rows: int) -> dict[str, Any]:
-        """Pictures cut as the processor would, and which pixels are none of padding; that all pictures of a sample
-        are real, the model asks as a number."""
-        vision = config.vision_config
-        side = vision.image_size
-        pieces = pieces_of(images.rows, images.columns, side, SPLITS)
-        tokens = pieces * (side // vision.patch_size // config.scale_factor) ** 2
-        self.usual = pieces * images.number
-        batch = self._worded(config, length, images.number, tokens, rows)
-        shape = (rows, self.usual, vision.num_channels, side, side)
-        pixels = torch.zeros(shape, dtype=torch.float32, device="cuda")
-        mask = torch.full((*shape[:2], side, side), 1, dtype=torch.long, device="cuda")
-        self.forget(mask)
-        return {**batch, "pixel_values": pixels, "pixel_attention_mask": mask}
-
-    def _worded(self, config: Any, length: int, number: int, tokens: int, rows: int) -> dict[str, Any]:
-        """Ids and mask of words and pictures."""
-        ids = torch.zeros((rows, length), dtype=torch.long, device="cuda")
-        mask = torch.full((rows, length), 1, dtype=torch.long, device="cuda")
-        self.forget(mask)
-        self.tell(ids, [[config.image_token_id if kind else 0 for kind in _kinds(length, number, tokens)]] * rows)
-        return {"input_ids": ids, "attention_mask": mask}
+    def _fake(self, entry: Entry) -> Any:
+        if entry.pixels:
+            return torch.zeros(entry.shape, dtype=torch.float32, device="cuda")
+        if isinstance(entry.numbers, int):
+            return torch.full(entry.shape, entry.numbers, dtype=torch.long, device="cuda")
+        told = torch.zeros(entry.shape, dtype=torch.long, device="cuda")
+        self.tell(told, entry.numbers)
+        return told
 
 
 def tell_global_tokens(model: Any, tracer: Any) -> None:
@@ -248,12 +180,6 @@ def tell_even_spread(tracer: Any, hot: "torch.Tensor") -> None:
         pairs, experts = hot.numel() // hot.shape[-1], hot.shape[-1]
         numbers = torch.eye(experts, dtype=hot.dtype)[torch.arange(pairs) % experts]
     tracer.known.tell(hot, numbers)
-
-
-def _kinds(length: int, number: int, tokens: int) -> list[int]:
-    """1 for each token of a picture: a token of text before each picture's, the rest behind."""
-    kinds = ([0] + [1] * tokens) * number
-    return kinds + [0] * (length - len(kinds))
 
 
 def _plain(tensor: "torch.Tensor") -> bool:
