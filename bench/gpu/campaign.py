@@ -86,14 +86,16 @@ def main() -> int:
 
 def run_all(options: argparse.Namespace, machine: dict[str, Any]) -> None:
     done = read_journal(options.journal)
-    if options.unmeasured:
+    if options.trials:
+        given = trials_from(options.trials)
+    elif options.unmeasured:
         given = unmeasured()
     elif options.large:
         given = large()
     elif options.generation:
         given = long_generation()
     else:
-        given = trials(tiny=options.tiny) if options.trials is None else trials_from(options.trials)
+        given = trials(tiny=options.tiny)
     wanted = [each for each in given if options.only in each.id and each.id not in done]
     wanted = (wanted if options.trials else shuffled(wanted, SEED))[: options.limit]
     stop = time.monotonic() + options.hours * 3600 if options.hours else float("inf")
