@@ -132,9 +132,7 @@ def _whole_runs(document: Mapping[str, Any], catalog: Catalog) -> Iterator[Row]:
     for number, row in enumerate(document["rows"]):
         if "limit_bytes" in row:  # what it took is not what it would take; bench/edges.py looks at these
             continue
-        setup = TrainingSetup(
-            **{name: tuple(each) if isinstance(each, list) else each for name, each in row["setup"].items()}
-        )
+        setup = setup_from(row["setup"])
         lengths, expandable = tuple(row.get("lengths", ())), row.get("expandable_segments", False)
         for phase in ("train", "evaluate", "generate"):
             found = row["phases"].get(phase, {})

@@ -7,6 +7,7 @@ import pytest
 from catalog_sample import load_guide
 from effort import EXHAUSTIVE
 from kb.core.setup import PostTraining, TrainingSetup
+from kb.core.setup_json import setup_from
 from kb.memory import architecture_from_config
 from kb.memory.engine.expandable import ExpandableAllocator
 from kb.memory.engine.kernel_choice import summed_buffers
@@ -19,26 +20,21 @@ HOPPER, TURING = (9, 0), (7, 5)
 CAMPAIGNS = {
     "gpu-h100-2026-11-26": (9, 0.002, 0.03, 0.04),
     "gpu-h200-2026-11-27": (23, 0.002, 0.02, 0.01),  # models of which nothing was measured before
+    "large-h200-2026-11-27": (6, 0.002, 0.01, 0.015),  # whole models of up to 14 billion parameters, and that see, hear
     "generation-h200-2026-11-27": (10, 0.01, 0.06, 0.05),  # of allocated: what min_new_tokens copies
 }
-
-
-def setup_of(row: dict[str, Any]) -> TrainingSetup:
-    return TrainingSetup(
-        **{name: tuple(each) if isinstance(each, list) else each for name, each in row["setup"].items()}
-    )
 
 
 def found(campaign: dict[str, Any], row: dict[str, Any]) -> dict[str, tuple[int, int]]:
     """Peaks of allocated and reserved bytes by phase."""
     architecture = architecture_from_config(campaign["models"][row["model"]]["architecture"])
     if "lengths" in row:
-        recording = record_training(setup_of(row), architecture, HOPPER, row["lengths"])
+        recording = record_training(setup_from(row["setup"]), architecture, HOPPER, row["lengths"])
         peak = recording.phases["train"]
         if row.get("expandable_segments"):
             peak = recording.peaks(ExpandableAllocator())["train"]
         return {"train": (peak.allocated, peak.reserved)}
-    recordings = record_runs(setup_of(row), architecture, HOPPER)
+    recordings = record_runs(setup_from(row["setup"]), architecture, HOPPER)
     return {name: (peak.allocated, peak.reserved) for each in recordings for name, peak in each.phases.items()}
 
 
