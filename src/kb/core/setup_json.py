@@ -26,7 +26,7 @@ def setup_from(given: Mapping[str, Any]) -> TrainingSetup:
     Raises:
         ValueError: a name is no field's.
     """
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     if fields.get("images"):
         fields["images"] = Images(*fields["images"])
     setup: TrainingSetup = TrainingSetup()._replace(**fields)
