@@ -197,6 +197,7 @@ MANY_PARAMETERS = {
 }
 LONG_MODULES: dict[str, str] = {}
 SHORT_MODULES = {
+    "kb.core.setup_json": "off the path of a check, which makes setups of settings",
     "kb.knowledge.problems": "every module of the room raises it",
     "kb.torch_runs.simulation.torch_modules": "imports torch in the order that it needs",
 }

@@ -182,7 +182,7 @@ def trainer_of(
             return loss
 
         def _get_train_sampler(self, *_: Any) -> Any:
-            return torch.utils.data.SequentialSampler(training)  # samples of one batch stay together
+            return torch.utils.data.SequentialSampler(self.train_dataset)  # samples of one batch stay together
 
         def training_step(self, *given: Any, **named: Any) -> Any:
             loss = super().training_step(*given, **named)
@@ -191,26 +191,25 @@ def trainer_of(
                 meter.end("backward")
             return loss
 
-    training, evaluation = _data(model, setup, steps, lengths)
     return Measured(
         model=model,
         args=_arguments(setup, folder, len(lengths) // setup.gradient_accumulation_steps or steps, cuda=meter.cuda),
-        train_dataset=training,
-        eval_dataset=evaluation,
+        **_data(model, setup, steps, lengths),
         data_collator=collated,
         callbacks=[Phases()],
         compute_metrics=None if _keeps_loss_alone(setup) else _no_metrics,
     )
 
 
-def _data(model: Any, setup: TrainingSetup, steps: int, lengths: Sequence[int]) -> tuple[Any, Any]:
+def _data(model: Any, setup: TrainingSetup, steps: int, lengths: Sequence[int]) -> dict[str, Any]:
     """What is trained and evaluated on: one batch again and again, or batches of these lengths."""
     batch, passes = setup.per_device_train_batch_size, setup.gradient_accumulation_steps
     rows = [each for length in lengths for each in samples(model, models.as_long(setup, length), batch)]
     training = _Repeated(rows, 1) if lengths else _Repeated(samples(model, setup, batch), steps * passes)
     evaluated = samples(model, setup, setup.per_device_eval_batch_size)
     evaluations = setup.eval_samples or EVALUATION_STEPS * len(evaluated)
-    return training, torch.utils.data.Subset(_Repeated(evaluated, evaluations), range(evaluations))
+    kept = torch.utils.data.Subset(_Repeated(evaluated, evaluations), range(evaluations))
+    return {"train_dataset": training, "eval_dataset": kept}
 
 
 def _keeps_loss_alone(setup: TrainingSetup) -> bool:
