@@ -28,6 +28,12 @@ def value(unit: Unit, name: str) -> Any:
     return "unsaid" if setting is None else None if is_unknown(setting.value) else setting.value
 
 
+def test_a_program_of_ones_own_with_swifts_flags_is_told_its_model_by_model() -> None:
+    line = "python sft_own.py --model org/model --train_type lora --model_author us --model_name our-robot --lora_rank 8\n"
+    (unit,) = units(line)
+    assert (unit.dialect, value(unit, "model.name")) == ("ms-swift", "org/model")
+
+
 @pytest.mark.long
 def test_swift_sft_is_predicted_with_its_own_defaults() -> None:
     (unit,) = units(f"CUDA_VISIBLE_DEVICES=0 \\\nswift sft {SWIFT} --model_name swift-robot --lora_rank 16\n")

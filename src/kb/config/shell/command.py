@@ -23,6 +23,7 @@ EACH_ITS_OWN = ("torchrun", "accelerate")  # launchers whose processes each take
 ONE_PROCESS = ("hf", "trl")  # dialects whose programs `python` alone starts once
 # ms-swift's own programs, where what leads to them is not told (`$(python …)/cli/sft.py`), by flags that it has alone.
 OF_SWIFT, TUNERS = ("sft.py", "pt.py", "rlhf.py"), ("tuner_type", "train_type", "sft_type", "rlhf_type")
+SWIFTS_OWN = "model_author"  # a flag of no other program: whom the model is to call its maker
 RUN_CONFIG, CONFIG = "launch.run_config", "config"
 ACCELERATE_CONFIG = "launch.config_file"
 # Switches of `accelerate launch`; each means the setting of its name under launch.
@@ -64,7 +65,8 @@ class CommandReader:
             if name not in self._tools:
                 self._tools[name] = Speller(self._dialects[name], self._facts)
             return self._tools[name]
-        if launch.script in OF_SWIFT and any(flag.name in TUNERS for flag in launch.flags):
+        names = {flag.name for flag in launch.flags}
+        if not names.isdisjoint(TUNERS) and (launch.script in OF_SWIFT or SWIFTS_OWN in names):
             return self.speller(launch._replace(tool=Tool("ms-swift")))
         if self._bare.score(launch.flags) > self._any.score(launch.flags) and self._bare.gives(BATCH, launch.flags):
             return self._bare
