@@ -29,7 +29,7 @@ def value(unit: Unit, name: str) -> Any:
 
 
 def test_a_program_of_ones_own_with_swifts_flags_is_told_its_model_by_model() -> None:
-    line = "python sft_own.py --model org/model --train_type lora --model_author us --model_name our-robot --lora_rank 8\n"
+    line = "python sft_own.py --model org/model --train_type lora --model_author us --model_name our-robot\n"
     (unit,) = units(line)
     assert (unit.dialect, value(unit, "model.name")) == ("ms-swift", "org/model")
 
