@@ -130,7 +130,7 @@ def _written_as(name: str, setting: Setting | None) -> str:
     key = str(setting.path[-1]) if setting is not None and setting.path else ""
     if name == "model.name" and key in ("", "name"):
         return "pretrained_model_name_or_path"
-    if (name == "lora.enabled" and not key) or (name == PROCESSES and not re.search("proc|gpu|node|size", key)):
+    if (name == "lora.enabled" and not key) or (name == PROCESSES and not re.search("^-|proc|gpu|node|size", key)):
         return name  # the last word of it, or the program that is started, says nothing
     return name.rpartition(".")[2] if not key or key.isdigit() else key
 
