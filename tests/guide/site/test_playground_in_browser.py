@@ -405,6 +405,38 @@ def test_playground_works_by_keyboard_alone(fresh: Browser) -> None:
     assert read(fresh) != before
 
 
+TRAINS = "general: {model_name: google-t5/t5-small}\ntraining: {do_train: true, bf16: true}\n"
+
+
+@pytest.mark.parametrize("width", few(pytest.param(width) for width in (PHONE, DESKTOP)))
+def test_the_run_over_time_tells_what_is_alive_by_keyboard_and_by_pointer(
+    playground: Browser, width: tuple[int, int]
+) -> None:
+    from selenium.webdriver import ActionChains, Keys
+
+    playground.resize(width)
+    write(playground, TRAINS)
+    check(playground)
+    # a result that comes late puts another one, closed, in its place
+    opened = "[...document.querySelectorAll('.kb-over-time')].forEach((each) => { each.open = true; })"
+    playground.wait(f"({opened}, document.querySelectorAll('.kb-timeline tbody tr').length >= 5)")
+    said = "return document.querySelector('.kb-timeline caption').textContent"
+    before = playground.ask(said)
+    playground.driver.find_element("css selector", ".kb-timeline input").send_keys(Keys.HOME)
+    playground.wait("document.querySelector('.kb-timeline input').value === '0'")
+    first = playground.ask(said)
+    assert first != before
+    plot = playground.driver.find_element("css selector", ".kb-timeline-plot svg")
+    ActionChains(playground.driver).move_to_element(plot).perform()
+    assert playground.ask(said) != first
+    assert playground.ask("return document.documentElement.scrollWidth") <= width[0]
+    playground.ask("document.querySelector('.kb-over-time').open = false")
+    playground.resize(DESKTOP)
+
+
+# --- these leave the page, with the Python that the tests above share ---
+
+
 def test_markup_in_a_link_stays_text(browser: Browser) -> None:
     from urllib.parse import urlencode
 
@@ -436,32 +468,3 @@ def test_without_webassembly_the_playground_says_so(browser: Browser) -> None:
         browser.visit(path, before="delete window.WebAssembly")
         assert words in browser.wait("document.querySelector('#kb-playground .kb-notice')?.innerText")
         assert browser.complaints() == []
-
-
-TRAINS = "general: {model_name: google-t5/t5-small}\ntraining: {do_train: true, bf16: true}\n"
-
-
-@pytest.mark.parametrize("width", few(pytest.param(width) for width in (PHONE, DESKTOP)))
-def test_the_run_over_time_tells_what_is_alive_by_keyboard_and_by_pointer(
-    playground: Browser, width: tuple[int, int]
-) -> None:
-    from selenium.webdriver import ActionChains, Keys
-
-    playground.resize(width)
-    write(playground, TRAINS)
-    check(playground)
-    # a result that comes late puts another one, closed, in its place
-    opened = "[...document.querySelectorAll('.kb-over-time')].forEach((each) => { each.open = true; })"
-    playground.wait(f"({opened}, document.querySelectorAll('.kb-timeline tbody tr').length >= 5)")
-    said = "return document.querySelector('.kb-timeline caption').textContent"
-    before = playground.ask(said)
-    playground.driver.find_element("css selector", ".kb-timeline input").send_keys(Keys.HOME)
-    playground.wait("document.querySelector('.kb-timeline input').value === '0'")
-    first = playground.ask(said)
-    assert first != before
-    plot = playground.driver.find_element("css selector", ".kb-timeline-plot svg")
-    ActionChains(playground.driver).move_to_element(plot).perform()
-    assert playground.ask(said) != first
-    assert playground.ask("return document.documentElement.scrollWidth") <= width[0]
-    playground.ask("document.querySelector('.kb-over-time').open = false")
-    playground.resize(DESKTOP)
