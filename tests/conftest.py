@@ -52,6 +52,8 @@ _LONG = re.compile(r"^pytestmark = pytest\.mark\.long$", re.MULTILINE)
 # In the order in which they are run: what takes long first, so that no worker of pytest is left with it at the end.
 MARKERS = ("site", "torch", "wheel", "process", "long")
 _BUILT = {"wheel", "installed", "sdist_source"}
+# Python in a page: a Chromium that has started it once does so in half the time.
+_PYTHON_IN_PAGES = {"test_chooser_in_browser.py", "test_forms_in_browser.py", "test_playground_in_browser.py"}
 
 
 @cache
@@ -152,7 +154,8 @@ def _mark_and_sort(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A file's tests stay on one worker, and of all files that need torch: no other worker imports it."""
+    """A file's tests stay on one worker, and of all files that need torch: no other worker imports it; and of those
+    that have Python in pages."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -160,7 +163,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByNeed(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             path: str = super()._split_scope(nodeid)
-            return "torch" if "torch" in needs(config.rootpath / path) else path
+            if "torch" in needs(config.rootpath / path):
+                return "torch"
+            return "python in pages" if Path(path).name in _PYTHON_IN_PAGES else path
 
     return ByNeed(config, log)
 

@@ -43,6 +43,12 @@ _READ = """
 const { EditorView } = await import(new URL("assets/vendor/editor.mjs", given[0]).href);
 return EditorView.findFromDOM(document.querySelector(".cm-editor")).state.doc.toString();
 """
+# a start of Python takes seconds: the page's own is kept where it is first asked
+_KEEP_ENGINE = """
+const { Engine } = await import(new URL("assets/js/kb-engine.mjs", given[0]).href);
+const call = Engine.prototype.call;
+Engine.prototype.call = function (...asked) { window.engine = this; return call.apply(this, asked); };
+"""
 _CHECK_ALL = """
 const { Engine } = await import(new URL("assets/js/kb-engine.mjs", given[0]).href);
 window.engine ||= new Engine();
@@ -81,6 +87,7 @@ def fresh(browser: Browser) -> Browser:
     """The page as it opens."""
     browser.visit("playground/")
     browser.wait(f"document.querySelector('{CHECK}')")
+    browser.await_answer(_KEEP_ENGINE, browser.server.address)
     return browser
 
 
