@@ -40,6 +40,7 @@ flash_attention: true
 warmup_ratio: 0.1
 evals_per_epoch: 4
 """
+ARGUMENTS = "model_name_or_path: gpt2\ndataset_name: a/b\ndo_train: true\noutput_dir: o\nbf16: true\n"
 FACTORY = """\
 model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct
 stage: sft
@@ -254,6 +255,20 @@ def test_a_config_for_inference_or_export_is_no_training_run(text: str):
     result = result_of(text)
     assert result.unit.dialect == "llamafactory" and not result.setup.do_train
     assert result.model is not None and told(text) == set()
+
+
+@pytest.mark.parametrize("text", [FACTORY, ARGUMENTS, f"{ARGUMENTS}packing: true\n"], ids=["llamafactory", "hf", "trl"])
+def test_deepspeed_s_settings_may_stand_in_place_of_its_file(text: str) -> None:
+    inline = (
+        "deepspeed: {zero_optimization: {stage: 3, offload_optimizer: {device: cpu}, reduce_bucket_size: auto, "
+        "stage3_gather_16bit_weights_on_model_save: true}}\n"
+    )
+    machine = detect(CATALOG.gpus, gpu="rtx-3090", gpu_count=2, host_memory="64GB", cpus="16")
+    checker = Checker(SHALLOW, machine, versions={"transformers": (5, 23, 0)}.get)
+    found = result_of(text + inline, checker=checker)
+    setup = found.setup
+    assert (setup.zero_stage, setup.offload_optimizer, setup.unresolved) == (3, True, ())
+    assert "zero3-checkpoint-without-16bit-gather" not in {finding.rule for finding in found.findings}
 
 
 def test_a_deepspeed_file_that_is_missing_is_said():

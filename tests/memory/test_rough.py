@@ -94,6 +94,21 @@ def run(config: dict[str, Any], **settings: Any) -> Run:
     return Run(counted(TrainingSetup(bf16=True, **settings)), architecture_from_config(config), CAPABILITY)
 
 
+def test_biases_that_layers_share_go_back_with_the_last_layer_that_reads_them() -> None:
+    """T5's positions under checkpointing: half of what is alive, where inputs are long and adapters alone train."""
+    setup = TrainingSetup(
+        method="lora", weights="bf16", bf16=True, gradient_checkpointing=True, max_source_length=4096,
+        per_device_train_batch_size=1,
+    )  # fmt: skip
+    rough, exact = (
+        predict(setup, architecture_from_config(sample.T5_BASE), constants=sample.CONSTANTS, rough=quick).phase("train")
+        for quick in (True, False)
+    )
+    assert rough is not None
+    assert exact is not None
+    assert rough.peak_allocated_bytes == pytest.approx(exact.peak_allocated_bytes, rel=0.01)
+
+
 @pytest.mark.long
 def test_lines_by_the_batch_say_what_each_batch_says() -> None:
     asked = run(sample.T5_BASE, do_eval=True, predict_with_generate=True)

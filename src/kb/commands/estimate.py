@@ -87,6 +87,8 @@ def _simulated(options: argparse.Namespace, found: Sequence[Any], catalog: Any) 
     for one in found:
         if one.setup.post is not None:
             raise UserError("estimate.not_simulated", kind=one.setup.post.kind.upper())
+        if one.setup.fused_loss:
+            raise UserError("estimate.kernels_not_simulated")
     memory = None if options.memory_limit is None else read_size("--memory-limit", options.memory_limit)
     wish = Wish(
         seconds=options.time_limit,

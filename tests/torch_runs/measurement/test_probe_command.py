@@ -16,6 +16,7 @@ from probe_sample import GIB, environment, eventually, marked, probe
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = json.loads((ROOT / "rules/schema/output/probe.json").read_text("utf-8"))
+RUN = "model_name_or_path: gpt2\ndataset_name: a/b\ndo_train: true\noutput_dir: o\n"
 KOBART = ("max-batch", "--model", "kobart", "--backend", "fake", "--fake-limit", "8GiB")
 
 
@@ -185,6 +186,21 @@ def test_what_cannot_be_done_is_said_in_one_sentence(tmp_path: Path, arguments: 
     run = probe(tmp_path, *arguments)
     assert run.returncode == 2, run.stdout
     assert said in run.stderr and "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "said"),
+    [
+        ("run.sh", "trl dpo --model_name_or_path gpt2 --dataset_name a/b --output_dir o\n", "a DPO run"),
+        ("run.yaml", f"{RUN}use_liger_kernel: true\n", "Liger kernels"),
+        ("run.yaml", f"{RUN}deepspeed: {{zero_optimization: {{stage: 3}}}}\n", "DeepSpeed ZeRO 3 shards"),
+    ],
+)
+def test_a_run_that_a_trial_would_not_be_is_refused(tmp_path: Path, path: str, content: str, said: str) -> None:
+    (tmp_path / "kb.toml").write_text('[facts]\n"launch.num_processes" = 2\n')
+    (tmp_path / path).write_text(content)
+    run = probe(tmp_path, "smoke", path, "--backend", "fake", "--fake-limit", "24GiB")
+    assert run.returncode == 2 and said in run.stderr and "after --" in run.stderr, run.stderr
 
 
 @pytest.mark.parametrize("content", ["factor: fast", "hang_at: 4", "unknown: 1", "[1, 2]", "factor: [", "factor: -1"])

@@ -117,7 +117,8 @@ def test_a_trial_s_pictures_are_the_simulated_and_are_trained_on(
 ) -> None:
     setup = SETUP._replace(
         per_device_eval_batch_size=2, max_source_length=300, images=Images(*images), do_eval=True, do_predict=True,
-        inference_batch_size=2, inference_max_length=3,
+        inference_batch_size=2, inference_max_length=3, gradient_checkpointing=name == "llava",
+        checkpoints_trained=name == "llava", frozen=("vision_tower",) if name == "llava" else (),
     )  # fmt: skip
     model = trainer_run.build_model(ANSWERING[name], setup, "cpu")
     batch = trainer_run.collated(trainer_run.samples(model, setup, 2))

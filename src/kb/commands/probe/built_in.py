@@ -157,8 +157,9 @@ def built_in(request: ProbeRequest, place: Place, catalog: Catalog, *, here: boo
     files = one.files or catalogued_files(one, catalog, request.rules)
     if files.has_code:
         raise UserError("probe.own_code", type=str(files.config.get("model_type"))[:100])
+    _check_plain(one.setup)
     family = one.model.architecture.family if one.model else None
-    setup, phases = _with_phases(one.setup, request, family)
+    setup, phases = _with_phases(one.setup._replace(world_size=1), request, family)
     estimator = _estimator(one.model, place, catalog, setup)
     if place.backend == "fake" and estimator is None:
         raise UserError("probe.fake_needs_prediction", model=one.setup.model_name or "")
@@ -176,6 +177,20 @@ def built_in(request: ProbeRequest, place: Place, catalog: Catalog, *, here: boo
         steps=request.steps or (SMOKE_STEPS if request.kind == "smoke" else FEWEST_STEPS),
         effective=_effective(request, one.setup),
     )
+
+
+def _check_plain(setup: TrainingSetup) -> None:
+    """A trial is the Trainer's own training, in one process: of any other run it would measure something else.
+
+    Raises:
+        UserError: the run is another.
+    """
+    if setup.post is not None:
+        raise UserError("probe.not_plain", kind=setup.post.kind.upper())
+    if setup.fused_loss:
+        raise UserError("probe.fused_loss")
+    if setup.zero_stage or setup.fsdp or setup.offload_optimizer or setup.offload_param:
+        raise UserError("probe.sharded", kind="FSDP" if setup.fsdp else f"DeepSpeed ZeRO {setup.zero_stage}")
 
 
 def _effective(request: ProbeRequest, setup: TrainingSetup) -> int | None:

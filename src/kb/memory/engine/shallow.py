@@ -287,17 +287,25 @@ def _use(setup: TrainingSetup, base: Recording) -> str:
 def _processes(run: Run) -> tuple[list[Process], list[dict[Stack, int]]]:
     """The run's processes, and the layer that each deeper run of one has more, in each stack."""
     kinds = kinds_of(run.architecture)
-    # ZeRO-3 keeps whole what is used again within so many elements: all of a shallow model, and little of a deep one
-    least = max(kinds.values(), default=LEAST) if run.setup.zero_stage == 3 else LEAST
+    least = _least(run, kinds)
     layers = {kind: min(least, number) for kind, number in kinds.items()}
     wanted = [kind for kind, number in kinds.items() if number > least]
-    depths = [layers, *(layers | {kind: LEAST + 1} for kind in wanted)]
-    more = [kinds[kind] - LEAST for kind in wanted]
+    depths = [layers, *(layers | {kind: least + 1} for kind in wanted)]
+    more = [kinds[kind] - least for kind in wanted]
     if len(wanted) > 1 and len(set(more)) == 1:  # as many more of each: all at once
-        depths, more = [layers, layers | dict.fromkeys(wanted, LEAST + 1)], more[:1]
+        depths, more = [layers, layers | dict.fromkeys(wanted, least + 1)], more[:1]
     added = [_added(layers, depth) for depth in depths[1:]]
     base, *deeper = (_recorded(run, depth) for depth in depths)
     return [Process(each, others, more) for each, *others in zip(base, *deeper, strict=True)], added
+
+
+def _least(run: Run, kinds: Mapping[Kind, int]) -> int:
+    """How many layers of each kind the shallow model has."""
+    if run.setup.zero_stage == 3:  # what is used again within so many elements is kept whole: all of a shallow model
+        return max(kinds.values(), default=LEAST)
+    # T5's biases go back with the second layer, which is neither the last one nor the one that a deeper run has more
+    shared = run.setup.gradient_checkpointing and run.architecture.relative_buckets > 0
+    return LEAST + shared
 
 
 def _recorded(run: Run, layers: Mapping[Kind, int]) -> list[PlacedRecording]:

@@ -157,15 +157,6 @@ def trainer_of(
     """
     warm = 0 if lengths else steps // 2
 
-    class Phases(TrainerCallback):
-        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            meter.start()
-
-        def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if state.global_step >= warm:
-                meter.end("step")
-                clock.seconds = time.perf_counter() - clock.began
-
     class Measured(Seq2SeqTrainer):
         accumulated = 0
 
@@ -182,7 +173,7 @@ def trainer_of(
             return loss
 
         def _get_train_sampler(self, *_: Any) -> Any:
-            return torch.utils.data.SequentialSampler(self.train_dataset)  # samples of one batch stay together
+            return torch.utils.data.SequentialSampler(data["train_dataset"])  # samples of one batch stay together
 
         def training_step(self, *given: Any, **named: Any) -> Any:
             loss = super().training_step(*given, **named)
@@ -191,14 +182,35 @@ def trainer_of(
                 meter.end("backward")
             return loss
 
+    data = _data(model, setup, steps, lengths)
     return Measured(
         model=model,
         args=_arguments(setup, folder, len(lengths) // setup.gradient_accumulation_steps or steps, cuda=meter.cuda),
-        **_data(model, setup, steps, lengths),
+        **data,
         data_collator=collated,
-        callbacks=[Phases()],
+        callbacks=[_callback(setup, meter, clock, warm)],
         compute_metrics=None if _keeps_loss_alone(setup) else _no_metrics,
     )
+
+
+def _callback(setup: TrainingSetup, meter: Meter, clock: Clock, warm: int) -> TrainerCallback:
+    """What ends the optimizer's part of a step that is not before ``warm``; and checkpointing as the run's trainer has
+    it, once the Trainer has set its own."""
+
+    class Phases(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            if setup.gradient_checkpointing and setup.checkpoints_trained:
+                models.checkpoint_trained(given["model"])
+
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            meter.start()
+
+        def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step >= warm:
+                meter.end("step")
+                clock.seconds = time.perf_counter() - clock.began
+
+    return Phases()
 
 
 def _data(model: Any, setup: TrainingSetup, steps: int, lengths: Sequence[int]) -> dict[str, Any]:
