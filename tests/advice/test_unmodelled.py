@@ -228,6 +228,12 @@ def test_a_switch_that_is_off_silences_its_whole_row() -> None:
     assert table.among([("x_rank", 8, False), ("use_x", "false", False)]) == []
 
 
+def test_a_share_for_vllm_says_nothing_where_unsloth_is_told_not_to_use_it() -> None:
+    share = "fast_inference: {}\ngpu_memory_utilization: 0.7"
+    assert config(share.format("false")).note_values.get("named") is None
+    assert config(share.format("true")).note_values["named"] == "vLLM (gpu_memory_utilization)"
+
+
 @pytest.mark.parametrize(
     ("more", "key"),
     [("lora_dim: 8", "method_open"), ("optim: lomo", "not_modelled"), ("fsdp: full_shard", "gpus_not_said")],

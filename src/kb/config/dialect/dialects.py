@@ -269,6 +269,7 @@ def slips(left: str, right: str, limit: int) -> int:
 _NO = frozenset(("", "false", "no", "none", "null", "off", "0", "0.0", "~"))
 OF_METHOD = ("run.adapter", "run.quantized")  # a format's own words for these are what it says of them
 _SWITCHES = ("use_", "enable_")
+_SWITCHES_OFF = {"fast_inference": "use_vllm"}  # Unsloth's: without it no vLLM is started, whatever share it would take
 
 
 class Found(NamedTuple):
@@ -304,7 +305,10 @@ class Unmodelled:
         denied: set[int] = set()
         for index, (written, value, known) in enumerate(keys):
             key = written.casefold().replace("-", "_")
-            number = self._row_of(key)
+            number = self._row_of(_SWITCHES_OFF.get(key, key))
+            if key in _SWITCHES_OFF and number is not None:
+                denied |= set() if _is_so(value, {}) else {number}
+                continue
             if number is None or (known and self._rows[number]["to"] in OF_METHOD):
                 continue
             if _is_so(value, self._rows[number]):
