@@ -184,3 +184,28 @@ def test_a_copy_of_llama_factory_is_started_with_its_own_settings_alone(tmp_path
     (tmp_path / "src" / "ours.py").write_text((package / "tuner.py").read_text())
     (unit,) = checked(path)
     assert unit["prediction"] is None
+
+
+@pytest.mark.parametrize(("name", "more", "trains"), [
+    ("predict.py", "", False),
+    ("run_inference.py", "def main():\n    model.eval()\n\nmain()\n", False),
+    ("predict.py", "Trainer(model=model, args=args).train()\n", True),
+    ("finetune.py", "", True),
+])  # fmt: skip
+def test_a_program_that_answers_with_a_training_config_trains_nothing(
+    tmp_path: Path, name: str, more: str, trains: bool
+) -> None:
+    (tmp_path / "requirements.txt").touch()
+    (tmp_path / "ours.py").write_text(
+        "from transformers import Trainer\n\ndef start(model):\n    Trainer(model).train()\n"
+    )
+    (tmp_path / name).write_text(
+        "import yaml\nfrom transformers import AutoModelForCausalLM\nfrom ours import start\n\n"
+        "config = yaml.safe_load(open(path))\nmodel = AutoModelForCausalLM.from_pretrained(config['model'])\n" + more
+    )
+    (tmp_path / "a.yaml").write_text(
+        "general: {model_name: gpt2}\ntraining: {per_device_train_batch_size: 2, bf16: true}\n"
+    )
+    path = tmp_path / "run.sh"
+    path.write_text(f"python {name} --config a.yaml\n")
+    assert bool([unit for unit in checked(path) if unit["setup"] and unit["setup"]["model_name"]]) is trains

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 # Programs that read a training config and train nothing, by their names: axolotl.cli.preprocess, prepare_data.py.
 _PREPARING = "preprocess|prepare|merge|convert|export|download|tokenize"
 _PREPARES = rf"(?:^|[./_])(?!\w*(?:train|tune))(?:{_PREPARING})[a-z_]*(?:\.py)?$"
+# Programs that answer with a model, by their names: predict.py, run_inference.py; and what one that trains too calls.
+_ANSWERS = r"(?:^|[./_])(?:predict|infer|inference|generate|evaluate)(?:_(?!\w*(?:train|tune))[a-z0-9_]+)?(?:\.py)?$"
+_STARTS = r"\b(?!\w*pretrained)\w*(?:train|tune|fit|backward|run_exp)\w*\s*\(|\bimport\b[^\n]*\bmain\b|\bsubprocess\b"
 # What a copy of LLaMA-Factory starts training by (``src/train.py``): it has no settings of its own.
 _OF_LLAMAFACTORY = r"(?m)^from (?:llamafactory|llmtuner)[\w.]* import (?:.*, )?run_exp\b"
 MAX_KEPT = 64  # scripts whose runs are kept, for the next file that they name
@@ -101,7 +104,9 @@ class Commands:
         from kb.session.code_files import as_its_program_takes
 
         programs = self._programs(unit)
-        if RUN_CONFIG in unit.joined and programs and all(each.trains_nothing for each in programs):
+        answers = re.search(_ANSWERS, unit.program or unit.script or "") is not None
+        idle = (each.trains_nothing or (answers and re.search(_STARTS, each.own) is None) for each in programs)
+        if RUN_CONFIG in unit.joined and programs and all(idle):
             return _without_run(unit)
         if unit.dialect == "llamafactory" and programs and re.search(_OF_LLAMAFACTORY, programs[0].own) is not None:
             return unit._replace(reader="library")
