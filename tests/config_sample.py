@@ -32,8 +32,11 @@ def load(path: Path) -> dict:
     return read_yaml(path)
 
 
+VOCABULARY = load(ROOT / "rules" / "vocabulary.yaml")
+
+
 def facts() -> dict[str, FactType]:
-    rows = load(ROOT / "rules" / "vocabulary.yaml")["facts"]
+    rows = VOCABULARY["facts"]
     return {
         name: FactType(
             name=name,
@@ -47,7 +50,7 @@ def facts() -> dict[str, FactType]:
 
 
 FACTS = facts()
-EVENTS = load(ROOT / "rules" / "vocabulary.yaml")["events"]
+EVENTS = VOCABULARY["events"]
 DIALECTS = {dialect.id: dialect for dialect in (dialect_of(load(path)) for path in DIALECT_FILES)}
 READER = ConfigReader(DIALECTS, FACTS)
 
