@@ -23,8 +23,9 @@ OLD = EarlierRelease(
 )
 TUPLES = OLD._replace(tuples_returned=True)
 GPT2 = TUPLES._replace(whole_logits=True, sight_table=True)
+ALIKE = EarlierRelease(cache="alike")  # what no model does any more that did it in 5.23
 RECORDED = json.loads(RESULTS.read_text("utf-8"))
-NEWEST = (5, 23)
+NEWEST = (5, 24)
 
 
 def setup_of(model: str, release: tuple[int, ...] | None) -> TrainingSetup:
@@ -60,27 +61,32 @@ def test_a_release_without_sdpa_for_a_type_computes_attention_eagerly(model, rel
         ("llama", (4, 44), TUPLES._replace(causal_loss="wide", whole_logits=True)),
         ("llama", (4, 46, 3), TUPLES._replace(causal_loss="copied")),
         ("llama", (4, 49), OLD),
-        ("llama", (4, 56), OLD._replace(cache="copied")),
-        ("llama", (5, 0), EarlierRelease(packs_subclasses=True, experts_named=True)),
-        ("llama", (5, 4), EarlierRelease(packs_subclasses=True)),
-        ("llama", (5, 5), EarlierRelease()),
+        ("llama", (4, 56), OLD._replace(cache="alike")),
+        ("llama", (5, 0), ALIKE._replace(packs_subclasses=True, experts_named=True)),
+        ("llama", (5, 4), ALIKE._replace(packs_subclasses=True)),
+        ("llama", (5, 5), ALIKE),
+        ("llama", (5, 24), EarlierRelease()),
         ("mistral", (4, 47, 1), TUPLES._replace(causal_loss="wide")),
         ("gpt2", (4, 46, 3), GPT2._replace(causal_loss="narrow", cache="tuples")),
         ("gpt2", (4, 48), GPT2._replace(causal_loss="copied", cache="tuples")),
         ("gpt2", (4, 52), GPT2),
-        ("gpt2", (5, 1), EarlierRelease(packs_subclasses=True, experts_named=True, sight_table=True)),
+        ("gpt2", (5, 1), ALIKE._replace(packs_subclasses=True, experts_named=True, sight_table=True)),
         ("gpt_neox", (4, 48), TUPLES._replace(causal_loss="narrow", whole_logits=True, sight_table=True)),
-        ("gemma2", (4, 57), OLD._replace(cache="copied", uncapped=True)),
-        ("gemma2", (5, 20), EarlierRelease(uncapped=True)),
-        ("gemma2", (5, 21), EarlierRelease()),
+        ("gemma2", (4, 57), OLD._replace(cache="alike", uncapped=True)),
+        ("gemma2", (5, 20), ALIKE._replace(uncapped=True)),
+        ("gemma2", (5, 21), ALIKE),
+        ("gptj", (5, 23), ALIKE._replace(writes_attention=True)),
+        ("gptj", (5, 24), EarlierRelease()),
+        ("qwen2_5_vl", (5, 23), ALIKE._replace(gives_features=True)),
+        ("qwen2_5_vl", (5, 24), EarlierRelease()),
         ("electra", (4, 53), OLD._replace(causal_loss="labels")),
         ("electra", (4, 54), OLD._replace(weights_returned=True)),
         ("bart", (4, 54), OLD._replace(caches=False)),
         ("m2m_100", (4, 51), TUPLES._replace(cache="tuples")),
         ("mt5", (4, 54), OLD._replace(caches=False, biases_masked=True)),
-        ("mt5", (5, 0), EarlierRelease(biases_masked=True, packs_subclasses=True, experts_named=True, fills_none=True)),
-        ("mt5", (5, 14), EarlierRelease(biases_masked=True, fills_none=True)),
-        ("mt5", (5, 15), EarlierRelease()),
+        ("mt5", (5, 0), ALIKE._replace(biases_masked=True, packs_subclasses=True, experts_named=True, fills_none=True)),
+        ("mt5", (5, 14), ALIKE._replace(biases_masked=True, fills_none=True)),
+        ("mt5", (5, 15), ALIKE),
     ],
 )
 def test_what_a_model_does_otherwise(model_type, release, expected) -> None:

@@ -9,7 +9,7 @@ Method = Literal["full", "lora", "qlora"]
 CausalLoss = Literal["labels", "copied", "narrow", "wide"]
 # What a cache of keys and values is: ``copied`` from its first token on; ``given``: it keeps what it is first given;
 # ``tuples``: so too, and beams put new tensors in the place of all of them at once.
-CacheKind = Literal["copied", "given", "tuples"]
+CacheKind = Literal["copied", "alike", "given", "tuples"]
 Attention = Literal["eager", "sdpa", "flash"]
 WeightType = Literal["fp32", "fp16", "bf16"]
 
@@ -164,6 +164,8 @@ class EarlierRelease(NamedTuple):
     sight_table: bool = False  # every attention has a table of which token sees which
     experts_apart: bool = False  # a mixture's experts are linear layers, which tokens pass one expert after another
     experts_named: bool = False  # each step of a mixture's experts has a name, and lives to the end of the layer
+    gives_features: bool = False  # a model that sees gives back what took words' places, not all of its tower's outputs
+    writes_attention: bool = False  # the type writes its attention out, where it has transformers' interface since
     packs_subclasses: bool = False  # bitsandbytes packs linear layers of a model's own class as well
 
 

@@ -1,6 +1,6 @@
 """What a run needs otherwise under earlier releases of transformers than the newest, which the engine follows.
 
-Found in the modelling files of each minor release from 4.36 to 5.23. ``bench/releases.py`` compares the engine with the
+Found in the modelling files of each minor release from 4.36 to 5.24. ``bench/releases.py`` compares the engine with the
 simulation under five of them.
 """
 
@@ -25,6 +25,7 @@ SDPA_SINCE: Mapping[str, Release] = {
     **dict.fromkeys(("blenderbot", "marian", "pegasus", "plbart"), (4, 53)),
     "electra": (5,),
     **dict.fromkeys(("t5", "mt5", "umt5"), (5, 15)),
+    "gptj": (5, 24),
 }
 # From which release on generation makes logits of the last token alone; before, of the whole prompt, for each beam.
 # Source: `logits_to_keep` (`num_logits_to_keep` before 4.50) in models/*/modeling_*.py.
@@ -56,6 +57,8 @@ UNCACHED_WITH_LABELS = ("bart", "blenderbot", "marian", "mbart", "pegasus", "plb
 UNCAPPED = ((4, 48), (5, 21))
 # Since then a cache begins empty and is concatenated with what it is given (cache_utils.py, DynamicLayer).
 COPIED = (4, 56)
+# Since then its values begin in their own type; before, in the keys', which autocast may have left in fp32.
+KEPT_APART = (5, 24)
 # Types that kept tuples of tensors, all made anew for beams (`_reorder_cache` of modeling_*.py), and since when
 # they have cache objects. Not those of Bart, which left cross-attention's as they were.
 CACHE_OBJECTS: Mapping[str, Release] = {
@@ -89,6 +92,11 @@ SIGHT_TABLES: Mapping[str, Release] = {"gpt_neox": (4, 49), "gpt2": (5, 2)}
 # modeling_qwen2_moe.py, modeling_qwen3_moe.py).
 EXPERTS_TOGETHER = (5,)
 NAMED_NO_MORE = (5, 4)  # before, each step of `grouped_mm_experts_forward` had a name (integrations/moe.py of 5.3)
+# Since then GPT-J has transformers' interface of attention, and one table of angles for all layers (modeling_gptj.py).
+WRITES_ATTENTION: Mapping[str, Release] = {"gptj": (5, 24)}
+# Since then the outputs of a model that sees hold its tower's (`image_outputs`, modeling_outputs.py).
+GIVES_FEATURES = (5, 24)
+SEEING = ("idefics3", "llava", "llava_next", "paligemma", "qwen2_5_vl", "qwen2_vl", "smolvlm")
 PACKS_ONLY_LINEAR = (5, 5)  # since then a subclass of torch.nn.Linear is left as it is (integrations/bitsandbytes.py)
 
 
@@ -103,6 +111,8 @@ def has_sdpa(model_type: str, release: Release) -> bool:
 def boundaries_of(model_type: str) -> tuple[Release, ...]:
     """The releases with which :func:`earlier_release` changes for a type."""
     own = {CACHE_OBJECTS.get(model_type, COPIED), SIGHT_TABLES.get(model_type, COPIED)}
+    own.add(WRITES_ATTENTION.get(model_type, COPIED))
+    own.add(GIVES_FEATURES if model_type in SEEING else COPIED)
     own.add(OBJECTS_RETURNED.get(model_type, OBJECTS_RETURNED_OF_OTHERS) or COPIED)
     common = {
         *own,
@@ -110,6 +120,7 @@ def boundaries_of(model_type: str) -> tuple[Release, ...]:
         COMPARED,
         COPIED,
         EXPERTS_TOGETHER,
+        KEPT_APART,
         NAMED_NO_MORE,
         NOT_CACHED,
         PACKS_ONLY_LINEAR,
@@ -136,6 +147,8 @@ def earlier_release(model_type: str, release: Release) -> EarlierRelease:
         experts_named=release < NAMED_NO_MORE,
         experts_apart=release < EXPERTS_TOGETHER,
         sight_table=release < SIGHT_TABLES.get(model_type, ()),
+        gives_features=model_type in SEEING and release < GIVES_FEATURES,
+        writes_attention=release < WRITES_ATTENTION.get(model_type, ()),
         packs_subclasses=release < PACKS_ONLY_LINEAR,
     )
     if model_type in T5_TYPES:
@@ -152,7 +165,9 @@ def earlier_release(model_type: str, release: Release) -> EarlierRelease:
 def _cache(model_type: str, release: Release) -> CacheKind:
     if release < CACHE_OBJECTS.get(model_type, ()):
         return "tuples"
-    return "given" if release < COPIED else "copied"
+    if release < COPIED:
+        return "given"
+    return "alike" if release < KEPT_APART else "copied"
 
 
 def _loss(model_type: str, release: Release) -> CausalLoss:

@@ -1,7 +1,7 @@
 """The Trainer's evaluation and transformers' own ``generate``, unmodified, on fake tensors.
 
 The loop's own variables are part of the peak: the last step's predictions are alive beside the joined ones until the
-next step has made its own (transformers 5.23: ``Trainer.evaluation_loop``, ``prediction_step``).
+next step has made its own (transformers 5.24: ``Trainer.evaluation_loop``, ``prediction_step``).
 
 Where ``generate`` asks a tensor for its value it would wait for the GPU; there is no value here, so the question is
 answered from the place that asks: decoding goes on until the wanted number of tokens, and masks hold padding or do not.
@@ -11,7 +11,7 @@ Import only in the simulator's process.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +23,7 @@ from kb.torch_runs.simulation.torch_modules import torch
 DECODED_FIRST, DECODED_LAST = 2, 2  # tokens that the whole model decodes; between them only the cache grows
 PROMPT = 4  # tokens with which Whisper's answer begins
 SUPPRESSED = range(4, 90)  # as many as openai/whisper-small's config.json lists; their numbers change no byte
+CACHE_NAMES = ("cache", "past_key_values")  # since transformers 5.24, and before
 FEWEST_SKIPPED = 20  # below that, decoding them all is quick enough
 
 
@@ -164,7 +165,7 @@ def _watching(model: Any, progress: Progress, tracer: Any) -> Iterator[None]:
         progress.tokens += 1
         _mark_kept(tracer, kwargs)
         left = progress.decoding.new_tokens - progress.tokens - DECODED_LAST
-        grows = not isinstance(kwargs.get("past_key_values"), tuple)
+        grows = not isinstance(cache_in(kwargs), tuple)
         if grows and progress.decoding.skip and progress.tokens == DECODED_FIRST and left >= FEWEST_SKIPPED:
             _skip(kwargs, left, progress.decoding, encoded)
             progress.tokens += left
@@ -178,8 +179,13 @@ def _watching(model: Any, progress: Progress, tracer: Any) -> Iterator[None]:
         del inner.prepare_inputs_for_generation, inner._update_model_kwargs_for_generation
 
 
+def cache_in(named: Mapping[str, Any]) -> Any:
+    """The cache among what ``generate`` hands on, or what a model gave back; None: there is none."""
+    return next((named[name] for name in CACHE_NAMES if name in named), None)
+
+
 def _mark_kept(tracer: Any, kwargs: dict[str, Any]) -> None:
-    mark_cache(tracer, kwargs.get("past_key_values"))
+    mark_cache(tracer, cache_in(kwargs))
     encoded = kwargs.get("encoder_outputs")
     if encoded is not None and hasattr(encoded, "last_hidden_state"):
         tracer.mark(encoded.last_hidden_state, "encoder_output")
@@ -187,7 +193,7 @@ def _mark_kept(tracer: Any, kwargs: dict[str, Any]) -> None:
 
 def _skip(kwargs: dict[str, Any], tokens: int, decoding: Decoding, encoded: bool) -> None:
     """As if ``tokens`` more had been decoded: the cache, the mask and the positions that long."""
-    grow_cache(kwargs.get("past_key_values"), tokens, reorder=decoding.beams > 1)
+    grow_cache(cache_in(kwargs), tokens, reorder=decoding.beams > 1)
     names = ("decoder_attention_mask", "decoder_position_ids") if encoded else ("attention_mask", "position_ids")
     for name in names:
         given = kwargs.get(name)
@@ -324,10 +330,10 @@ def _prediction_step(
     """One step's loss, predictions and labels, as ``Trainer.prediction_step`` returns them."""
     from transformers.trainer_pt_utils import nested_detach
 
-    ignored = [*getattr(model.config, "keys_to_ignore_at_inference", ["past_key_values"]), "loss"]
+    ignored = [*getattr(model.config, "keys_to_ignore_at_inference", CACHE_NAMES), "loss"]
     with torch.no_grad():
         loss, outputs = compute_loss(model, inputs)
-        mark_cache(tracer, outputs.get("past_key_values"))
+        mark_cache(tracer, cache_in(outputs))
         loss = loss.detach().mean()
         kept = tuple(value for name, value in outputs.items() if name not in ignored) if keeps else ()
     logits = nested_detach(kept)

@@ -29,17 +29,22 @@ class Cache:
     def update(self, at: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """The layer's keys and values with those of new tokens behind them (cache_utils.py, DynamicLayer).
 
-        Both begin empty in the keys' type, so that values are kept in the wider of the two.
+        Both begin empty, each in its own type; before 5.24 ("alike") in the keys', so that values were kept in the
+        wider of the two.
         """
         past = self.keys[at].shape[2] if at in self.keys else 0
         for held, tensor in ((self.keys, key), (self.values, value)):
             batch, heads, more, width = tensor.shape
-            if self.kind == "copied" or past:
-                held[at] = new((batch, heads, past + more, width), ops.promoted(key, tensor))
+            if self.kind in ("copied", "alike") or past:
+                held[at] = new((batch, heads, past + more, width), self.kept_type(key, tensor))
             else:  # maybe a view of more than itself
                 held[at] = tensor
             mark(held[at], self.term)
         return self.keys[at], self.values[at]
+
+    def kept_type(self, key: Tensor, tensor: Tensor) -> str:
+        """The type in which a layer's keys, or its values, are kept."""
+        return tensor.dtype if self.kind == "copied" else ops.promoted(key, tensor)
 
     def reorder(self) -> None:
         """Beam search's ``index_select``: tensor by tensor, one copy above the cache; of tuples, all above it."""
@@ -165,8 +170,8 @@ class SlidingCache(Cache):
     are there.
     """
 
-    def __init__(self, slides: Sequence[bool], window: int) -> None:
-        super().__init__()
+    def __init__(self, slides: Sequence[bool], window: int, kind: CacheKind = "copied") -> None:
+        super().__init__(kind=kind)
         self.slides, self.kept = slides, window - 1
         self.seen = 0
         self.windows: dict[int, Tensor] = {}  # each layer's window, a number on the GPU
@@ -185,7 +190,7 @@ class SlidingCache(Cache):
         made = []
         for tensor in (key, value):
             batch, heads, more, width = tensor.shape
-            made.append(new((batch, heads, past + more, width), ops.promoted(key, tensor)))
+            made.append(new((batch, heads, past + more, width), self.kept_type(key, tensor)))
             mark(made[-1], self.term)
         whole_key, whole_value = made
         del made

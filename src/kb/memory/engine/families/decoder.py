@@ -134,7 +134,9 @@ class Decoder(Model):
 
     def build(self) -> None:
         a = self.architecture
-        self.traits = traits = with_kernels(traits_of(a.model_type, a), a, self.options.fused)
+        self.traits = traits = with_kernels(
+            traits_of(a.model_type, a, writes=self.options.earlier.writes_attention), a, self.options.fused
+        )
         self.numbers, self.special_tokens = traits.numbers, traits.special_tokens
         if a.slides and traits.kinds == ONE:  # the type makes one mask for all
             raise NotFollowedError("layer_types")
@@ -157,7 +159,7 @@ class Decoder(Model):
             self.place_norm()
         self.embed_norm = traits.embed_norm and LayerNorm(self, f"{stem}.{traits.embed_norm}", a.d_model)
         self.layers = [Layer(self, f"{stem}.{traits.layers}.{at}", at) for at in range(a.decoder_layers)]
-        self.rotary_width = 0 if traits.table(a) else int(a.d_kv * a.rotary)
+        self.rotary_width = 0 if traits.table(a) or traits.angles(a) else int(a.d_kv * a.rotary)
         if traits.rotary_first:
             self._place_rotary()
         if not traits.final_first:
@@ -187,7 +189,10 @@ class Decoder(Model):
         )
 
     def _place_rotary(self) -> None:
-        """``inv_freq`` and ``original_inv_freq`` of the rotary embedding, of each kind of layers where they differ."""
+        """``inv_freq`` and ``original_inv_freq`` of the rotary embedding, of each kind of layers where they differ; or the
+        table that they are looked up in."""
+        if table := self.traits.angles(self.architecture):
+            self.buffer(*table)
         kinds = len(set(self.slides)) if self.traits.tables_by_kind else 1
         for _ in range(2 * kinds if self.rotary_width else 0):
             self.buffer((self.rotary_width // 2,), F32)
@@ -335,8 +340,8 @@ class Decoder(Model):
     def cache(self) -> Cache:
         """What ``generate`` keeps of this model's layers."""
         window, kind = self.architecture.window, self.options.earlier.cache
-        if window and any(self.slides) and kind == "copied":  # DynamicSlidingWindowLayer came with 4.56
-            return SlidingCache(self.slides, window)
+        if window and any(self.slides) and kind in ("copied", "alike"):  # DynamicSlidingWindowLayer came with 4.56
+            return SlidingCache(self.slides, window, kind)
         return Cache(kind=kind)
 
     # What ``generate`` asks of a model that sees, whose processor says of each token of which kind it is.

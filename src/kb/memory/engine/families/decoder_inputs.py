@@ -37,8 +37,25 @@ def turned(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any)
     return x, mask, cos, sin, positions
 
 
+def looked_up(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
+    """GPT-J: sines and cosines for the whole model, looked up in one table."""
+    positions = _numbered(embeds, positions)
+    mask = masked(model, embeds, padding, cache)
+    x = _dropped(model, embeds)
+    sin, cos = model.part("turn", _angles, model, positions, x.dtype)
+    return x, mask, sin, cos, positions
+
+
+def _angles(model: Any, positions: Tensor, dtype: str) -> tuple[Tensor, Tensor]:
+    """``GPTJRotaryEmbedding.forward``: halves of one lookup."""
+    (_, width), _ = model.traits.angles(model.architecture)
+    found = ops.cast(new((*positions.shape, width), F32), dtype)
+    half = (*positions.shape, width // 2)
+    return tuple(Tensor(half, found.dtype, found.strides, found.storage) for _ in range(2))  # type: ignore[return-value]
+
+
 def numbered(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
-    """GPT-J: blocks get the positions, and turn by tables of their own."""
+    """GPT-J before 5.24: blocks get the positions, and turn by tables of their own."""
     positions = _numbered(embeds, positions)
     mask = masked(model, embeds, padding, cache)
     return _dropped(model, embeds), mask, positions, None, positions

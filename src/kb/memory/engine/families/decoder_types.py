@@ -68,8 +68,17 @@ def phi(layer: Any, x: Tensor, *rest: Any) -> Tensor:
     return ops.add(ops.add(attended, fed), residual)
 
 
-def gptj(layer: Any, x: Tensor, *rest: Any) -> tuple[Tensor, Any]:
+def gptj(layer: Any, x: Tensor, *rest: Any) -> Tensor:
     """GPT-J: one norm for both, the residual added last; they drop out themselves."""
+    residual = x
+    x = layer.norm1(x)
+    attended, _ = layer.attention(x, *rest)
+    fed = layer.mlp(x)
+    return ops.add(ops.add(attended, fed), residual)
+
+
+def gptj_before(layer: Any, x: Tensor, *rest: Any) -> tuple[Tensor, Any]:
+    """The same before 5.24, which gave the attention's weights back."""
     residual = x
     x = layer.norm1(x)
     attended, weights = layer.attention(x, *rest)
@@ -263,6 +272,7 @@ class Traits(NamedTuple):
     numbers: bool = True  # generate hands the positions on
     eager_only: bool = False  # transformers has no other implementation of its attention
     table: Callable[..., Any] = no_table  # a buffer of every attention: its shape and type
+    angles: Callable[..., Any] = no_table  # the same of the model, in the place of what rotary positions keep
     linear: Callable[..., Any] = Linear  # of the blocks' linear layers
     placed: str = "qkvo"  # the order in which attention's layers are registered; q is the only one of a fused product
     mask_by_place: bool = False  # blocks get it without its name: a checkpoint keeps it as it does their input
@@ -369,8 +379,8 @@ TYPES = {
     ),
     "gptj": Traits(
         stem="transformer", embed="wte", layers="h", final="ln_f", order=("norm1", "attention", "mlp"),
-        norms=("ln_1",), attention="attn", output="out_proj", norm=LayerNorm, inputs=inputs.numbered,
-        written=written.gptj, eager_only=True, table=written.table_of_angles,
+        norms=("ln_1",), attention="attn", output="out_proj", norm=LayerNorm, inputs=inputs.looked_up,
+        written=written.gptj, angles=written.table_of_angles,
         mlp=parts.named_mlp("fc_in", "fc_out", dropped=True), wiring=gptj,
     ),
     "gpt_neo": Traits(
@@ -398,16 +408,25 @@ TYPES = {
 }  # fmt: skip
 
 
-def traits_of(model_type: str, a: Architecture | None = None) -> Traits:
+# What a row was while the type wrote its attention out.
+BEFORE = {
+    "gptj": TYPES["gptj"]._replace(
+        inputs=inputs.numbered, written=written.gptj_before, eager_only=True, table=written.table_of_angles,
+        angles=no_table, wiring=gptj_before,
+    ),
+}  # fmt: skip
+
+
+def traits_of(model_type: str, a: Architecture | None = None, *, writes: bool = False) -> Traits:
     """The row of a type; Falcon's norms are named by what they come before, where each has its own, and PaliGemma's
-    words may be Gemma 2's.
+    words may be Gemma 2's. ``writes``: of a release in which it writes its attention out.
 
     Raises:
         NotFollowedError: the type has none.
     """
     if model_type not in TYPES:
         raise NotFollowedError(model_type)
-    traits = TYPES[model_type]
+    traits = BEFORE[model_type] if writes else TYPES[model_type]
     if a is not None and model_type == "falcon" and a.grouped_qkv and a.norms > 1:
         return traits._replace(norms=("ln_attn", "ln_mlp"))
     if a is not None and model_type == "paligemma" and a.norms > GEMMA_NORMS:

@@ -1,6 +1,7 @@
 """Attention as types write it out themselves, beside transformers' interface: from a block's input to its output.
 
-There is no ``scaled_dot_product_attention`` of GPT-J, GPT-Neo and BLOOM: transformers computes them eagerly.
+There is no ``scaled_dot_product_attention`` of GPT-Neo and BLOOM, nor of GPT-J before 5.24: transformers computes them
+eagerly.
 """
 
 from typing import Any
@@ -24,10 +25,50 @@ def table_of_sight(a: Architecture, usual: int = 0) -> tuple[Shape, str]:
     return (1, 1, positions, positions), BOOL
 
 
-def gptj(attention: Any, x: Tensor, mask: Any, positions: Tensor, _: Any, cache: Any) -> tuple[Tensor, Any]:
-    """GPT-J: every layer looks sines and cosines up in a table of its own; scores are computed in fp32.
+def gptj(attention: Any, x: Tensor, mask: Any, sin: Tensor, cos: Tensor, cache: Any) -> tuple[Tensor, Any]:
+    """GPT-J: heads are turned before they are put in their place; the implementation is transformers'.
 
-    Source: ``GPTJAttention.forward`` (models/gptj/modeling_gptj.py).
+    Source: ``GPTJAttention.forward`` (models/gptj/modeling_gptj.py of 5.24).
+    """
+    to_q, to_k, to_v = attention.projections
+    batch, length, _ = x.shape
+    query, key = (ops.view(to(x), (batch, length, attention.heads, attention.width)) for to in (to_q, to_k))
+    value = attention.head(to_v(x))
+    turned = attention.turned
+    k_rot, k_pass = ops.part(key, turned), ops.part(key, attention.width - turned)
+    q_rot, q_pass = ops.part(query, turned), ops.part(query, attention.width - turned)
+    k_rot = _turned_pairs(k_rot, sin, cos)
+    q_rot = _turned_pairs(q_rot, sin, cos)
+    key = ops.cat((k_rot, k_pass))
+    query = ops.cat((q_rot, q_pass))
+    query, key = ops.transpose(query, 1, 2), ops.transpose(key, 1, 2)
+    if cache is not None:
+        key, value = cache.update(attention.at, key, value)
+    if attention.model.eager:
+        out, weights = _eager_gptj(attention, query, key, value, mask)
+    else:
+        out, weights = attention.attend(query, key, value, mask)
+    out = ops.reshape(out, (batch, length, attention.heads * attention.width))
+    out = attention.o(out)
+    return ops.dropout(out, attention.output_dropout), weights
+
+
+def _eager_gptj(attention: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any) -> tuple[Tensor, Tensor]:
+    """``eager_attention_forward`` of modeling_gptj.py: scores in fp32."""
+    weights = ops.matmul(ops.cast(query, F32), ops.transpose(ops.cast(key, F32), 2, 3))
+    weights = ops.scale(weights)
+    if mask is not None:
+        weights = ops.add(weights, mask)
+    weights = ops.cast(ops.softmax(weights, F32), value.dtype)
+    weights = ops.dropout(weights, attention.dropout)
+    out = ops.matmul(weights, value)
+    return ops.contiguous(ops.transpose(out, 1, 2)), weights
+
+
+def gptj_before(attention: Any, x: Tensor, mask: Any, positions: Tensor, _: Any, cache: Any) -> tuple[Tensor, Any]:
+    """GPT-J before 5.24: every layer looks sines and cosines up in a table of its own; scores are computed in fp32.
+
+    Source: ``GPTJAttention.forward`` (models/gptj/modeling_gptj.py of 5.23).
     """
     to_q, to_k, to_v = attention.projections
     query = to_q(x)

@@ -189,9 +189,8 @@ class Idefics3(Llava):
         x = self.decoded(embeds, padding, cache, positions)
         return x, self.given(features, held)
 
-    def given(self, features: Any, held: Any) -> Any:
-        """What the outputs hold of what is seen."""
-        return features
+    def in_outputs(self, held: Any) -> tuple[Tensor, ...]:
+        return held  # type: ignore[no-any-return]
 
     def look_with_beams(self, ids: Tensor, beams: int) -> Any:
         last, *parts = self.seen
@@ -229,7 +228,7 @@ class Idefics3(Llava):
 
 
 class SmolVlm(Idefics3):
-    """``SmolVLMForConditionalGeneration``, whose outputs hold the tower's."""
+    """``SmolVLMForConditionalGeneration``, whose outputs held the tower's before 5.24 too."""
 
     leaves_one = True
 

@@ -231,7 +231,6 @@ class Llava(Seeing):
 
     flattens = shards = False
     projector_class: Any = Projector
-    beside: Any = None  # what the last step's outputs hold beside logits
     caches = True  # the language model keeps a cache in training too, as its own config has it
 
     @classmethod
@@ -288,7 +287,7 @@ class Llava(Seeing):
 
     def training_cache(self) -> Held:
         """What the language model keeps in training too."""
-        return Held()
+        return Held(self.options.earlier.cache == "alike")
 
     def pictured(
         self, ids: Tensor, padding: Any, cache: Any, *pictures: Tensor, positions: Any = None
@@ -306,8 +305,17 @@ class Llava(Seeing):
             mask = placeholders(ids)
             embeds = ops.put_where(embeds, mask, features)
         x = self.decoded(embeds, padding, cache, positions)
-        del held
-        return x, features
+        return x, self.given(features, held)
+
+    def given(self, features: Any, held: Any) -> Any:
+        """What the outputs hold of what is seen: all that came of it (``image_outputs``); before 5.24 what took the
+        place of words."""
+        return features if held is None or self.options.earlier.gives_features else self.in_outputs(held)
+
+    def in_outputs(self, held: Any) -> tuple[Tensor, ...]:
+        """The tensors of the tower's outputs, in the order of their names."""
+        last, kept, features = held
+        return last, *features, *kept.values()
 
     def features_of(self, pixels: Tensor) -> tuple[Any, ...]:
         last, pooled, kept = self.tower(pixels)

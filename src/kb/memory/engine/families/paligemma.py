@@ -34,8 +34,8 @@ class Projector:
 class HeldInWindows(Held):
     """Of Gemma 2: a layer that slides puts its window's size on the GPU first (``DynamicSlidingWindowLayer``)."""
 
-    def __init__(self, slides: Sequence[bool]) -> None:
-        super().__init__()
+    def __init__(self, slides: Sequence[bool], alike: bool) -> None:
+        super().__init__(alike)
         self.slides = slides
 
     def update(self, at: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,7 +64,8 @@ class PaliGemma(Llava):
         return [ids, mask, new((rows, source), I64), pixels, kinds]
 
     def training_cache(self) -> Held:
-        return HeldInWindows(self.slides) if self.architecture.window else super().training_cache()
+        alike = self.options.earlier.cache == "alike"
+        return HeldInWindows(self.slides, alike) if self.architecture.window else super().training_cache()
 
     def pictured(
         self, ids: Tensor, padding: Any, cache: Any, *pictures: Tensor, positions: Any = None
@@ -88,8 +89,11 @@ class PaliGemma(Llava):
         # flash attention has no blocks: transformers leaves them out
         masks = masked(self, embeds, padding, known, blocks=blocks is not None and not self.options.flash)
         x = self.behind_masks(embeds, masks, cache, positions)
-        del held, blocks
-        return x, features
+        del blocks
+        return x, self.given(features, held)
+
+    def in_outputs(self, held: Any) -> tuple[Tensor, ...]:
+        return held  # type: ignore[no-any-return]
 
     def features_of(self, pixels: Tensor, *_: Tensor) -> tuple[Any, ...]:
         """``get_image_features``: the tower's last states, which live as long as what is projected of them."""

@@ -265,9 +265,12 @@ def check_seeing(architecture: Architecture, setup: TrainingSetup, activations: 
 
 class Held:
     """The cache that the language model keeps in training too: the Trainer turns it off in the outer config alone
-    (``model.config.use_cache``), and the inner model reads its own (``merge_with_config_defaults``)."""
+    (``model.config.use_cache``), and the inner model reads its own (``merge_with_config_defaults``).
 
-    def __init__(self) -> None:
+    ``alike``: values are kept in the keys' type, as before 5.24."""
+
+    def __init__(self, alike: bool = False) -> None:
+        self.alike = alike
         self.tensors: list[Tensor] = []
 
     def length(self) -> int:
@@ -275,8 +278,8 @@ class Held:
         return 0
 
     def update(self, at: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """A layer's keys and values, joined to none before them, which are of the keys' type."""
-        wide = ops.promoted(key, value)
+        """A layer's keys and values, joined to none before them."""
+        wide = ops.promoted(key, value) if self.alike else value.dtype
         key = ops.copied(key)
         value = ops.copied(value, wide)
         self.tensors += (key, value)
@@ -288,6 +291,7 @@ class Seeing(Decoder):
 
     inputs = 3  # ids, mask and labels; pictures come behind
     seen: Any = None  # what ``generate`` has seen of a prompt's pictures before it reads the prompt
+    beside: Any = None  # what the last step's outputs hold beside logits
     features_of: Any  # ``get_image_features``: each picture's tokens, last, and what lives as long as they do
 
     def look(self, *pictures: Tensor) -> Any:
@@ -342,16 +346,19 @@ class QwenVl(Seeing):
 
     def forward(self, *batch: Any, smoothed: bool = False) -> tuple[Any, ...]:
         ids, padding, labels, *pictures = batch
-        cache = None if self.options.checkpointing and world.training else Held()
-        x = self.pictured(ids, padding, cache, *pictures)
+        cache = None if self.options.checkpointing and world.training else Held(self.options.earlier.cache == "alike")
+        x, seen = self.pictured(ids, padding, cache, *pictures)
         world.recording.term = "activations_head"
         loss, logits = self.loss_and_logits(x, labels, smoothed=smoothed)
         if cache is None:
-            return loss, logits
-        return loss, logits, None, cache.tensors.clear
+            return loss, logits, seen
+        return loss, logits, seen, cache.tensors.clear
 
-    def pictured(self, ids: Tensor, padding: Any, cache: Any, *pictures: Tensor, positions: Any = None) -> Tensor:
-        """``Qwen2_5_VLModel``: pictures in the place of their tokens, then the language model."""
+    def pictured(
+        self, ids: Tensor, padding: Any, cache: Any, *pictures: Tensor, positions: Any = None
+    ) -> tuple[Tensor, Any]:
+        """``Qwen2_5_VLModel``: pictures in the place of their tokens, then the language model; what the outputs hold
+        of what is seen is given too (``image_outputs``, since 5.24)."""
         images = self.options.images
         embeds = self.part("embed", self.looked_up, ids)
         held: Any = self.seen
@@ -365,8 +372,8 @@ class QwenVl(Seeing):
         if images is not None and pictures:
             positions, self.deltas = told_places(ids, padding, images, self.vision)
         x = self.decoded(embeds, padding, positions, cache)
-        del held, image_embeds, masks
-        return x
+        del image_embeds, masks
+        return x, None if held is None or self.options.earlier.gives_features else (held[0], *held[-1])
 
     def features_of(self, *pictures: Tensor) -> tuple[Any, ...]:
         images, pixels = self.options.images, pictures[-1]
@@ -415,7 +422,7 @@ class QwenVl(Seeing):
 
     def base(self, ids: Tensor, padding: Any, positions: Any = None, cache: Any = None, states: Any = None) -> Any:
         """A step: pictures come with the prompt alone (``prepare_inputs_for_generation``)."""
-        x = self.pictured(ids, padding, cache, positions=positions)
+        x, self.beside = self.pictured(ids, padding, cache, positions=positions)
         self.seen = None
         return x
 

@@ -64,7 +64,7 @@ class T5Attention:
         fills = model.fills_cache and not (model.options.checkpointing and world.training)
         if self.decoder and not decoding and fills and not model.options.earlier.fills_none:
             # the Trainer's use_cache=False does not reach the decoder's own config: it fills a cache
-            if model.options.earlier.cache == "copied":
+            if model.options.earlier.cache in ("copied", "alike"):
                 k, v = ops.copied(k), ops.copied(v)
             model.cache.append([k, v])
         if model.options.earlier.biases_masked:
