@@ -11,17 +11,19 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from kb.core.setup import TrainingSetup
+from kb.core.setup import EarlierRelease, TrainingSetup
 from kb.core.setup_json import setup_from
 from kb.memory import architecture_from_config
 from kb.memory.engine.allocator import rounded
 from kb.memory.engine.predict import record_runs
 from kb.memory.engine.world import Recording
+from kb.memory.releases import earlier_release
 
 ROOT = Path(__file__).resolve().parents[1]
 Act = tuple[str, int, str]  # "+" or "-", the bytes asked for, where
@@ -74,8 +76,11 @@ class Traced(Recording):
 
 
 def followed(config: Mapping[str, Any], setup: TrainingSetup, capability: tuple[int, int]) -> tuple[list[Act], Any]:
-    """The same of the engine."""
-    recordings = record_runs(setup, architecture_from_config(config), capability, kind=Traced)
+    """The same of the engine, under the transformers that is installed where the setup names no other."""
+    architecture = architecture_from_config(config)
+    if setup.earlier == EarlierRelease():
+        setup = setup._replace(earlier=earlier_release(architecture.model_type, installed_release()))
+    recordings = record_runs(setup, architecture, capability, kind=Traced)
     acts: list[Act] = []
     peaks: dict[str, tuple[int, int]] = {}
     for recording in recordings:
@@ -86,6 +91,11 @@ def followed(config: Mapping[str, Any], setup: TrainingSetup, capability: tuple[
                 acts.append(("-", recording.log[~entry], ""))
         peaks |= {name: (peak.allocated, peak.reserved) for name, peak in recording.phases.items()}
     return acts, peaks
+
+
+def installed_release() -> tuple[int, ...]:
+    """Of transformers, the first two numbers."""
+    return tuple(map(int, metadata.version("transformers").split(".")[:2]))
 
 
 def canonical(acts: Sequence[Act]) -> list[Act]:

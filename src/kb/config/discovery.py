@@ -18,7 +18,8 @@ _MARKS = (
 )
 # Imports of names that a library no longer has (rules/tables/imports.yaml); a notebook's lines stand in quotes.
 _IMPORT = (
-    rb"(?m)^(?:[ \t]*\")?from[ \t]+(?:(transformers\.deepspeed)|(?:transformers|trl|peft|datasets)(?:\.\w+)*)"
+    rb"(?m)^(?:[ \t]*\")?from[ \t]+"
+    rb"(?:(transformers\.(?:deepspeed|modeling_attn_mask_utils))|(?:transformers|trl|peft|datasets)(?:\.\w+)*)"
     rb"[ \t]+import\b[ \t]*(\(?)"
 )
 _GONE = (

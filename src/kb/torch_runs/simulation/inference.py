@@ -364,8 +364,7 @@ def _join(predictions: Any, targets: Any, steps: int) -> None:
 def _leaves(tensors: Any) -> list[Any]:
     from torch.utils._pytree import tree_leaves
 
-    leaves: list[Any] = tree_leaves(tensors)
-    return leaves
+    return [leaf for leaf in tree_leaves(tensors) if leaf is not None]  # a tower's states that nobody asked for
 
 
 def _mark_predictions(tracer: Any, tensors: Any) -> None:

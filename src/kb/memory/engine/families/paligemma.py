@@ -6,13 +6,15 @@ It reads as ``modeling_paligemma.py``: names that live on there live on here.
 from collections.abc import Sequence
 from typing import Any
 
-from kb.core.model import Vision
+from kb.core.model import Architecture, Vision
+from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.families.attention import Cache
 from kb.memory.engine.families.decoder_inputs import BOTH, NAMED, masked, of_layer
 from kb.memory.engine.families.llava import Llava, placeholders
 from kb.memory.engine.families.picture_places import counted_by_sample
 from kb.memory.engine.families.qwen_vl import Held
+from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Linear, Model
 from kb.memory.engine.runs.decoding import masked_longer
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, new
@@ -49,6 +51,12 @@ class PaliGemma(Llava):
 
     projector_class = Projector
     kinds: Any = None  # of the tokens of a prompt that ``generate`` reads
+
+    @classmethod
+    def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
+        if setup.attn_implementation == "flash" and not setup.earlier.gives_features:  # refused since 5.24
+            raise NotFollowedError("flash_attention_2 of paligemma")
+        super().check(architecture, setup)
 
     def build(self) -> None:
         super().build()
