@@ -16,6 +16,7 @@ from kb.core.setup_json import setup_from
 from kb.memory import UnsupportedArchitectureError, architecture_from_config
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.predict import record_runs, record_training
+from kb.memory.releases import earlier_release
 
 ENGINE_TRACES = ROOT / "tests" / "data" / "engine_traces.json"
 DERIVED, HELD_OUT = "derived", "held out"
@@ -35,6 +36,7 @@ class Traced(NamedTuple):
     phases: Mapping[str, Sequence[int]]
     part: str = DERIVED
     lengths: Sequence[int] | None = None
+    release: tuple[int, ...] = ()  # of transformers, whose code was run
 
 
 class Compared(NamedTuple):
@@ -69,7 +71,7 @@ def engine_traces() -> Iterator[Traced]:
         adapted = row["setup"].get("method", "full") != "full"
         given = ({"lora_target_modules": document["targets"][name]} if adapted else {}) | row["setup"]
         yield Traced(f"engine-{number}", name, document["models"][name], setup_from(given), row["phases"],
-                     row.get("part", DERIVED), row.get("lengths"))  # fmt: skip
+                     row.get("part", DERIVED), row.get("lengths"), _release(document))  # fmt: skip
 
 
 def older_traces() -> Iterator[Traced]:
@@ -83,7 +85,11 @@ def older_traces() -> Iterator[Traced]:
                 setup = setup._replace(predict_with_generate=False, prediction_loss_only=True)
             phases = row.get("phases") or {phase: (row["allocated"], row["reserved"])}
             config = document["models"][row["model"]]
-            yield Traced(f"{path.stem}-{number}", row["model"], config, setup, phases)
+            yield Traced(f"{path.stem}-{number}", row["model"], config, setup, phases, release=_release(document))
+
+
+def _release(document: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(map(int, document["software"]["transformers"].split(".")))
 
 
 def compared(run: Traced) -> list[Compared]:
@@ -93,10 +99,11 @@ def compared(run: Traced) -> list[Compared]:
         NotFollowedError, UnsupportedArchitectureError: the engine does not follow the run.
     """
     architecture = architecture_from_config(run.config)
+    setup = run.setup._replace(earlier=earlier_release(architecture.model_type, run.release))
     if run.lengths is None:
-        recordings = record_runs(run.setup, architecture, TRACED_ON)
+        recordings = record_runs(setup, architecture, TRACED_ON)
     else:
-        recordings = [record_training(run.setup, architecture, TRACED_ON, run.lengths)]
+        recordings = [record_training(setup, architecture, TRACED_ON, run.lengths)]
     peaks = {phase: peak for recording in recordings for phase, peak in recording.phases.items()}
     return [
         Compared(

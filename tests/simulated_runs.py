@@ -26,7 +26,7 @@ from kb.core.setup import TrainingSetup
 from simulation_needs import PACKAGES
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-from engine_diff import Act, canonical, followed, installed_release, parted, simulated, until_last_request
+from engine_diff import Act, canonical, followed, parted, simulated, until_last_request
 
 from kb.memory import architecture_from_config
 from kb.memory.engine.allocator import rounded

@@ -10,6 +10,7 @@ from kb.core.setup import TrainingSetup
 from kb.memory import architecture_from_config
 from kb.memory.engine.predict import record_runs
 from kb.memory.engine.report import why_not
+from kb.memory.releases import earlier_release
 
 sys.path.insert(0, str(sample.ROOT / "bench"))
 
@@ -63,7 +64,9 @@ ROWS: list[tuple[str, dict[str, Any], dict[str, tuple[int, int]]]] = [
 )
 def test_beams_of_a_decoder_take_what_transformers_takes(row: Any) -> None:
     model, given, wanted = row
-    recordings = record_runs(TrainingSetup(**given), architecture_from_config(MODELS[model]), (8, 6))
+    architecture = architecture_from_config(MODELS[model])
+    setup = TrainingSetup(**given, earlier=earlier_release(architecture.model_type, (5, 23)))
+    recordings = record_runs(setup, architecture, (8, 6))
     found = {name: peak for recording in recordings for name, peak in recording.phases.items()}
     assert {name: (found[name].allocated, found[name].reserved) for name in wanted} == wanted
 

@@ -10,7 +10,7 @@ require_simulator()
 
 from kb.core.setup import Images, TrainingSetup  # noqa: E402
 from seeing_models import ANSWERING, CUT, PALIGEMMA, SEEING  # noqa: E402
-from simulated_runs import followed, installed_release, peaks_of, same_acts  # noqa: E402
+from simulated_runs import followed, peaks_of, releases, same_acts  # noqa: E402
 
 _DECODER = {"hidden_size": 128, "intermediate_size": 320, "num_attention_heads": 4, "num_key_value_heads": 2,
             "num_hidden_layers": 2, "vocab_size": 1000, "max_position_embeddings": 512, "pad_token_id": 0,
@@ -412,7 +412,10 @@ def test_attention_that_a_type_writes_out_is_run_again_as_it_is_there(model: str
     same_acts(WRITTEN[model], setup)
 
 
-@pytest.mark.skipif(installed_release() < (5, 24), reason="GPT-J has scaled_dot_product_attention since 5.24")
+@pytest.mark.skipif(
+    tuple(map(int, releases()["transformers"].split(".")[:2])) < (5, 24),
+    reason="GPT-J has scaled_dot_product_attention since 5.24",
+)
 def test_gpt_j_by_sdpa_asks_for_the_same_blocks_and_decodes_within_the_same_memory() -> None:
     """The words are fp32, and so are sines and cosines, while autocast made keys bf16."""
     setup = TrainingSetup(per_device_train_batch_size=3, max_source_length=72, bf16=True)

@@ -189,8 +189,8 @@ class Decoder(Model):
         )
 
     def _place_rotary(self) -> None:
-        """``inv_freq`` and ``original_inv_freq`` of the rotary embedding, of each kind of layers where they differ; or the
-        table that they are looked up in."""
+        """``inv_freq`` and ``original_inv_freq`` of the rotary embedding, of each kind of layers where they differ; or
+        the table that sines and cosines are looked up in."""
         if table := self.traits.angles(self.architecture):
             self.buffer(*table)
         kinds = len(set(self.slides)) if self.traits.tables_by_kind else 1
