@@ -162,6 +162,13 @@ def earlier_release(model_type: str, release: Release) -> EarlierRelease:
     )
 
 
+def coarsely_compared(earlier: EarlierRelease) -> bool:
+    """Whether runs under the release were compared by their peaks alone: all but the newest, and 5.23 and what was alike,
+    whose runs were compared act by act."""
+    alike = "copied" if earlier.cache == "alike" else earlier.cache
+    return earlier._replace(cache=alike, gives_features=False, writes_attention=False) != EarlierRelease()
+
+
 def _cache(model_type: str, release: Release) -> CacheKind:
     if release < CACHE_OBJECTS.get(model_type, ()):
         return "tuples"

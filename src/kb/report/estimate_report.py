@@ -10,8 +10,9 @@ from typing import Any
 from kb.advice.estimate import Estimated
 from kb.core.memory_report import OVER, WORKING, MemoryReport, Phase
 from kb.core.result import UnitResult
-from kb.core.setup import EarlierRelease, TrainingSetup
+from kb.core.setup import TrainingSetup
 from kb.core.units import MIB
+from kb.memory.releases import coarsely_compared
 from kb.memory.throughput import Throughput
 from kb.memory.timeline import ROLES
 from kb.report.check.panel import assumed_lines, prediction_lines
@@ -253,7 +254,7 @@ def _level(
         text = words("estimate.level.rough", bands=", ".join(bands))
     elif report.level == "engine" and any(each.reason == "deepspeed_source" for each in report.assumed):
         text = words("estimate.level.engine_read", band=constants["band_train"])
-    elif report.level == "engine" and one.setup.earlier != EarlierRelease():
+    elif report.level == "engine" and coarsely_compared(one.setup.earlier):
         text = words("estimate.level.engine_earlier", band=constants["band_earlier_release"])
     elif report.level == "engine":
         text = words("estimate.level.engine", band=constants["band_simulated"])

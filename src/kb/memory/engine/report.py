@@ -9,7 +9,7 @@ from typing import Any
 
 from kb.core.memory_report import HostLedger, MemoryReport, Phase, TakenByLengths, Verdict
 from kb.core.model import Architecture
-from kb.core.setup import LENGTH_SHARES, Assumption, DataLengths, EarlierRelease, PostTraining, TrainingSetup
+from kb.core.setup import LENGTH_SHARES, Assumption, DataLengths, PostTraining, TrainingSetup
 from kb.memory.answers import kept
 from kb.memory.architecture import BART_TYPES, T5_TYPES
 from kb.memory.config_fields import UnsupportedArchitectureError
@@ -22,6 +22,7 @@ from kb.memory.engine.predict import check_answers, check_followed, is_deep, rec
 from kb.memory.engine.world import AMPERE, Recording
 from kb.memory.parameters import default_targets, match_targets
 from kb.memory.process import Context, judged, usable_bytes
+from kb.memory.releases import coarsely_compared
 
 STEPS = 10
 MEDIAN_SHARE = 3  # assumed: half of the samples are shorter than the maximum's third
@@ -130,7 +131,7 @@ def _of_fused_loss(setup: TrainingSetup, architecture: Architecture) -> tuple[As
 
 def _bands(setup: TrainingSetup, constants: Mapping[str, float]) -> tuple[float, float]:
     """The error of allocated memory, and by how much reserved memory may be found too low."""
-    name = "band_simulated" if setup.earlier == EarlierRelease() else "band_earlier_release"
+    name = "band_earlier_release" if coarsely_compared(setup.earlier) else "band_simulated"
     band = constants["band_train" if _is_read(setup) or setup.uncompared else name]
     return band, constants["band_simulated_quantized"] if setup.packs else band
 
