@@ -163,8 +163,7 @@ def earlier_release(model_type: str, release: Release) -> EarlierRelease:
 
 
 def coarsely_compared(earlier: EarlierRelease) -> bool:
-    """Whether runs under the release were compared by their peaks alone: all but the newest, and 5.23 and what was alike,
-    whose runs were compared act by act."""
+    """Whether runs under the release were compared by their peaks alone, not act by act as those of 5.23 and 5.24."""
     alike = "copied" if earlier.cache == "alike" else earlier.cache
     return earlier._replace(cache=alike, gives_features=False, writes_attention=False) != EarlierRelease()
 
