@@ -1,6 +1,7 @@
 """Chromium, headless, with an account of what a page asked for and complained of."""
 
 import json
+import re
 import tempfile
 import time
 from collections.abc import Iterator
@@ -35,6 +36,8 @@ return new Promise((done, fail) => {
   again();
 });
 """
+# what chromedriver says of a page that was left while it was asked
+_LEFT = re.compile("document unloaded|aborted by navigation|execution context", re.IGNORECASE)
 
 
 class Browser:
@@ -84,15 +87,15 @@ class Browser:
         Raises:
             AssertionError: none within ``seconds``.
         """
-        from selenium.common.exceptions import JavascriptException
+        from selenium.common.exceptions import WebDriverException
 
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             try:
                 if found := self.ask(_WAIT.replace("EXPRESSION", script), *given):
                     return found
-            except JavascriptException as error:
-                if "unloaded" not in str(error):
+            except WebDriverException as error:
+                if not _LEFT.search(str(error.msg)):
                     raise
         raise AssertionError(f"after {seconds} s still not: {script}")
 
