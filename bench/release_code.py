@@ -17,7 +17,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 # Names of one thing: what a cache was called, and is.
-CACHE = re.compile(r"\b(?:(?:curr|current)_)?(?:past_key_values?|cache_params|layer_past|cache)\b")
+CACHE = re.compile(r"\b(?:(?:curr|current)_)?(?:past_key_values?|cache_params|layer_past|cache)(?=\b|_length\b)")
 SAID_ONLY = ("deprecate_kwarg", "auto_docstring", "no_grad")  # decorators that change no result
 
 
