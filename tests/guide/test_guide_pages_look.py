@@ -88,7 +88,7 @@ def test_campaigns_of_hundreds_of_rows_are_told_by_what_the_bench_found() -> Non
     limited, generated = (campaigns.pop(name) for name in ("limits-h100-2026-11-26", "limits-generate-h200-2026-11-27"))
     assert f": {len(limited['rows'])} runs, with limits drawn" in accuracy_tables(LIBRARY)
     assert f"on an H200: {len(generated['rows'])} runs" in accuracy_tables(LIBRARY)
-    assert len(campaigns) == 5
+    assert len(campaigns) == 6
     for name, campaign in campaigns.items():
         assert str(len(campaign["rows"])) in told
         assert any(line["group"].startswith(f"{name}, ") for line in bench_results()["measured"])
