@@ -93,6 +93,10 @@ _REPEATS = r"[*+?{]"
 EXPERT_PARTS = frozenset(("w1", "w2", "w3", "gate_proj", "up_proj", "down_proj", "gate_up_proj", "experts", "gate"))
 
 
+# EXAONE 3's code lay beside its weights; transformers has it since 5.24, with Llama's names. Either may run.
+NAMED_ANEW = {"exaone": frozenset(("o_proj", "gate_proj", "up_proj", "down_proj"))}
+
+
 class AdapterFacts:
     """The providers of the ``lora.`` facts that no config says itself."""
 
@@ -171,7 +175,8 @@ class AdapterFacts:
         found = tuple(dict.fromkeys(module.name.rpartition(".")[2] for module in matched))
         if self._model.architecture.experts:  # one parameter of a layer from transformers 5 on, modules before
             missing = tuple(name for name in missing if name.rpartition(".")[2] not in EXPERT_PARTS)
-        return (found, missing)[which]
+        anew = NAMED_ANEW.get(self._model.architecture.model_type, frozenset())
+        return (found, tuple(name for name in missing if name.rpartition(".")[2] not in anew))[which]
 
     def _suggested_targets(self) -> Any:
         """The LoRA targets that match, with T5's feed-forward input under the name that this model gives it."""
