@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from edges import as_released
 
 from kb.advice.flags import optimizer_named, unit_of
 from kb.advice.question import RunSettings
@@ -14,7 +15,6 @@ from kb.advice.setup import setup_of
 from kb.core.catalog import Catalog
 from kb.core.hardware import Gpu
 from kb.core.setup import TrainingSetup
-from kb.core.setup_json import setup_from
 from kb.guide.accuracy import SCRIPT, as_measured
 from kb.memory import UnsupportedArchitectureError, architecture_from_config
 
@@ -82,7 +82,7 @@ def stored_traces() -> list[Row]:
                         id=f"{path.stem}-{number}-{phase}",
                         model=row["model"],
                         config=config,
-                        setup=setup_from(row["setup"]),
+                        setup=as_released(row["setup"], config, document["software"]["transformers"]),
                         phase=phase,
                         truth={"allocated": allocated, "reserved": reserved},
                         capability=TRACED_ON,
@@ -132,7 +132,8 @@ def _whole_runs(document: Mapping[str, Any], catalog: Catalog) -> Iterator[Row]:
     for number, row in enumerate(document["rows"]):
         if "limit_bytes" in row:  # what it took is not what it would take; bench/edges.py looks at these
             continue
-        setup = setup_from(row["setup"])
+        config = document["models"][row["model"]]["architecture"]
+        setup = as_released(row["setup"], config, document["stack"]["transformers"])
         lengths, expandable = tuple(row.get("lengths", ())), row.get("expandable_segments", False)
         for phase in ("train", "evaluate", "generate"):
             found = row["phases"].get(phase, {})
@@ -143,7 +144,7 @@ def _whole_runs(document: Mapping[str, Any], catalog: Catalog) -> Iterator[Row]:
                     campaign=f"{document['id']}, {kind}",
                     id=f"{document['id']}-{number}-{phase}",
                     model=row["model"],
-                    config=document["models"][row["model"]]["architecture"],
+                    config=config,
                     setup=setup,
                     phase=phase,
                     truth=truth,

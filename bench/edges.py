@@ -10,11 +10,13 @@ from typing import Any
 import yaml
 
 from kb.core.setup import TrainingSetup
+from kb.core.setup_json import setup_from
 from kb.knowledge import load_catalog
 from kb.memory import architecture_from_config
 from kb.memory.engine.allocator import CachingAllocator, OutOfMemory
 from kb.memory.engine.predict import record_runs
 from kb.memory.engine.world import Recording
+from kb.memory.releases import earlier_release
 
 ROOT = Path(__file__).resolve().parents[1]
 GRAIN = 2**21  # segments are multiples of it
@@ -23,18 +25,19 @@ HEAD = "## Runs held to a limit"
 PHASES = {"train": "training", "generate": "generation"}
 
 
-def setup_of(given: Mapping[str, Any]) -> TrainingSetup:
-    """A setup from its fields that are not at their defaults."""
-    return TrainingSetup(**{name: tuple(each) if isinstance(each, list) else each for name, each in given.items()})
+def as_released(given: Mapping[str, Any], config: Mapping[str, Any], transformers: str) -> TrainingSetup:
+    """The setup of these fields, as a run under this release of transformers is."""
+    release = tuple(map(int, transformers.split(".")[:2]))
+    return setup_from(given)._replace(earlier=earlier_release(str(config["model_type"]), release))
 
 
-def recorded(setup: Mapping[str, Any], config: Mapping[str, Any], capability: tuple[int, int]) -> list[Recording]:
+def recorded(setup: TrainingSetup, config: Mapping[str, Any], capability: tuple[int, int]) -> list[Recording]:
     """What the processes of a run ask for.
 
     Raises:
         NotFollowedError: something that the engine does not follow.
     """
-    return record_runs(setup_of(setup), architecture_from_config(config), capability)
+    return record_runs(setup, architecture_from_config(config), capability)
 
 
 def ends_inside(recordings: Sequence[Recording], limit: int) -> bool:
@@ -112,7 +115,8 @@ def _judged(campaign: Mapping[str, Any]) -> list[tuple[str, float, bool, bool]]:
     found = []
     for row in campaign["rows"]:
         architecture = campaign["models"][row["model"]]["architecture"]
-        recordings = recorded(row["setup"], architecture, gpu.compute_capability)
+        setup = as_released(row["setup"], architecture, campaign["stack"]["transformers"])
+        recordings = recorded(setup, architecture, gpu.compute_capability)
         limit = row["limit_bytes"]
         phase = "train" if row["setup"].get("do_train", True) else "generate"
         found.append((phase, limit / edge_of(recordings) - 1, ends_inside(recordings, limit), "outcome" not in row))

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from edges import GRAIN, edge_of, recorded
 from gpu_trials import Trial, shuffled, trials
 
+from kb.core.setup_json import setup_from
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.world import Recording
 
@@ -38,7 +39,7 @@ def limited(phase: str = "train", seed: int = SEED) -> Iterator[Trial]:
     draw = random.Random(seed)
     for trial in shuffled([each for each in trials() if each.phases[0] == phase and not each.lengths], seed):
         try:
-            recordings = recorded(trial.setup, trial.config, CAPABILITY)
+            recordings = recorded(setup_from(trial.setup), trial.config, CAPABILITY)
         except NotFollowedError:
             continue
         reserved = max(peak.reserved for recording in recordings for peak in recording.phases.values())

@@ -12,6 +12,7 @@ from kb.memory import architecture_from_config
 from kb.memory.engine.expandable import ExpandableAllocator
 from kb.memory.engine.kernel_choice import summed_buffers
 from kb.memory.engine.predict import record_runs, record_training
+from kb.memory.releases import earlier_release
 
 MEASUREMENTS = load_guide()["measurements"]
 HOPPER, TURING = (9, 0), (7, 5)
@@ -28,13 +29,15 @@ CAMPAIGNS = {
 def found(campaign: dict[str, Any], row: dict[str, Any]) -> dict[str, tuple[int, int]]:
     """Peaks of allocated and reserved bytes by phase."""
     architecture = architecture_from_config(campaign["models"][row["model"]]["architecture"])
+    release = tuple(map(int, campaign["stack"]["transformers"].split(".")[:2]))
+    setup = setup_from(row["setup"])._replace(earlier=earlier_release(architecture.model_type, release))
     if "lengths" in row:
-        recording = record_training(setup_from(row["setup"]), architecture, HOPPER, row["lengths"])
+        recording = record_training(setup, architecture, HOPPER, row["lengths"])
         peak = recording.phases["train"]
         if row.get("expandable_segments"):
             peak = recording.peaks(ExpandableAllocator())["train"]
         return {"train": (peak.allocated, peak.reserved)}
-    recordings = record_runs(setup_from(row["setup"]), architecture, HOPPER)
+    recordings = record_runs(setup, architecture, HOPPER)
     return {name: (peak.allocated, peak.reserved) for each in recordings for name, peak in each.phases.items()}
 
 

@@ -26,7 +26,8 @@ def edges() -> Any:
 
 
 def recorded(edges: Any, row: dict[str, Any]) -> list[Any]:
-    return edges.recorded(row["setup"], CAMPAIGN["models"][row["model"]]["architecture"], HOPPER)
+    config = CAMPAIGN["models"][row["model"]]["architecture"]
+    return edges.recorded(edges.as_released(row["setup"], config, CAMPAIGN["stack"]["transformers"]), config, HOPPER)
 
 
 def test_runs_end_or_run_out_as_they_did_on_an_h100(edges: Any, pytestconfig: pytest.Config) -> None:

@@ -157,7 +157,7 @@ class UnitFacts:
                 **self._serving(),
                 **self._distributed.providers(),
                 **RunFacts(unit, self.setup, self.types, self._setting).providers(),
-                **AdapterFacts(unit, self.setup, self.model).providers(),
+                **AdapterFacts(unit, self.setup, self.model, self.versions).providers(),
                 **given,
             },
             Grounds(

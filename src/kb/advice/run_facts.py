@@ -93,15 +93,18 @@ _REPEATS = r"[*+?{]"
 EXPERT_PARTS = frozenset(("w1", "w2", "w3", "gate_proj", "up_proj", "down_proj", "gate_up_proj", "experts", "gate"))
 
 
-# EXAONE 3's code lay beside its weights; transformers has it since 5.24, with Llama's names. Either may run.
+# EXAONE 3's code lay beside its weights; transformers has it since 5.24, with Llama's names. Either may run there.
 NAMED_ANEW = {"exaone": frozenset(("o_proj", "gate_proj", "up_proj", "down_proj"))}
+SINCE = (5, 24)
 
 
 class AdapterFacts:
     """The providers of the ``lora.`` facts that no config says itself."""
 
-    def __init__(self, unit: Unit, setup: TrainingSetup, model: Model | None) -> None:
-        self._unit, self._setup, self._model = unit, setup, model
+    def __init__(
+        self, unit: Unit, setup: TrainingSetup, model: Model | None, versions: Callable[..., tuple[int, ...] | None]
+    ) -> None:
+        self._unit, self._setup, self._model, self._versions = unit, setup, model, versions
 
     def providers(self) -> Mapping[str, Callable[[str], Any]]:
         return {
@@ -175,7 +178,9 @@ class AdapterFacts:
         found = tuple(dict.fromkeys(module.name.rpartition(".")[2] for module in matched))
         if self._model.architecture.experts:  # one parameter of a layer from transformers 5 on, modules before
             missing = tuple(name for name in missing if name.rpartition(".")[2] not in EXPERT_PARTS)
-        anew = NAMED_ANEW.get(self._model.architecture.model_type, frozenset())
+        release = self._versions("transformers", SINCE)
+        before = release is not None and release < SINCE
+        anew = frozenset[str]() if before else NAMED_ANEW.get(self._model.architecture.model_type, frozenset())
         return (found, tuple(name for name in missing if name.rpartition(".")[2] not in anew))[which]
 
     def _suggested_targets(self) -> Any:

@@ -189,8 +189,10 @@ def _check_plain(setup: TrainingSetup) -> None:
         raise UserError("probe.not_plain", kind=setup.post.kind.upper())
     if setup.fused_loss:
         raise UserError("probe.fused_loss")
-    if setup.zero_stage or setup.fsdp or setup.offload_optimizer or setup.offload_param:
-        raise UserError("probe.sharded", kind="FSDP" if setup.fsdp else f"DeepSpeed ZeRO {setup.zero_stage}")
+    if setup.fsdp or setup.spread.tensor_parallel > 1:
+        raise UserError("probe.sharded", kind="FSDP" if setup.fsdp else "tensor parallel")
+    if setup.spread.deepspeed or setup.zero_stage or setup.offload_optimizer or setup.offload_param:
+        raise UserError("probe.sharded", kind=f"DeepSpeed ZeRO-{setup.zero_stage}")
 
 
 def _effective(request: ProbeRequest, setup: TrainingSetup) -> int | None:
