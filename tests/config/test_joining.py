@@ -122,6 +122,14 @@ def test_an_accelerate_config_that_the_project_names_and_that_is_missing_is_said
     assert joiner.join(unit).unread == ("launch.config_file",)
 
 
+def test_the_visible_gpus_count_only_where_the_accelerate_config_which_may_tell_of_more_machines_was_read():
+    script = f"CUDA_VISIBLE_DEVICES=0 accelerate launch --config_file a.yaml --num_processes 2 {RUN}\n"
+    (unit,) = read_shell(script, "run.sh", CommandReader(CATALOG.dialects, CATALOG.facts))
+    for files, counted in (({"a.yaml": "distributed_type: MULTI_GPU\nnum_machines: 1\n"}, True), ({}, False)):
+        whole = Joiner(READER, CATALOG.dialects, lambda path, named, files=files: files.get(named)).join(unit)
+        assert ("launch.visible_gpus" in whole.settings) == counted
+
+
 def test_a_file_that_is_no_run_is_not_joined_to_what_the_project_names():
     (unit,) = READER.read(json.dumps(FILE), "ds.json")
     given = {"launch.config_file": "accelerate.yaml"}

@@ -243,6 +243,19 @@ def test_the_beginning_of_a_flag_stands_for_the_whole_as_argparse_has_it() -> No
         ("CUDA_VISIBLE_DEVICES=0 accelerate launch --gpu_ids 0,1 --num_processes 2 ", None),
         ("CUDA_VISIBLE_DEVICES=0,1 python ", None),  # which may start more by itself
         ("torchrun --nproc_per_node 4 ", None),
+        ("CUDA_VISIBLE_DEVICES=0,1,-1,2 torchrun --nproc_per_node 4 ", 2),
+        ("CUDA_VISIBLE_DEVICES=GPU-8c1b,MIG-07aa torchrun --nproc_per_node 4 ", 2),
+        ("CUDA_VISIBLE_DEVICES=-1 torchrun --nproc_per_node 4 ", None),  # this, and no word of a GPU, hide all
+        ("CUDA_VISIBLE_DEVICES=NoDevFiles torchrun --nproc_per_node 4 ", None),
+        ("CUDA_VISIBLE_DEVICES=0 accelerate launch --num_processes 2 --num_machines 1 --machine_rank 0 ", 1),
+        ("CUDA_VISIBLE_DEVICES=0 accelerate launch --num_processes 2 --num_machines $NODES ", None),
+        ("CUDA_VISIBLE_DEVICES=0 accelerate launch --num_processes 2 --num-machines=$SLURM_NNODES ", None),
+        ("CUDA_VISIBLE_DEVICES=0 accelerate launch --num_processes 2 --machine_rank $R --main_process_ip $IP ", None),
+        ("CUDA_VISIBLE_DEVICES=0 accelerate launch --config_file $CFG --num_processes 2 ", None),
+        ("CUDA_VISIBLE_DEVICES=0 accelerate launch --config_file=$CFG --num_processes 2 ", None),
+        ("CUDA_VISIBLE_DEVICES=0 accelerate launch $MORE --num_processes 2 ", None),
+        ("CUDA_VISIBLE_DEVICES=0 accelerate launch --num_processes 2 $MORE ", None),
+        ("CUDA_VISIBLE_DEVICES=0 accelerate launch --num_processes $N --main_process_port=$PORT ", 1),
     ],
 )
 def test_the_gpus_that_a_script_lets_its_processes_see_are_read(script: str, seen: int | None) -> None:

@@ -32,6 +32,7 @@ FORCED = ("trl",)  # commands whose config is of their own format, whatever it l
 IN_A_RUN = ("training.", "trl.", "data.", "lora.", "quantization.", "model.", "deepspeed.", "generation.")
 OF_JSON = "deepspeed"  # accelerate reads its file with ``json.load`` (utils/deepspeed.py), a YAML file too
 NOT_JSON = "deepspeed.file_not_json"
+OF_ONE_MACHINE = {"launch.config_file": "launch.visible_gpus"}  # what it may say of machines and GPUs makes nothing of
 PRECISION, DEEPSPEED, OF_ACCELERATE = "accelerate.mixed_precision", "training.deepspeed", "accelerate"
 HALF = {"bf16": "training.bf16", "fp16": "training.fp16"}
 ReadNamed = Callable[[str, str], str | None]
@@ -339,7 +340,8 @@ class Joiner:
             return unit._replace(settings={**said, **unit.settings}, unread=(*unit.unread, name))
         file = self._unit_of(text, named, dialect)
         if file is None:
-            return unit._replace(unread=(*unit.unread, name))
+            left = {each: held for each, held in unit.settings.items() if each != OF_ONE_MACHINE.get(name)}
+            return unit._replace(settings=left, unread=(*unit.unread, name))
         brought = {
             each: naming._replace(value=setting.value, comment="", joined=named)
             for each, setting in file.settings.items()

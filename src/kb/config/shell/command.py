@@ -37,6 +37,8 @@ OF_LAUNCHER = {
     "mixed_precision": "accelerate.mixed_precision",
     **{f"fsdp_{name}": f"accelerate.fsdp_{name}" for name in OF_FSDP},
 }
+COUNTS_MACHINES = ("num_machines", "nnodes")  # flags of `accelerate launch` and of torchrun
+AMONG_MACHINES = frozenset((*COUNTS_MACHINES, "machine_rank", "node_rank", "main_process_ip"))
 OF_ADAPTERS = frozenset(("lora", "qlora", "peft", "dora"))  # words in the name of a script that adds one
 BATCH = "training.per_device_train_batch_size"
 TRAINER = "script.trainer"
@@ -335,8 +337,12 @@ def _launch_settings(launch: Launch, dialect: str, places: Places) -> dict[str, 
         settings[RUN_CONFIG] = setting_at(value, file, places)
     accelerate = [flag for flag in launch.before if flag.name == "config_file" and flag.values]
     settings |= _processes(launch, dialect, places)
-    chosen = any(flag.name == "gpu_ids" for flag in launch.before)  # accelerate makes the variable of it
-    if launch.visible and launch.word is not None and launch.launcher in EACH_ITS_OWN and not chosen:
+    if (
+        launch.visible
+        and launch.word is not None
+        and launch.launcher in EACH_ITS_OWN
+        and _on_one_machine(launch.before)
+    ):
         word = Flag(launch.word.text or "", launch.word, (), dashes="")
         settings[VISIBLE] = setting_at(launch.visible, word, places, bare=True)
     if launch.launcher == "accelerate":
@@ -347,6 +353,14 @@ def _launch_settings(launch: Launch, dialect: str, places: Places) -> dict[str, 
         told = [flag for flag in launch.before if flag.name in OF_LAUNCHER and flag.values]
         settings |= {OF_LAUNCHER[flag.name]: _launchers(flag, OF_LAUNCHER[flag.name], places) for flag in told}
     return settings
+
+
+def _on_one_machine(own: Sequence[Flag]) -> bool:
+    """Whether the launcher's flags leave no room for more machines, nor for GPUs that accelerate chooses itself."""
+    last = {flag.name: flag.values[0].text if flag.values else None for flag in own}
+    machines = next((last[name] for name in COUNTS_MACHINES if name in last), None)
+    chosen = "gpu_ids" in last or ("config_file" in last and last["config_file"] is None)  # which may say both
+    return not chosen and (machines == "1" or AMONG_MACHINES.isdisjoint(last))
 
 
 def _launchers(flag: Flag, name: str, places: Places) -> Setting:

@@ -4,6 +4,7 @@ take a format's own settings on their command line, as the formats of ``rules/``
 
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import takewhile
 from typing import Any
 
 from kb.config.shell.expand import Argument
@@ -240,8 +241,20 @@ def read_launch(
         return launch._replace(word=arguments[0])
     before = {(word.text or "").rpartition("/")[2] for word in arguments[:start]}
     seen = launcher != "python" or before.isdisjoint(_OF_CLUSTERS)  # srun may start Python several times
-    launch = launch._replace(visible=around.fixed_gpus, word=arguments[start])
+    visible = around.fixed_gpus if _all_told(arguments[start + 1 :]) else None
+    launch = launch._replace(visible=visible, word=arguments[start])
     return launch._replace(processes=processes, launcher=launcher if seen else None)
+
+
+def _all_told(rest: Sequence[Argument]) -> bool:
+    """Whether no word of a launcher's may stand for flags that only the run can tell: ``accelerate launch $MORE``."""
+    own = takewhile(lambda each: each.text != "-m" and not (each.text or "").endswith(".py"), rest)
+    flag = False  # whether the word before takes this one for its value
+    for each in own:
+        if each.text is None and not each.begins and (each.options or not flag):
+            return False
+        flag = is_flag(each) and "=" not in (each.text or each.begins)
+    return True
 
 
 def wraps(word: str) -> bool:

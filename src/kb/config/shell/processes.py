@@ -3,12 +3,14 @@
 import math
 import re
 from collections.abc import Container, Mapping, Sequence
+from itertools import takewhile
 
 from kb.config.shell.expand import Argument
 from kb.config.shell.flags import Flag, last_flags
 from kb.core.record import NamedTuple
 
 _NUMBER = re.compile(r"[0-9]{1,6}\Z")
+_GPU = re.compile(r"[0-9]{1,3}\Z|(?:GPU|MIG)-")  # how CUDA_VISIBLE_DEVICES names one
 _DIRECTIVE = re.compile(r"^[ \t]*#SBATCH[ \t]+(.*)$", re.M)
 _OPTION = re.compile(r"(?<!\S)(--[a-z-]+|-[nNG])[= \t]*([^\s-]\S*)?")
 _GPUS_OF_A_JOB = re.compile(r"nvidia\.com/gpu[\"']?:[ \t]*[\"']?(\d{1,3})\b|(?<![\w-])--gpus[= \t]+[\"']?(\d{1,3})\b")
@@ -110,9 +112,11 @@ class Surroundings(NamedTuple):
 
     @property
     def visible_gpus(self) -> int | None:
-        """GPUs of ``CUDA_VISIBLE_DEVICES``, where the script sets it to a list."""
-        named = self.variables.get("CUDA_VISIBLE_DEVICES")
-        return len([each for each in named.split(",") if each.strip()]) or None if named is not None else None
+        """GPUs of ``CUDA_VISIBLE_DEVICES``, where the script sets it to a list of some: a negative number ends it."""
+        named = (self.variables.get("CUDA_VISIBLE_DEVICES") or "").split(",")
+        words = takewhile(lambda word: not word.startswith("-"), filter(None, map(str.strip, named)))
+        counted = [bool(_GPU.match(word)) for word in words]
+        return len(counted) if counted and all(counted) else None
 
     @property
     def fixed_gpus(self) -> int | None:
