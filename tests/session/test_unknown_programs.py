@@ -161,7 +161,22 @@ def test_what_is_open_is_named_by_its_setting_where_a_word_alone_says_nothing(tm
     assert "the value of launch.num_processes" in text
 
 
-def test_a_copy_of_llama_factory_is_started_with_its_own_settings_alone(tmp_path: Path) -> None:
+IMPORTED = "from llamafactory.train.tuner import run_exp\n"
+STARTED = "\nif __name__ == '__main__':\n    run_exp()\n"
+FILE = "import yaml\ncfg = yaml.safe_load(open('a.yaml'))\ncfg['per_device_train_batch_size'] = 16\n"
+
+
+@pytest.mark.parametrize(("source", "own"), [
+    (IMPORTED + STARTED, False),
+    ("from llamafactory.train.tuner import (\n    export_model,\n    run_exp,\n)\n" + STARTED, False),
+    (IMPORTED.replace("llamafactory.train.tuner", "ours") + STARTED, True),
+    (IMPORTED + FILE + "run_exp(cfg)\n", True),
+    ("from llamafactory.train.tuner import (\n    run_exp)\n" + FILE + "run_exp(args=cfg)\n", True),
+    (IMPORTED + FILE + "if cfg:\n    run_exp()\nelse:\n    run_exp(cfg)\n", True),
+    ("import sys\n" + IMPORTED + "sys.argv += ['per_device_train_batch_size=16']\n" + STARTED, True),
+    (IMPORTED.strip() + " as run\n" + FILE + "run(cfg)\n", True),
+])  # fmt: skip
+def test_a_copy_of_llama_factory_is_started_with_its_own_settings_alone(tmp_path: Path, source: str, own: bool) -> None:
     (tmp_path / "requirements.txt").touch()
     package = tmp_path / "src" / "llamafactory" / "train"
     package.mkdir(parents=True)
@@ -170,8 +185,8 @@ def test_a_copy_of_llama_factory_is_started_with_its_own_settings_alone(tmp_path
         "    args = Seq2SeqTrainingArguments(do_eval=args['x'], fp16=args['y'], optim=args['z'])\n"
         "    Trainer(args=args).train()\n"
     )
-    program = tmp_path / "src" / "train.py"
-    program.write_text("from llamafactory.train.tuner import run_exp\n\nif __name__ == '__main__':\n    run_exp()\n")
+    (tmp_path / "src" / "ours.py").write_text((package / "tuner.py").read_text())
+    (tmp_path / "src" / "train.py").write_text(source)
     (tmp_path / "a.yaml").write_text(
         "model_name_or_path: Qwen/Qwen2.5-0.5B\nstage: sft\ndo_train: true\nfinetuning_type: lora\ntemplate: qwen\n"
         "dataset: d\ncutoff_len: 256\nper_device_train_batch_size: 2\nlearning_rate: 1.0e-4\noutput_dir: o\n"
@@ -179,11 +194,8 @@ def test_a_copy_of_llama_factory_is_started_with_its_own_settings_alone(tmp_path
     path = tmp_path / "run.sh"
     path.write_text("torchrun --nproc_per_node 2 src/train.py a.yaml\n")
     (unit,) = checked(path)
-    assert unit["prediction"] is not None and unit["setup"]["world_size"] == 2
-    program.write_text(program.read_text().replace("from llamafactory.train.tuner", "from ours"))
-    (tmp_path / "src" / "ours.py").write_text((package / "tuner.py").read_text())
-    (unit,) = checked(path)
-    assert unit["prediction"] is None
+    assert (unit["prediction"] is None) is own
+    assert unit["setup"]["world_size"] == 2
 
 
 @pytest.mark.parametrize(("name", "more", "trains"), [

@@ -23,8 +23,10 @@ _PREPARES = rf"(?:^|[./_])(?!\w*(?:train|tune))(?:{_PREPARING})[a-z_]*(?:\.py)?$
 # Programs that answer with a model, by their names: predict.py, run_inference.py; and what one that trains too calls.
 _ANSWERS = r"(?:^|[./_])(?:predict|infer|inference|generate|evaluate)(?:_(?!\w*(?:train|tune))[a-z0-9_]+)?(?:\.py)?$"
 _STARTS = r"\b(?!\w*pretrained)\w*(?:train|tune|fit|backward|run_exp)\w*\s*\(|\bimport\b[^\n]*\bmain\b|\bsubprocess\b"
-# What a copy of LLaMA-Factory starts training by (``src/train.py``): it has no settings of its own.
-_OF_LLAMAFACTORY = r"(?m)^from (?:llamafactory|llmtuner)[\w.]* import (?:.*, )?run_exp\b"
+# What a copy of LLaMA-Factory starts training by (``src/train.py``): it has no settings of its own. A name for it, what
+# is handed to it, and a command line that is looked at or written may change what the file says.
+_OF_LLAMAFACTORY = r"(?m)^[ \t]*from (?:llamafactory|llmtuner)[\w.]* import (?:\([^)]*?|[^\n(]*?)\brun_exp\b(?!\s+as\b)"
+_STARTS_OTHERWISE = r"\brun_exp\b(?!\s*\(\s*\))|\bargv\b"
 MAX_KEPT = 64  # scripts whose runs are kept, for the next file that they name
 COUNT = "launch.num_processes"
 _OF_LAUNCH = ("launch.", "accelerate.", "deepspeed.")
@@ -108,10 +110,19 @@ class Commands:
         idle = (each.trains_nothing or (answers and re.search(_STARTS, each.own) is None) for each in programs)
         if RUN_CONFIG in unit.joined and programs and all(idle):
             return _without_run(unit)
-        if unit.dialect == "llamafactory" and programs and re.search(_OF_LLAMAFACTORY, programs[0].own) is not None:
+        if unit.dialect == "llamafactory" and programs and _starts_llamafactory(programs[0].own):
             return unit._replace(reader="library")
         speller = self.reader.of_dialect(unit.dialect)
         return as_its_program_takes(unit, programs, self._catalog, self._programs.files(), speller)
+
+
+def _starts_llamafactory(source: str) -> bool:
+    """Whether a program starts LLaMA-Factory's training as the command line says it, and every time so."""
+    imported = re.search(_OF_LLAMAFACTORY, source)
+    if imported is None:
+        return False
+    rest = source[: imported.start()] + source[imported.end() :]
+    return re.search(_STARTS_OTHERWISE, rest) is None
 
 
 def as_started(result: UnitResult, programs: ProjectPrograms, check: Callable[[Unit], UnitResult]) -> UnitResult:
