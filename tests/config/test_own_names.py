@@ -78,6 +78,47 @@ def test_adapters_may_stand_in_a_group_of_their_librarys_name(tmp_path: Path, ra
     assert (setup["lora_r"], setup["lora_target_modules"]) == (6, ["q_proj"])
 
 
+@pytest.mark.parametrize("group", ["lora", "qlora", "peft"])
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ("true", ""), ("qlora", ""), ('"LoRA"', ""), ("{enable: true}", ""), ("{type: lora}", ""),
+        ("{config: {r: 8}}", ""), ("{lora_alpha: 16}", ""), ("{enabled: true, method: dora, r: 4}", ".method"),
+        ("{r: 8, config: {bias: all}}", ".config"),
+        ("{enable: false, r: 8}", ".enable"),
+    ],
+)  # fmt: skip
+def test_adapters_that_are_not_understood_are_no_full_training_and_no_lora(
+    tmp_path: Path, group: str, said: str, named: str
+) -> None:
+    file = checked(
+        tmp_path, GROUPED.format(model="", training="  per_device_train_batch_size: 4\n") + f"{group}: {said}\n"
+    )
+    assert file["prediction"] is None
+    assert file["note"].startswith(f"No prediction: {group}{named} speaks of an adapter")
+
+
+def test_weights_of_a_width_that_is_not_understood_below_adapters_are_not_whole(tmp_path: Path) -> None:
+    config = GROUPED.format(model="", training="  per_device_train_batch_size: 4\n")
+    for said in ("quantization: 4bit", "method: qlora"):
+        file = checked(tmp_path, f"{config}peft: {{r: 8, {said}}}\n")
+        assert file["prediction"] is None
+        assert file["note"].startswith(f"No prediction: peft.{said.partition(':')[0]} speaks of quantized weights")
+    known = checked(tmp_path, f"{config}peft: {{r: 8, method: qlora, load_in_4bit: true}}\n")
+    assert known["prediction"] is not None and settings(known)["method"] == "qlora"
+
+
+@pytest.mark.parametrize(("said", "method"), [
+    ("false", "full"), ("{enable: false}", "full"), ("{enabled: false, r: 8}", "full"), ("{}", "full"),
+    ("{enabled: true, type: lora, r: 8}", "lora"), ("{enable: true, peft_type: LORA, r: 8}", "lora"),
+])  # fmt: skip
+def test_adapters_that_are_off_or_plain_lora_are_predicted(tmp_path: Path, said: str, method: str) -> None:
+    file = checked(
+        tmp_path, GROUPED.format(model="", training="  per_device_train_batch_size: 4\n") + f"peft: {said}\n"
+    )
+    assert file["prediction"] is not None and settings(file)["method"] == method
+
+
 def test_the_formats_own_name_wins(tmp_path: Path) -> None:
     setup = settings(checked(tmp_path, FLAT + "batch_size: 64\nper_device_train_batch_size: 2\n"))
     assert setup["per_device_train_batch_size"] == 2

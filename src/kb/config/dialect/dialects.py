@@ -307,11 +307,11 @@ class Unmodelled:
             key = written.casefold().replace("-", "_")
             number = self._row_of(_SWITCHES_OFF.get(key, key))
             if key in _SWITCHES_OFF and number is not None:
-                denied |= set() if _is_so(value, {}) else {number}
+                denied |= set() if is_so(value, {}) else {number}
                 continue
             if number is None or (known and self._rows[number]["to"] in OF_METHOD):
                 continue
-            if _is_so(value, self._rows[number]):
+            if is_so(value, self._rows[number]):
                 told.append((number, written, index))
             elif key.startswith(_SWITCHES):
                 denied.add(number)
@@ -328,13 +328,13 @@ class Unmodelled:
         return Found(row["to"], f"{row['name']} ({key})" if "name" in row else key, index)
 
 
-def _is_so(value: Any, row: Mapping[str, Any]) -> bool:
+def is_so(value: Any, row: Mapping[str, Any]) -> bool:
     """Whether a key with this value says that the thing is there."""
     if isinstance(value, Mapping):
         if "words" in row:  # a group of that name: one of its own values must be the word
-            return any(not isinstance(inner, Mapping) and _is_so(inner, row) for inner in value.values())
+            return any(not isinstance(inner, Mapping) and is_so(inner, row) for inner in value.values())
         switch = next((value[name] for name in ("enabled", "enable", "use", "device") if name in value), bool(value))
-        return _is_so(switch, {})
+        return is_so(switch, {})
     text = str(value).strip().casefold()
     if value is None or text in _NO:
         return False
@@ -355,7 +355,8 @@ class CompiledDialect:
 
     def __init__(self, dialect: Dialect, facts: Mapping[str, FactType]) -> None:
         self.id = dialect.id
-        self.of_programs = dialect.reader == "script" and dialect.layout == "sections"
+        self.of_scripts = dialect.reader == "script"
+        self.of_programs = self.of_scripts and dialect.layout == "sections"
         self.unmodelled = Unmodelled(dialect.unmodelled)
         self.targets = Targets(dialect, facts, self.ignores)
         self._facts = facts

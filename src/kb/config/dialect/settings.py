@@ -2,11 +2,12 @@
 
 from collections.abc import Collection, Iterator, Mapping
 
-from kb.config.dialect.dialects import LAST, CompiledDialect, Entries, Entry, Target
+from kb.config.dialect.dialects import LAST, OF_METHOD, CompiledDialect, Entries, Entry, Target, is_so
 from kb.config.dialect.values import AS_WRITTEN, SAYS_NOTHING, event_of, interpret, reference, translated
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
 from kb.config.text.source import Source
 from kb.core.document import Event, Setting
+from kb.core.expression import Unknown
 from kb.core.finding import Edit, Span
 from kb.core.typed import Any
 
@@ -89,6 +90,15 @@ ANYWHERE = {
         "quantization.load_in_8bit",
     )
 }
+# Groups of a config of one's own that hold adapters, and the names in them that say of which kind the adapters are.
+ADAPTERS = ("lora", "qlora", "peft")
+DESCRIBED = ("lora.enabled", "lora.r", "lora.target_modules")
+OF_KIND = ("type", "method", "peft_type", "peft_method", "adapter_type", "lora_type", "variant")
+PLAIN = ("lora", "qlora", "pefttype.lora")  # kinds whose memory is that of LoRA, over weights of some width
+SWITCHES = ("enable", "use", "active")
+INNER = ("config", "params", "kwargs", "args", "lora", "qlora", "dora", "lora_config", "peft_config", "lora_params")
+OF_WIDTH = ("quantization", "quantize", "quantized", "quant", "quantization_config", "bnb", "bnb_config")
+WIDTHS = ("quantization.load_in_4bit", "quantization.load_in_8bit")
 WRONG_TYPE = "wrong-type"
 PLACEHOLDERS = 3  # keys of one word that has no meaning of its own: ``beta: dummy``, ``output_dir: dummy``
 MEANT_WORDS = frozenset(("none", "null", "true", "false", "yes", "no", "on", "off", "auto", "nan", "inf"))
@@ -131,6 +141,7 @@ class Extractor:
         targets = self._dialect.targets
         meant: dict[str, list[tuple[Target, Entry]]] = {}
         beside: list[tuple[str, Entry]] = []
+        adapters: list[tuple[str, Entry]] = []
         for path, entry in entries.items():
             known = targets.get(path)
             if known is not None:
@@ -139,6 +150,8 @@ class Extractor:
             elif not targets.names_in(path):
                 beside.append((path, entry))
                 self._look_beside(path, entry, entries, part, source)
+            elif path.casefold() in ADAPTERS and self._dialect.of_scripts:
+                adapters.append((path, entry))
         self._entries = entries
         for name, candidates in meant.items():
             if len(candidates) > 1:
@@ -149,10 +162,36 @@ class Extractor:
                 self._take(name, candidates, part, source)
         self._follow_renames(part)
         self._follow_fallbacks(part)
-        self._take_unmodelled(beside, part, source)
+        told = any(name in part.settings for name in DESCRIBED)
+        self._take_unmodelled(beside + ([] if told else adapters), part, source)
         if self._dialect.of_programs:
             self._take_anywhere(beside, part, source)
+        for _, entry in adapters if told else ():
+            self._leave_open(entry, part, source)
         return part
+
+    def _leave_open(self, group: Entry, part: Part, source: Source) -> None:
+        """Of adapters that are described: what else their group says of their kind, or of the weights below them, and
+        what is not understood of it, so that neither is taken for LoRA over whole weights."""
+        if group[2].kind != MAPPING:
+            return
+        for key, node in group[2].value:
+            name, said = str(key.value).casefold(), is_so(_value(node), {})
+            text = str(node.value).strip().casefold() if node.kind == SCALAR else ""
+            entry = ((*group[0], str(key.value)), key, node)
+            path = ".".join(entry[0])
+            if self._dialect.targets.get(path) is not None:
+                continue
+            if said and (name in OF_WIDTH or (name in OF_KIND and text == "qlora")):
+                if not any(width in part.settings for width in WIDTHS):
+                    part.settings.setdefault("run.quantized", placed(path, entry, source, borrowed=True))
+                continue
+            switched_off = name in SWITCHES and not said and "lora.enabled" not in part.settings
+            other = name in OF_KIND and said and text not in PLAIN
+            if switched_off or other or (name in INNER and said):
+                value = Unknown(frozenset(("lora.enabled",)), "of what kind the adapter is, is not known")
+                part.settings["lora.enabled"] = placed(value, entry, source, borrowed=True)
+                part.settings[OF_METHOD[0]] = placed(path, entry, source, borrowed=True)
 
     def _take_anywhere(self, beside: list[tuple[str, Entry]], part: Part, source: Source) -> None:
         """What stands in a group that the format does not know: read where it stands once, open where it differs."""
