@@ -210,7 +210,7 @@ def test_remedies_name_only_what_exists() -> None:
         assert data.get("variant_of", name) in REMEDIES, name
         assert set(data.get("phase", ())) <= contexts, name
         for row in data.get("patterns", ()):
-            assert {*row.get("near", ()), *row.get("not_near", ())} <= contexts, name
+            assert {*row.get("near", ()), *row.get("also_near", ()), *row.get("not_near", ())} <= contexts, name
         for step in data["steps"]:
             for setting in step.get("set", {}):
                 assert catalog.facts[setting].setting, f"{name}: {setting}"

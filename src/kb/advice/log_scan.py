@@ -404,8 +404,9 @@ class LogScanner:
 
     @staticmethod
     def _out_of_context(wording: Wording, near: frozenset[str]) -> bool:
-        wanted, unwanted = wording.row.get("near"), wording.row.get("not_near", ())
-        return bool((wanted and near.isdisjoint(wanted)) or not near.isdisjoint(unwanted))
+        row = wording.row
+        asked = (row[key] for key in ("near", "also_near") if key in row)
+        return any(near.isdisjoint(each) for each in asked) or not near.isdisjoint(row.get("not_near", ()))
 
     def _follow(self, line: int, row: str) -> None:
         """What comes after evidence: the rest of a wrapped message, and whether the run goes on."""
