@@ -5,7 +5,7 @@
     python bench/gpu/campaign.py --workers 8 --most 8GiB    # side by side on one large GPU, small trials only
     python bench/gpu/campaign.py --workers 8 --room 70GiB   # as many as fit there together
     python bench/gpu/campaign.py --unmeasured     # whole models that no file of rules/measurements has
-    python bench/gpu/campaign.py --large          # adapters on models of 1.3 to 15 billion parameters, models that see
+    python bench/gpu/campaign.py --large          # adapters on models of 1.3 to 14 billion parameters, models that see
     python bench/gpu/campaign.py --generation     # hundreds of new tokens; give each kind its own --journal
     python bench/gpu/campaign.py --device cpu --tiny --no-write   # tries the way on a CPU; nothing is recorded
 
@@ -61,7 +61,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="what a trial's id must hold: a model, a phase, a setting")
     parser.add_argument("--trials", type=Path, help="these trials alone, as bench/gpu/limits.py wrote them")
     parser.add_argument("--unmeasured", action="store_true", help="models of full depth that no campaign had")
-    parser.add_argument("--large", action="store_true", help="1.3 to 15 billion parameters; models that see, hear")
+    parser.add_argument("--large", action="store_true", help="1.3 to 14 billion parameters; models that see, hear")
     parser.add_argument("--generation", action="store_true", help="runs that generate hundreds of tokens")
     parser.add_argument("--limit", type=int, help="trials at most")
     parser.add_argument("--hours", type=float, help="stop when so much time has passed")

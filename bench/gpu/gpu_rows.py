@@ -38,11 +38,11 @@ LARGE = {
         "en": "GPU memory of large models, and of models that see or hear, on {gpu}",
     },
     "about": {
-        "ko": "파라미터 13억~150억 개인 공개 모델과 이미지·음성을 입력받는 모델을 임의 가중치로 만들어 Trainer로 "
+        "ko": "파라미터 13억~140억 개인 공개 모델과 이미지·음성을 입력받는 모델을 임의 가중치로 만들어 Trainer로 "
         "학습하고 평가하며, 단계마다 torch의 할당·예약 메모리 최댓값과 NVML의 프로세스 메모리를 쟀습니다. 대부분 "
         "LoRA와 QLoRA이고, 층 수는 공개 모델 그대로입니다. 실행 하나가 프로세스 하나이며, 한 GPU에서 여러 실행을 "
         "함께 돌렸으므로 걸린 시간은 비교할 수 없습니다.",
-        "en": "Published models of 1.3 to 15 billion parameters, and models of images and of sound, all of full depth "
+        "en": "Published models of 1.3 to 14 billion parameters, and models of images and of sound, all of full depth "
         "and with random weights, trained and evaluated by the Trainer, most with LoRA or QLoRA; torch's peaks of "
         "allocated and reserved memory by phase, and the process's memory by NVML. One process to a run. Runs went "
         "side by side on one GPU, so that times say nothing.",

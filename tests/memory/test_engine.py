@@ -11,7 +11,8 @@ import memory_sample as sample
 from kb.core.setup import Spread, TrainingSetup
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, match_targets, parameter_count, predict
 from kb.memory.engine.ddp import assigned
-from kb.memory.engine.report import why_not
+from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.report import refused, why_not
 from kb.memory.parameters import count
 
 sys.path.insert(0, str(sample.ROOT / "bench"))
@@ -158,6 +159,11 @@ def test_flash_attention_2_is_followed_as_sdpas_flash_kernel_and_that_is_said() 
     assert known is not None
     assert train.peak_allocated_bytes == pytest.approx(known.peak_allocated_bytes, rel=0.005)
     assert "flash_as_sdpa" in {assumption.reason for assumption in made.assumed}
+
+
+def test_what_is_not_followed_of_a_type_is_said_without_its_name_beside_that() -> None:
+    error = refused(sample.architecture(sample.T5_BASE), NotFollowedError("flash_attention_2 of t5"))
+    assert error.values == {"type": "t5", "what": "flash_attention_2"}
 
 
 def test_t5_has_no_flash_attention_2() -> None:

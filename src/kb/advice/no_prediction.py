@@ -153,8 +153,9 @@ def _engine_note(setup: TrainingSetup, architecture: Architecture | None) -> Not
     """What of the run the memory engine does not follow, where nothing that it follows is near."""
     if architecture is None or not (architecture.engine or setup.post):
         return None
-    what = unfollowed(setup, architecture)
-    return None if what is None else ("engine_not_followed", {"type": architecture.model_type, "what": what})
+    what, kind = unfollowed(setup, architecture), architecture.model_type
+    said = None if what is None else what.removesuffix(f" of {kind}")  # the sentence names the type itself
+    return None if said is None else ("engine_not_followed", {"type": kind, "what": said})
 
 
 def refusal_of(error: UnsupportedArchitectureError) -> Note | None:

@@ -276,10 +276,12 @@ def why_not(setup: TrainingSetup, architecture: Architecture) -> str | None:
 
 def refused(architecture: Architecture, error: NotFollowedError) -> UnsupportedArchitectureError:
     """What a user reads of it."""
-    said = f"{architecture.model_type}: {error.what}: the memory engine does not follow that"
+    kind = architecture.model_type
+    what = error.what.removesuffix(f" of {kind}")  # the sentence names the type itself
+    said = f"{kind}: {error.what}: the memory engine does not follow that"
     if isinstance(error, DdpRefusesError):
         return UnsupportedArchitectureError(said, "ddp_refuses", names=error.names)
-    return UnsupportedArchitectureError(said, "engine_not_followed", type=architecture.model_type, what=error.what)
+    return UnsupportedArchitectureError(said, "engine_not_followed", type=kind, what=what)
 
 
 def phases_inside(
