@@ -558,6 +558,32 @@ def test_omegaconf_reads_2e_5_as_a_number_and_hands_a_part_on_as_it_is(tmp_path:
     assert not {"quoted-number", "yaml-number-is-text"} & {each.rule for each in told.findings}
 
 
+@pytest.mark.parametrize(("written", "read", "rules"), [
+    ("1.5e5", 150000.0, set()), ("1_0e-3", 0.01, set()), (".5e-3", 0.0005, set()), ("1.0e-4", 0.0001, set()),
+    ('"1e-1"', 0.1, {"quoted-number"}), ("'0.5'", 0.5, {"quoted-number"}),
+])  # fmt: skip
+def test_omegaconf_reads_what_its_own_loader_takes_for_a_number_where_it_is_not_quoted(
+    tmp_path: Path, written: str, read: float, rules: set[str]
+) -> None:
+    (tmp_path / "run.yaml").write_text(RUN_YAML.replace("2e-5", written))
+    told = result(tmp_path, BY_OMEGACONF)
+    assert told.unit.settings["training.learning_rate"].value == read
+    found = [each for each in told.findings if each.rule in ("quoted-number", "yaml-number-is-text")]
+    assert ({each.rule for each in found}, [each.fixes for each in found if each.fixes]) == (rules, [])
+
+
+@pytest.mark.parametrize("loads", ["OmegaConf.load('run.yaml')", "yaml.safe_load(open('run.yaml'))"])
+def test_a_quoted_number_that_a_program_loads_is_told_as_one(tmp_path: Path, loads: str) -> None:
+    (tmp_path / "run.yaml").write_text(RUN_YAML.replace("batch_size: 2", 'batch_size: "2"').replace("2e-5", "1.0e-5"))
+    told = result(
+        tmp_path,
+        f"import yaml\nfrom omegaconf import OmegaConf\nfrom trl import SFTConfig, SFTTrainer\n\nconfig = {loads}\n"
+        "args = SFTConfig(**config['train'])\nSFTTrainer(model='Qwen/Qwen2.5-0.5B-Instruct', args=args).train()\n",
+    )
+    found = [each for each in told.findings if each.rule in ("quoted-number", "yaml-number-is-text")]
+    assert [(each.rule, each.fixes) for each in found] == [("quoted-number", ())]
+
+
 def test_what_a_file_says_otherwise_than_meant_is_not_mended_in_the_program_that_loads_it(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(RUN_YAML)
     told = result(

@@ -22,6 +22,7 @@ from kb.config.programs import (
 )
 from kb.config.releases.statements import within
 from kb.config.script_folders import ANY, end_of, folders_of, names_from
+from kb.config.text.nodes import by_omegaconf
 from kb.config.text.parsing import parse
 from kb.core.finding import Span
 from kb.core.record import NamedTuple
@@ -62,8 +63,9 @@ class ProgramFiles:
         where, _, text = found.partition("\n")
         return where, text
 
-    def data(self, path: str, named: str) -> tuple[str, Any] | None:
-        """The path of a YAML, JSON or TOML file and what it says; None where there is none that can be read."""
+    def data(self, path: str, named: str, omegaconf: bool = False) -> tuple[str, Any] | None:
+        """The path of a YAML, JSON or TOML file and what it says, to PyYAML or to OmegaConf; None where there is none
+        that can be read."""
         found = self._data(path, named)
         if found is None:
             return None
@@ -72,7 +74,9 @@ class ProgramFiles:
             if where.endswith(".toml"):
                 return where, tomllib.loads(text)
             documents = [each for each in parse(text, where).documents if each is not None]
-            return (where, documents[0].plain()) if len(documents) == 1 else None
+            if len(documents) != 1:
+                return None
+            return where, by_omegaconf(documents[0]) if omegaconf else documents[0].plain()
         except (ConfigError, ValueError, RecursionError):
             return None
 

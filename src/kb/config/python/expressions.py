@@ -54,9 +54,9 @@ class Expressions:
             self.shared.modules[path] = read
         return self.shared.modules[path]
 
-    def data(self, named: str) -> tuple[str, Any] | None:
+    def data(self, named: str, omegaconf: bool = False) -> tuple[str, Any] | None:
         """The path of a file that the program loads and what it says; None where it cannot be read."""
-        return self.shared.sources.data(self.path, named)
+        return self.shared.sources.data(self.path, named, omegaconf)
 
     def read(self, node: ast.expr, at: Where, depth: int = 0) -> Read:
         """What the expression says at a place.

@@ -19,8 +19,9 @@ class Sources(Protocol):
     def module(self, path: str, imported: Imported) -> tuple[str, str] | None:
         """The path and the text of the project's own module; None of any other."""
 
-    def data(self, path: str, named: str) -> tuple[str, Any] | None:
-        """The path of a YAML, JSON or TOML file and what it says; None where there is none that can be read."""
+    def data(self, path: str, named: str, omegaconf: bool = False) -> tuple[str, Any] | None:
+        """The path of a YAML, JSON or TOML file and what it says, to PyYAML or to OmegaConf; None where there is none
+        that can be read."""
 
 
 class NoSources:
@@ -29,7 +30,7 @@ class NoSources:
     def module(self, path: str, imported: Imported) -> tuple[str, str] | None:
         return None
 
-    def data(self, path: str, named: str) -> tuple[str, Any] | None:
+    def data(self, path: str, named: str, omegaconf: bool = False) -> tuple[str, Any] | None:
         return None
 
 
@@ -80,10 +81,11 @@ class Held(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """What a file or a flag says."""
+    """What a file or a flag says; ``omegaconf``: to OmegaConf, whose text that looks like a number stood in quotes."""
 
     data: Any
     origin: Origin | None = None
+    omegaconf: bool = False
 
     def has(self, key: Any) -> bool:
         return isinstance(self.data, Mapping) and key in self.data
@@ -91,12 +93,13 @@ class Loaded(NamedTuple):
     def entry(self, key: Any) -> "Loaded":
         """What stands under a key that it has."""
         if self.origin is None:
-            return Loaded(self.data[key])
+            return Loaded(self.data[key], None, self.omegaconf)
         config, node, above = self.origin
         path = (*above, str(key))
         config.found.add(path)
         pair = node.entries().get(str(key)) if node.kind == MAPPING else None
-        return Loaded(self.data[key], Origin(config, pair[1], path) if pair is not None else None)
+        origin = Origin(config, pair[1], path) if pair is not None else None
+        return Loaded(self.data[key], origin, self.omegaconf)
 
     def miss(self) -> None:
         """The program asks for a key that is not there."""

@@ -21,7 +21,7 @@ from kb.config.python.held import (
 from kb.config.python.names import Names
 from kb.config.python.places import END, MAX_STEPS, Where
 from kb.config.python.syntax import dotted_name, is_called
-from kb.config.text.nodes import SCALAR, Node, Place
+from kb.config.text.nodes import SCALAR, Node, Place, by_omegaconf
 from kb.core.document import Setting
 from kb.core.expression import is_unknown
 from kb.core.record import NamedTuple
@@ -217,27 +217,17 @@ def loaded(own: "Expressions", names: Names, node: ast.Call, at: Where) -> Loade
         shared.by_default = before
         return _of_given(given, of_omegaconf)
     shared.by_default |= before
-    found = own.data(path.text)
+    found = own.data(path.text, of_omegaconf)
     if found is None:
         raise UnknownValueError
     if given is not None and os.path.abspath(found[0]) == os.path.abspath(given.path):
         return _of_given(given, of_omegaconf)
-    return Loaded(_as_omegaconf(found[1]) if of_omegaconf else found[1])
+    return Loaded(found[1], None, of_omegaconf)
 
 
 def _of_given(given: GivenConfig, of_omegaconf: bool) -> Loaded:
-    data = given.root.plain()
-    return Loaded(_as_omegaconf(data) if of_omegaconf else data, Origin(given, given.root))
-
-
-def _as_omegaconf(data: Any) -> Any:
-    """What OmegaConf makes of a file: to its loader 2e-5 is a number (omegaconf/_utils.py, ``get_yaml_loader``)."""
-    if isinstance(data, Mapping):
-        return {key: _as_omegaconf(value) for key, value in data.items()}
-    if isinstance(data, list):
-        return [_as_omegaconf(each) for each in data]
-    number = isinstance(data, str) and re.match(r"[-+]?\d+[eE][-+]?\d+\Z", data)
-    return float(data) if number else data
+    data = by_omegaconf(given.root) if of_omegaconf else given.root.plain()
+    return Loaded(data, Origin(given, given.root), of_omegaconf)
 
 
 def _path(own: "Expressions", names: Names, node: ast.expr, at: Where, depth: int) -> _Path:

@@ -22,7 +22,7 @@ from kb.config.python.held import (
 from kb.config.python.names import Names
 from kb.config.python.places import END, Binding, Where
 from kb.config.python.syntax import Module, dotted_name
-from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, START, Node, Place
+from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, START, TEXT, Node, Place, plain_kind
 from kb.config.text.source import Source
 from kb.core.expression import Unknown
 from kb.core.record import NamedTuple
@@ -116,7 +116,10 @@ class Values:
             of_config = held.origin.node if held.origin is not None else None
             if of_config is None:
                 node = self._held_node(held.data, expression)
-                node.style, node.alias = "" if node.kind == SCALAR else node.style, True  # it stands in the file
+                node.alias = True  # it stands in the file, in quotes where its loader would read it otherwise
+                plain = not isinstance(node.data, str) or (plain_kind(node.data) == TEXT and not found.omegaconf)
+                if node.kind == SCALAR and plain:
+                    node.style = ""
                 rows.append((str(key), node))
             else:
                 rows.append((str(key), self._placed(held.data, of_config, expression)))

@@ -18,6 +18,11 @@ BOOLEANS = {"yes": True, "no": False, "true": True, "false": False, "on": True, 
 _RESOLVERS: dict[str, list[tuple[str, re.Pattern[str]]]] = yaml.SafeLoader.yaml_implicit_resolvers
 # YAML 1.2 and Python read these as numbers, YAML 1.1 as text: no point, an unsigned exponent, an 8 or 9 after a 0.
 _EXPONENT = r"(?:[eE]([-+]?)([0-9]{1,3}))?"
+# What OmegaConf's loader reads as a number beside these (omegaconf 2.3.1, _utils.py, ``get_yaml_loader``).
+_NUMBER_OF_OMEGACONF = re.compile(
+    r"[-+]?[0-9]+(?:_[0-9]+)*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?[0-9]+(?:_[0-9]+)*[eE][-+]?[0-9]+"
+    r"|\.[0-9]+(?:_[0-9]+)*(?:[eE][-+][0-9]+)?"
+)
 _MEANT_NUMBER = re.compile(rf"([-+]?)([0-9]+)(\.[0-9]*)?{_EXPONENT}|([-+]?)(\.[0-9]+){_EXPONENT}")
 
 
@@ -203,6 +208,18 @@ class Node:
         if self.kind == SEQUENCE:
             return [item.plain() for item in self.value]
         return {key.scalar(): value.plain() for key, value in self.pairs()}
+
+
+def by_omegaconf(node: Node) -> Any:
+    """The whole value as OmegaConf loads it: to its loader a plain ``2e-5`` or ``1.5e5`` is a number, a day is text."""
+    if node.kind == SEQUENCE:
+        return [by_omegaconf(item) for item in node.value]
+    if node.kind == MAPPING:
+        return {key.scalar(): by_omegaconf(value) for key, value in node.pairs()}
+    if node.style or node.tag is not None or plain_kind(node.value) not in (TEXT, CORE + "timestamp"):
+        return node.scalar()
+    number = len(node.value) <= MAX_DIGITS and _NUMBER_OF_OMEGACONF.fullmatch(node.value)
+    return float(node.value.replace("_", "")) if number else node.value
 
 
 Duplicate = tuple[Node, Node, Node]  # the mapping, the key as first written, the key as written again
