@@ -334,10 +334,10 @@ def test_a_recipe_for_one_device_is_a_run_on_one_gpu() -> None:
 
 
 @pytest.mark.parametrize("more", ["optimizer_in_bwd", "enable_activation_offloading"])
-def test_a_recipe_that_frees_gradients_or_activations_is_not_called_too_large(more: str) -> None:
+@pytest.mark.parametrize("value", ["True", "yes", "on", "YES"])
+def test_a_recipe_that_frees_gradients_or_activations_is_not_called_too_large(more: str, value: str) -> None:
     one, other = (
-        checked(CONFIGS.read(RECIPE + f"{more}: {value}\n", "1B_full_single_device.yaml")[0])
-        for value in ("True", "False")
+        checked(CONFIGS.read(RECIPE + f"{more}: {each}\n", "1B_full_single_device.yaml")[0]) for each in (value, "off")
     )
     assert (one.prediction, one.note, one.note_values["named"]) == (None, "not_modelled", more)
     assert other.prediction is not None
