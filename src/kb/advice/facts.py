@@ -17,7 +17,7 @@ from kb.advice.run_facts import (
     unknown_training_keys,
 )
 from kb.advice.run_kind import checkpoint_dtype
-from kb.core.document import Unit, said_effective_batch
+from kb.core.document import KIND_OPEN, Unit, said_effective_batch
 from kb.core.expression import Unknown, is_unknown
 from kb.core.facts import Facts, FactType, coerce, default_of
 from kb.core.hardware import DetectedGpu, Machine
@@ -199,7 +199,7 @@ class UnitFacts:
                 return "true" if value else ""
             return value
         if name == "lora.enabled" and name in self.setup.unresolved:
-            return Unknown(frozenset(("run.adapter",)), "of what kind the adapter is, is not known")
+            return Unknown(frozenset(("run.adapter",)), KIND_OPEN)
         if name in self.unit.left_open:  # of a DeepSpeed file alone it is not known what fills it in
             return None if self.unit.dialect == "deepspeed" else self._distributed.auto(name)
         hidden = hidden_behind(self.unit, name)

@@ -3,8 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from kb.core.document import NO_SUCH_RUN, SEVERAL_WAYS, Setting, Unit
-from kb.core.expression import is_unknown
+from kb.core.document import KIND_OPEN, NO_SUCH_RUN, SEVERAL_WAYS, Setting, Unit
 from kb.core.model import Architecture
 from kb.core.setup import PostKind, TrainingSetup
 from kb.core.text import UserError
@@ -65,8 +64,8 @@ def why_no_prediction(
     if setup.unmodelled:
         return _cpu_note(unit) or ("not_modelled", {"named": ", ".join(setup.unmodelled)})
     speaks = next((unit.settings[name] for name in ("run.adapter", "run.quantized") if name in unit.settings), None)
-    asked = unit.settings.get("lora.enabled")
-    if known and not setup.method_known and speaks is not None and (asked is None or is_unknown(asked.value)):
+    kind_open = "lora.enabled" not in unit.settings or _why(unit, "lora.enabled") == KIND_OPEN
+    if known and not setup.method_known and speaks is not None and kind_open:
         return "method_open", {"named": str(speaks.value)}
     if known and "quantization.load_in_4bit" in setup.unresolved and "run.quantized" in unit.settings:
         return "width_open", {"named": str(unit.settings["run.quantized"].value)}

@@ -6,7 +6,7 @@ from kb.config.dialect.dialects import LAST, OF_METHOD, CompiledDialect, Entries
 from kb.config.dialect.values import AS_WRITTEN, SAYS_NOTHING, event_of, interpret, reference, translated
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
 from kb.config.text.source import Source
-from kb.core.document import Event, Setting
+from kb.core.document import KIND_OPEN, Event, Setting
 from kb.core.expression import Unknown
 from kb.core.finding import Edit, Span
 from kb.core.typed import Any
@@ -189,7 +189,7 @@ class Extractor:
             switched_off = name in SWITCHES and not said and "lora.enabled" not in part.settings
             other = name in OF_KIND and said and text not in PLAIN
             if switched_off or other or (name in INNER and said):
-                value = Unknown(frozenset(("lora.enabled",)), "of what kind the adapter is, is not known")
+                value = Unknown(frozenset(("lora.enabled",)), KIND_OPEN)
                 part.settings["lora.enabled"] = placed(value, entry, source, borrowed=True)
                 part.settings[OF_METHOD[0]] = placed(path, entry, source, borrowed=True)
 
