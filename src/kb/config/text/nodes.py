@@ -19,7 +19,7 @@ _RESOLVERS: dict[str, list[tuple[str, re.Pattern[str]]]] = yaml.SafeLoader.yaml_
 # YAML 1.2 and Python read these as numbers, YAML 1.1 as text: no point, an unsigned exponent, an 8 or 9 after a 0.
 _EXPONENT = r"(?:[eE]([-+]?)([0-9]{1,3}))?"
 # What OmegaConf's loader reads as a number beside these (omegaconf 2.3.1, _utils.py, ``get_yaml_loader``).
-_NUMBER_OF_OMEGACONF = re.compile(
+_NUMBER_OF_OMEGACONF = (  # compiled where a program loads a file by it
     r"[-+]?[0-9]+(?:_[0-9]+)*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?[0-9]+(?:_[0-9]+)*[eE][-+]?[0-9]+"
     r"|\.[0-9]+(?:_[0-9]+)*(?:[eE][-+][0-9]+)?"
 )
@@ -218,7 +218,7 @@ def by_omegaconf(node: Node) -> Any:
         return {key.scalar(): by_omegaconf(value) for key, value in node.pairs()}
     if node.style or node.tag is not None or plain_kind(node.value) not in (TEXT, CORE + "timestamp"):
         return node.scalar()
-    number = len(node.value) <= MAX_DIGITS and _NUMBER_OF_OMEGACONF.fullmatch(node.value)
+    number = len(node.value) <= MAX_DIGITS and re.fullmatch(_NUMBER_OF_OMEGACONF, node.value)
     return float(node.value.replace("_", "")) if number else node.value
 
 
