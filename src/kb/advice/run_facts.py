@@ -163,7 +163,7 @@ class AdapterFacts:
     def _target_names(self) -> Any:
         """The names in targets given as one text that is no regular expression."""
         text = self._targets_text()
-        if not isinstance(text, str) or text == "all-linear" or not re.fullmatch(r"[\w\s,]*", text):
+        if not isinstance(text, str) or text in ("", "all-linear") or not re.fullmatch(r"[\w\s,]*", text):
             return text if text is None or is_unknown(text) else ()
         return tuple(text.replace(",", " ").split())
 

@@ -1,7 +1,6 @@
 """Values as a reader sees them: sizes, numbers, names of GPUs, text without hidden characters."""
 
 import re
-import shlex
 from collections.abc import Mapping
 
 from kb.core.document import Unit
@@ -147,11 +146,23 @@ def _shorten(text: str) -> str:
 _DROPPED_WORDS = ("NVIDIA", "GeForce", "Tesla", "Quadro", "Generation", "HBM2", "HBM2e", "HBM3", "HBM3e")
 
 
+def _quoted(text: str) -> str:
+    """As a shell reads it back. Most names need no quotes, nor the start of a check the module that makes them."""
+    if text.isascii() and text.translate(_PLAIN_SIGNS).isalnum():
+        return text
+    import shlex
+
+    return shlex.quote(text)
+
+
+_PLAIN_SIGNS = dict.fromkeys(map(ord, "/._-"))
+
+
 def plan_command(unit: Unit, machine: Machine) -> str:
     """``kb plan`` for a unit of a file, on the GPU that was asked about."""
-    parts = ["kb plan", shlex.quote(unit.path)]
+    parts = ["kb plan", _quoted(unit.path)]
     if unit.section:
-        parts += ["--section", shlex.quote(unit.section)]
+        parts += ["--section", _quoted(unit.section)]
     gpu = machine.smallest_gpu
     if gpu is not None and gpu.gpu is not None:
         parts += ["--gpu", gpu.gpu.id]

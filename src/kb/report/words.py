@@ -178,9 +178,13 @@ def _without_unknown(text: Text, facts: Mapping[str, Any]) -> Text:
     def known(part: str) -> str:
         if ".low" in part and not any(name.endswith(".low") for name in facts):  # most messages need no pattern
             part = re.sub(_LOW_END, "", part)
+        if says_all(part):  # most do
+            return part
         sentences = re.split(_SENTENCE_END, part)
-        kept = [one for one in sentences if not any(_is_unknown(facts.get(m[1])) for m in PLACEHOLDER.finditer(one))]
-        return " ".join(kept or sentences)
+        return " ".join([one for one in sentences if says_all(one)] or sentences)
+
+    def says_all(part: str) -> bool:
+        return not any(_is_unknown(facts.get(match[1])) for match in PLACEHOLDER.finditer(part))
 
     return Text(known(text.ko), known(text.en))
 

@@ -94,7 +94,11 @@ def reference(node: Node, entries: Entries) -> Node:
 
 NUMERIC = ("integer", "number", "bytes")
 # OmegaConf and envsubst, Jinja and Helm; a bare $NAME only where it is all there is: a text may hold one by chance.
-_FILLED_IN = re.compile(r"\$\{[^}]|\{\{.*\}\}|\$[A-Za-z_][A-Za-z0-9_]*\Z", re.DOTALL)
+_FILLED_IN = r"(?s:\$\{[^}]|\{\{.*\}\}|\$[A-Za-z_][A-Za-z0-9_]*\Z)"  # compiled where a text has the signs
+
+
+def _is_filled_in(text: str) -> bool:
+    return ("$" in text or "{{" in text) and re.search(_FILLED_IN, text) is not None
 
 
 class Trap:
@@ -123,7 +127,7 @@ def interpret(node: Node, want: str, name: str) -> tuple[Any, Trap | None]:
         return None, None
     if isinstance(value, Unknown):  # of Python: what only a run can tell
         return Unknown(value.needs or frozenset((name,)), value.reason), None
-    if isinstance(value, str) and _FILLED_IN.search(value):
+    if isinstance(value, str) and _is_filled_in(value):
         return _filled_in(name), None if want == "text" else Trap("unresolved-value")
     if want == "bool":
         return _as_bool(node, value)
@@ -163,7 +167,7 @@ def _of_collection(node: Node, want: str, name: str) -> tuple[Any, Trap | None]:
 
 def _as_list(node: Node, value: list[Any], name: str) -> tuple[Any, Trap | None]:
     """A list of texts, or of numbers in lists of any depth (token ids); of other items the first is named."""
-    if any(isinstance(item, str) and _FILLED_IN.search(item) for item in value):
+    if any(isinstance(item, str) and _is_filled_in(item) for item in value):
         return _filled_in(name), Trap("unresolved-value")
     if all(isinstance(item, str) for item in value) or all(_is_numeric(item) for item in value):
         return tuple(value), None
