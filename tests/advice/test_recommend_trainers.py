@@ -95,7 +95,7 @@ def test_the_text_says_what_lies_beside_the_policy_and_how_to_start() -> None:
         (("--task", "grpo", "--effective-batch", "1"), "GRPO needs at least 2 samples"),
         (("--task", "kto", "--effective-batch", "1"), "KTO needs at least 2 samples"),
         (("--task", "dpo", "--as", "axolotl"), "--as axolotl"),
-        (("--task", "dpo", "--model", "t5-base"), "dpo of t5"),
+        (("--task", "dpo", "--model", "t5-base"), "memory model of dpo"),
         (("--task", "ppo"), "ppo"),
     ],
 )
