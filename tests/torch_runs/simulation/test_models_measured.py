@@ -125,10 +125,10 @@ def test_a_trial_s_pictures_are_the_simulated_and_are_trained_on(
     with open_session(AMPERE, bits_and_bytes=False):
         simulated = {entry: tensor.shape for entry, tensor in batch_of(model, setup, 2, Known()).items()}
     assert {entry: tensor.shape for entry, tensor in batch.items()} == simulated
-    meter = Meter("cpu")
-    trainer = trainer_run.trainer_of(model, setup, meter, str(tmp_path), steps=2, clock=trainer_run.Clock())
-    for run in trainer_run.phase_runs(trainer, model, setup, meter).values():
-        run()
+    with Meter("cpu") as meter:
+        trainer = trainer_run.trainer_of(model, setup, meter, str(tmp_path), steps=2, clock=trainer_run.Clock())
+        for run in trainer_run.phase_runs(trainer, model, setup, meter).values():
+            run()
     assert {"train", "evaluate", "generate"} <= meter.phases.keys()
     assert trainer.state.global_step == 2
 
