@@ -7,7 +7,7 @@ from functools import lru_cache
 from kb.core.facts import Origin
 from kb.core.record import NamedTuple
 
-_NUMBERS = re.compile(r"\d{1,6}(?:\.\d{1,6})*")
+_NUMBERS = r"\d{1,6}(?:\.\d{1,6})*"
 
 
 def parse_version(text: str) -> tuple[int, ...]:
@@ -16,10 +16,16 @@ def parse_version(text: str) -> tuple[int, ...]:
     Raises:
         ValueError: the text does not begin with a number.
     """
-    match = _NUMBERS.match(text)
-    if match is None:
+    numbers = []
+    for part in text.split("."):  # no pattern: it would be compiled at the start of every check
+        number = part[: len(part) - len(part.lstrip("0123456789"))][:6]
+        if number:
+            numbers.append(int(number))
+        if not number or number != part:
+            break
+    if not numbers:
         raise ValueError(f"{text!r} is not a version such as 4.51")
-    return tuple(int(part) for part in match[0].split("."))
+    return tuple(numbers)
 
 
 Bound = tuple[int, ...]
@@ -138,7 +144,7 @@ def _holds(specifiers: str, version: str) -> bool:
     """Whether a version fulfils each of the specifiers between commas. PEP 440's order of final releases is that of
     their numbers; ``packaging``, which takes longer to import than a project to read, is asked of everything else."""
     clauses = [re.fullmatch(_CLAUSE, part.strip()) for part in specifiers.split(",")]
-    if not (_NUMBERS.fullmatch(version) and all(clause and _is_plain(*clause.groups()) for clause in clauses)):
+    if not (re.fullmatch(_NUMBERS, version) and all(clause and _is_plain(*clause.groups()) for clause in clauses)):
         from packaging.specifiers import SpecifierSet
 
         return SpecifierSet(specifiers).contains(version, prereleases=True)

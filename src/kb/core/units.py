@@ -1,7 +1,5 @@
 """Sizes in bytes, as people write and read them. MiB and GiB are powers of two, MB and GB powers of ten."""
 
-import re
-
 from kb.core.text import UserError
 
 BYTES_PER_UNIT = {
@@ -20,7 +18,7 @@ MIB, GIB = 2**20, 2**30
 GPU_UNIT, HOST_UNIT = "GiB", "GB"
 """What texts show sizes in: a GPU's memory as its driver counts it, a host's as the limits of containers are named."""
 
-_SIZE = r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*((?:[kmgt]i?)?b|[kmgt]i?)?"
+_MOST_DIGITS, _MOST_DECIMALS = 15, 6  # of the number of a size
 LEAST_BYTES, MOST_BYTES = 2**20, 2**50  # of a memory
 
 
@@ -41,13 +39,18 @@ def parse_bytes(text: str) -> int:
         NoUnitError: the text is a number alone.
         ValueError: it is no size.
     """
-    match = re.fullmatch(_SIZE, text.strip(), re.IGNORECASE)
-    if match is None:
+    size = text.strip()
+    letters = size.lstrip("0123456789.")  # no pattern: it would be compiled for one size
+    number, unit = size.removesuffix(letters), letters.strip().upper()
+    whole, point, decimals = number.partition(".")
+    per_unit = BYTES_PER_UNIT.get(unit if unit.endswith("B") else f"{unit}B")
+    if per_unit is None or "." in decimals or bool(point) != bool(decimals):
         raise ValueError(f"{text!r} is not a size")
-    number, unit = match[1], (match[2] or "").upper()
+    if not 0 < len(whole) <= _MOST_DIGITS or len(decimals) > _MOST_DECIMALS:
+        raise ValueError(f"{text!r} is not a size")
     if not unit:
         raise NoUnitError(number)
-    return round(float(number) * BYTES_PER_UNIT[unit if unit.endswith("B") else f"{unit}B"])
+    return round(float(number) * per_unit)
 
 
 def read_size(name: str, value: object) -> int:

@@ -33,7 +33,11 @@ class Places:
 
 BYTE_ORDER_MARK = "\ufeff"
 # YAML ends lines here too; editors and the rest of kb do not.
-_ODD_LINE_END = re.compile("[\x85\u2028\u2029]|\r(?!\n)")
+_ODD_LINE_ENDS = ("\x85", "\u2028", "\u2029")
+
+
+def _has_odd_line_end(text: str) -> bool:
+    return any(end in text for end in _ODD_LINE_ENDS) or text.count("\r") > text.count("\r\n")
 
 
 class Source:
@@ -49,7 +53,7 @@ class Source:
         self.text = text
         self._places: Places | None = None
         self._shifts = shifts
-        self._direct = shifts is None and _ODD_LINE_END.search(text) is None
+        self._direct = shifts is None and not _has_odd_line_end(text)
 
     def places(self) -> Places:
         if self._places is None:
