@@ -20,7 +20,7 @@ def _main(arguments: list[str]) -> int:
     if name == "check":
         gc.disable()  # as `kb.check` does
     # in a function, so that Ctrl-C meanwhile is heard
-    from kb.session.cli import UNUSABLE, language_of, leave, load_words_or_none, said
+    from kb.session.cli import UNUSABLE, language_of, leave, load_words_or_none, no_such_command, said
 
     if name in COMMANDS:
         code: int = command(name).main(arguments[1:])
@@ -41,7 +41,7 @@ def _main(arguments: list[str]) -> int:
     if name in ("-h", "--help"):
         print(text)
         return 0
-    print(f"kb: {said(words, 'cli.unknown_command', name=name)}\n{text}", file=sys.stderr)
+    print(f"kb: {no_such_command(words, name, list(COMMANDS))}\n{text}", file=sys.stderr)
     return UNUSABLE
 
 

@@ -108,8 +108,19 @@ def test_kb_lists_its_commands(language: str) -> None:
 def test_kb_says_its_version_and_passes_arguments_on() -> None:
     assert kb("--version", module="kb").stdout.startswith("kb 0.")
     assert kb("rules", "show", "zero-epochs", module="kb").returncode == 0
-    run = kb("chekc", module="kb")
-    assert run.returncode == 2 and "chekc" in run.stderr
+
+
+def test_what_is_no_command_is_answered_with_what_to_type(tmp_path: Path) -> None:
+    config = tmp_path / "train.yaml"
+    config.write_text("bf16: true\n", "utf-8")
+    for first, told in (
+        ("chekc", "did you mean kb check?"),
+        ("--lang", "options follow it: kb check train.yaml --lang"),
+        (str(config), f"to check it: kb check {config}"),
+        ("zzz", "there is no command zzz."),
+    ):
+        run = kb(first, "--lang", "en", module="kb")
+        assert run.returncode == 2 and told in run.stderr.splitlines()[0]
 
 
 def test_counts_are_words_of_their_number(folder: Path) -> None:

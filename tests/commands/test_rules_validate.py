@@ -284,6 +284,19 @@ def test_the_templates_text_is_no_rule_yet(rules: Path) -> None:
         assert f"{part}: 틀의 문장이 그대로 있습니다" in korean.stderr
 
 
+def test_a_korean_particle_does_not_follow_a_value(rules: Path) -> None:
+    path = rules / RULE
+    whole = path.read_text("utf-8")
+    try:
+        path.write_text(whole.replace("{model.family} 모델을", "{model.family}을"), "utf-8")
+        english, korean = (kb_rules("validate", path, "--rules", rules, language=each) for each in ("en", "ko"))
+    finally:
+        path.write_text(whole, "utf-8")
+    assert english.returncode == korean.returncode == 1
+    assert "{model.family}을: which form of the particle" in english.stderr
+    assert "{model.family}을: 값에 따라 조사의 꼴이" in korean.stderr
+
+
 # --- one file --------------------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """i18n: the same keys and placeholders in both languages, a text for every name in use, the words of the glossary."""
 
+import errno
 import os
 import re
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from kb.core.text import PLACEHOLDER, Text
 from kb.memory import predict
 from kb.report.check.panel import need_of
 from kb.report.words import Words
+from kb.session.cli import said
 from yaml_file import read_yaml
 
 SOURCES = os.path.join(sample.ROOT, "src", "kb")
@@ -60,6 +62,15 @@ def test_texts_are_whole_and_in_their_language() -> None:
 
 def test_no_korean_particle_depends_on_a_value() -> None:
     assert [key for key, text in KOREAN.items() if sample.PARTICLE.search(text)] == []
+
+
+def test_what_the_system_says_is_told_in_the_readers_language() -> None:
+    reasons = {key.removeprefix("os."): text for key, text in KOREAN.items() if key.startswith("os.")}
+    assert reasons.keys() <= {os.strerror(number) for number in errno.errorcode}
+    for reason, told in reasons.items():
+        values = {"path": "train.yaml", "reason": reason}
+        assert f"이유: {told}" in said(KOREAN, "config.unreadable", **values) and reason in told
+    assert "이유: no such thing" in said(KOREAN, "config.unreadable", path="a", reason="no such thing")
 
 
 def test_every_counted_noun_has_both_numbers() -> None:

@@ -22,6 +22,13 @@ class UserError(ValueError):
         return ": ".join([self.key, ", ".join(f"{name} {value}" for name, value in self.values.items())])
 
 
+def os_reasons(values: dict[str, Any], messages: Mapping[str, str]) -> dict[str, Any]:
+    """``values`` with the operating system's reason, which it says in English, in the words of ``messages``."""
+    said = values.get("reason")
+    told = messages.get(f"os.{said}") if isinstance(said, str) else None
+    return values if told is None else {**values, "reason": told}
+
+
 def described(error: BaseException) -> dict[str, str]:
     """A fault of kb itself: the error, and the file and line of kb that raised it."""
     where = error.__traceback__

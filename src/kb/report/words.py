@@ -9,7 +9,7 @@ from kb.core.finding import Finding, Fix, OnRelease
 from kb.core.memory_report import Phase
 from kb.core.record import NamedTuple
 from kb.core.setup import Assumption
-from kb.core.text import PLACEHOLDER, Text, fill
+from kb.core.text import PLACEHOLDER, Text, fill, os_reasons
 from kb.core.typed import Any
 from kb.core.units import GIB, rounded_down, rounded_up
 from kb.report.values import UNKNOWN, format_value, host_size, is_of_host
@@ -54,6 +54,7 @@ class Words:
 
     def __call__(self, key: str, /, **values: Any) -> str:
         """The text of ``key`` with its placeholders filled; a key without a text shows itself."""
+        values = os_reasons(values, self.messages)
         return fill(self.messages.get(key, key), lambda name, form: self.value(values.get(name), form))
 
     def named(self, group: str, name: str) -> str:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from kb import leave_quietly
-from kb.core.text import LANGUAGES, UserError, described, fill, nearest
+from kb.core.text import LANGUAGES, UserError, described, fill, nearest, os_reasons
 from kb.core.typed import Any, NoReturn
 from kb.knowledge import load_words, load_words_alone
 from kb.knowledge.problems import KnowledgeError
@@ -45,12 +45,25 @@ def said(words: Words, key: str, **values: Any) -> str:
     def shown(name: str, form: str) -> str:
         return format_value(values.get(name), form, words=words)
 
+    values = os_reasons(values, words)
     return fill(words.get(key, key), shown)
 
 
 def counted(words: Words, key: str, number: int, **values: Any) -> str:
     """The text of ``key.one`` for 1, of ``key.many`` for any other number, which stands in it as ``n``."""
     return said(words, f"{key}.{'one' if number == 1 else 'many'}", n=number, **values)
+
+
+def no_such_command(words: Words, name: str, known: Sequence[str]) -> str:
+    """What to type instead of a first argument that is no command: an option before it, a file alone, a misspelling."""
+    if name.startswith("-"):
+        return said(words, "cli.option_before_command", name=name)
+    if os.path.exists(name):
+        return said(words, "cli.file_without_command", name=name)
+    meant = nearest(name, known)
+    if meant:
+        return said(words, "cli.unknown_command_near", name=name, meant=meant[0])
+    return said(words, "cli.unknown_command", name=name)
 
 
 _LATER = "(found out where it is shown)"  # in place of a usage, which few runs show

@@ -13,7 +13,7 @@ from kb.advice.formulas import Basis
 from kb.commands.options import Options
 from kb.commands.rules.config_schemas import config_schemas
 from kb.commands.rules.new_dialect import new_dialect
-from kb.commands.rules.new_entry import new_gpu, new_model, untouched, write_new_rule
+from kb.commands.rules.new_entry import new_gpu, new_model, particles_by_sound, untouched, write_new_rule
 from kb.commands.rules.update import add_arguments, update_rules
 from kb.commands.rules.versions import compare_versions, edition_at, edition_before
 from kb.core.catalog import Catalog
@@ -135,6 +135,7 @@ def _validate(options: argparse.Namespace, location: Location, words: cli.Words)
         files = read_rules_folder(location)
         hot = (compile_knowledge if location.sealed else build)(location, files)["hot"]
     problems = [problem for located in files.get("checks", ()) for problem in untouched(located)]
+    problems += [problem for kind in files.values() for located in kind for problem in particles_by_sound(located)]
     if not location.sealed:
         problems += compare_versions(
             location, files, only=os.path.join(location.rules, only) if only else None
@@ -179,7 +180,8 @@ def _validate_overlays(location: Location, options: argparse.Namespace, words: c
     for entry in entries:
         if entry.kind == "checks":
             with open(entry.path, encoding="utf-8") as stream:
-                problems += untouched(read_source(entry.path, stream.read()))
+                located = read_source(entry.path, stream.read())
+            problems += untouched(located) + particles_by_sound(located)
     if _told(problems, options):
         return cli.FINDINGS
     found = [entry.overlay for entry in entries]

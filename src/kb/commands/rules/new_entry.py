@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -231,6 +231,38 @@ def untouched(located: Located) -> list[Problem]:
                     )
                 )
     return problems
+
+
+# Korean particles that have two forms; which is right depends on the sound before. "GiB가" does not: a form of the
+# placeholder that writes a unit ends in the same sound whatever the value is.
+_BY_SOUND = re.compile(
+    r"\{[^{}:]*(?::,)?\}(?:은|는|이|가|을|를|과|와|으로|로|이나|나|이며|이고|이다|이라|라|아|야)(?=[\s.,;:)]|$)"
+)
+
+
+def particles_by_sound(located: Located) -> list[Problem]:
+    """Korean sentences in which a value stands before a particle that is right for some values alone."""
+    problems = []
+    for path, text in _korean(located.data, ()):
+        found = _BY_SOUND.search(text)
+        if found:
+            problems.append(
+                located.problem(
+                    path,
+                    f"{found[0]}: which form of the particle is right depends on the value; put a noun between",
+                    f"{found[0]}: 값에 따라 조사의 꼴이 달라집니다. 사이에 명사를 넣으십시오",
+                )
+            )
+    return problems
+
+
+def _korean(data: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], str]]:
+    pairs = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in pairs:
+        if key == "ko" and isinstance(value, str):
+            yield (*path, key), value
+        else:
+            yield from _korean(value, (*path, key))
 
 
 def write_new_rule(location: Location, rule: str, area: str, into: str | None = None) -> str:

@@ -2,7 +2,7 @@
 and why a condition came out as it did.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kb.core.catalog import Computed, Rule, RuleFix
@@ -109,12 +109,24 @@ def _verdict(when: Tree, words: Words, style: Style, lookup: Lookup, where: str 
     value = compile_tree(when)(lookup)
     place = where or words("explain.here")
     if is_unknown(value):
-        needs = sorted({words(f"need.{need_of(name)}") for name in value.needs})
+        needs = _needs(value.needs, words)
         lines += wrap(f"= ?: {words('explain.undecided', where=place, needs=needs)}", style.width, INDENT, INDENT * 2)
     else:
         key = "explain.fires" if value else "explain.silent"
         lines += wrap(f"= {as_written(bool(value))}: {words(key, where=place)}", style.width, INDENT, INDENT * 2)
     return lines
+
+
+def _needs(names: Iterable[str], words: Words) -> list[str]:
+    """What is missing; of a fact that no config and no project says, that kb has to work it out."""
+    needs = set()
+    for name in names:
+        need, fact = need_of(name), words.facts.get(name)
+        if need == "settings" and fact is not None and not fact.setting and not fact.given:
+            needs.add(words("need.worked_out", fact=name))
+        else:
+            needs.add(words(f"need.{need}"))
+    return sorted(needs)
 
 
 def shown_fact(name: str, words: Words, lookup: Lookup) -> str:
@@ -226,7 +238,7 @@ def _part(part: Tree, depth: int, lookup: Lookup, words: Words, style: Style) ->
     if part[0] not in ("fact", "and", "or") and fact_names(part):
         said += f" ({unparse(part, lambda name: shown_fact(name, words, lookup))})"
     if is_unknown(value):
-        needs = sorted({words(f"need.{need_of(name)}") for name in value.needs})
+        needs = _needs(value.needs, words)
         said += f": {words('trial.needs', needs=needs)}" if needs else f": {value.reason}"
     lead = unbroken(f"{INDENT * (depth + 2)}{_truth(value, words)} ")
     return wrap(f"{lead} {said}", style.width, "", INDENT * (depth + 4))
