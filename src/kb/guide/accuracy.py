@@ -282,16 +282,18 @@ def _scores(library: Library, label: str, lines: Sequence[Mapping[str, Any]]) ->
     shown = [name for name in (*PREDICTORS, *BY_LENGTHS) if any(name in line["scores"] for line in lines)]
     head = [say(language, key) for key in ("accuracy.group", "accuracy.quantity", "accuracy.rows")]
     head += [_program(language, name) for name in shown]
-    rows = [
-        (
-            escape(_group(library, line["group"])),
-            escape(say(language, f"accuracy.{line['quantity']}")),
-            str(line["rows"]),
-            *(_score(line["scores"].get(name), line["rows"]) for name in shown),
+    groups: dict[str, list[tuple[str, ...]]] = {}
+    for line in lines:
+        campaign, rest = _campaign(library, line["group"])
+        groups.setdefault(escape(campaign), []).append(
+            (
+                escape(_group(library, rest)),
+                escape(say(language, f"accuracy.{line['quantity']}")),
+                str(line["rows"]),
+                *(_score(line["scores"].get(name), line["rows"]) for name in shown),
+            )
         )
-        for line in lines
-    ]
-    return wide_table(say(language, label), [escape(cell) for cell in head], [("", rows)], told(library, "computed"))
+    return wide_table(say(language, label), [escape(cell) for cell in head], groups.items(), told(library, "computed"))
 
 
 def _score(score: Mapping[str, Any] | None, rows: int) -> str:
@@ -306,14 +308,31 @@ def _percent(ratio: float) -> str:
 
 
 def _program(language: str, name: str) -> str:
-    known = {PREDICTORS[-1]: "accuracy.notes_formula", **BY_LENGTHS}
+    known = {
+        "kb, roughly": "accuracy.roughly",
+        "kb, level 1": "accuracy.simulated",
+        PREDICTORS[-1]: "accuracy.notes_formula",
+        **BY_LENGTHS,
+    }
     return say(language, known[name]) if name in known else name
 
 
 def _group(library: Library, name: str) -> str:
-    """A group of the bench in the reader's words: family or campaign, method, phase."""
+    """A group of the bench in the reader's words: family or what was trained, method, phase."""
     known: dict[str, str] = {phase: library.words.named("phase", phase) for phase in (*WORKING, "load", "save")}
+    known |= {method: library.words.named("method", method) for method in ("full", "lora", "qlora")}
+    known["all"] = say(library.language, "accuracy.all")
+    known["varied lengths"] = say(library.language, "accuracy.varied")
+    known["expandable segments"] = say(library.language, "accuracy.segments")
     return " · ".join(known.get(part, part) for part in name.split(", "))
+
+
+def _campaign(library: Library, group: str) -> tuple[str, str]:
+    """The title of the campaign whose runs a group of the bench holds ("" for none), and the rest of its name."""
+    for name, campaign in library.rows("measurements").items():
+        if group.startswith((f"{name} ", f"{name}, ")):
+            return campaign["title"][library.language], group[len(name) :].lstrip(", ")
+    return "", group
 
 
 @lru_cache(maxsize=2)

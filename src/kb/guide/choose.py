@@ -14,7 +14,7 @@ from kb.guide.library import Library, say
 from kb.guide.markup import attribute, badge, computed, fenced, origin, quantity, scripted, table, text
 from kb.machine.detect import find_gpu
 from kb.report.recommend.choice import choice_object
-from kb.report.recommend.text import config_yaml
+from kb.report.recommend.text import config_file
 from kb.report.values import short_name
 
 
@@ -53,12 +53,12 @@ def _batch(way: Way) -> str:
 
 
 def recommended(library: Library, model: str, gpu: str, effective_batch: int | None = None) -> str:
-    """The config that ``kb recommend`` gives, ready to paste, and its memory by phase."""
+    """The config that ``kb recommend --as hf`` gives, ready to paste, and its memory by phase."""
     catalog = library.catalog
     library.entry("models", model)
     estimator = Estimator(catalog.models[model], on_gpu(find_gpu(gpu, catalog.gpus)), catalog.constants)
     found = answer("train", Question(effective_batch=effective_batch), estimator, catalog, library.guide)
-    config = config_yaml(found, library.words)
+    config = config_file(found, "hf", library.words)
     if config is None or found.setup is None:
         raise UserError("recommend.no_model")
     report = estimator.predict(found.setup._replace(do_predict=False))
@@ -71,6 +71,12 @@ def recommended(library: Library, model: str, gpu: str, effective_batch: int | N
 def constant(library: Library, name: str) -> str:
     """A figure of ``rules/constants.yaml`` with its unit, status and source."""
     return quantity(library, library.entry("constants", name))
+
+
+def error_band(library: Library, name: str) -> str:
+    """A ratio of ``rules/constants.yaml`` as the error that a report gives: ± and per cent."""
+    row = library.entry("constants", name)
+    return f'<span class="kb-value">±{100 * row["value"]:.2g}&nbsp;%</span> {badge(library, row["status"], row)}'
 
 
 def note_figure(library: Library, kind: str, name: str, *path: str | int) -> str:

@@ -8,7 +8,7 @@ from kb.core.record import NamedTuple
 from kb.core.units import GIB
 from kb.guide.accuracy import OF_THE_BENCH, Run, bench_results, measured_runs
 from kb.guide.library import Library, load_library, say
-from kb.guide.markup import badge, held, svg, svg_text
+from kb.guide.markup import Told, badge, held, svg, svg_text, wide_table
 from kb.report.values import short_name
 
 DRAWN = "--drawn"  # of a command whose runs' settings nobody chose
@@ -93,31 +93,40 @@ def accuracy_summary(library: Library) -> str:
         say(library.language, "proof.other_gpus", count=len(gpus) - len({*found.gpus, *(each.gpu for each in scored)}))
     ]
     left = say(library.language, "proof.untested", what=", ".join(untested))
-    mark = badge(library, "measured")
-    told = [f"{say(library.language, 'proof.summary', **values)} {mark}"]
-    told += [f"{_told(library, each)} {mark}" for each in scored]
-    return "\n\n".join([*told, left])
+    lead = f"{say(library.language, 'proof.summary', **values)} {badge(library, 'measured')}"
+    return "\n\n".join([lead, _campaigns(library, scored), left])
 
 
-def _told(library: Library, scored: Scored) -> str:
+def _campaigns(library: Library, scored: Sequence[Scored]) -> str:
+    """A row for each campaign of many runs: what was measured, how far off, and whether anything was fitted to it."""
+    language = library.language
+    keys = ("campaign", "gpu", "runs", "models", "phases", "mean", "worst", "note")
+    head = [escape(say(language, f"proof.head.{key}")) for key in keys]
+    rows = [_campaign(library, each) for each in scored]
+    title = say(language, "proof.campaigns")
+    caption = f"{escape(title)} {badge(library, 'measured')}"
+    return wide_table(title, head, [("", rows)], Told(caption, title))
+
+
+def _campaign(library: Library, scored: Scored) -> list[str]:
     campaign = library.rows("measurements")[scored.id]
-    key = "proof.scored_commands" if "config" in campaign["rows"][0] else "proof.scored_runs"
+    kind = "commands" if "config" in campaign["rows"][0] else "runs"
     if DRAWN in campaign["command"]:
-        key = "proof.scored_drawn"
+        kind = "drawn"
     elif "--unmeasured" in campaign["command"]:
-        key = "proof.scored_unmeasured"
+        kind = "unmeasured"
     elif "--generation" in campaign["command"]:
-        key = "proof.scored_generation"
-    return say(
-        library.language,
-        key,
-        gpu=short_name(library.catalog.gpus[scored.gpu]),
-        rows=len(campaign["rows"]),
-        models=len(campaign["models"]),
-        phases=scored.phases,
-        mean=f"{100 * scored.mean:.2g} %",
-        worst=f"{100 * scored.worst:+.2g} %",
-    )
+        kind = "generation"
+    return [
+        escape(say(library.language, f"proof.campaign.{kind}")),
+        escape(short_name(library.catalog.gpus[scored.gpu])),
+        str(len(campaign["rows"])),
+        str(len(campaign["models"])),
+        str(scored.phases),
+        f"{100 * scored.mean:.2g}&nbsp;%",
+        f"{100 * scored.worst:+.2g}&nbsp;%",
+        escape(say(library.language, f"proof.note.{kind}")),
+    ]
 
 
 def proof_line(library: Library) -> str:

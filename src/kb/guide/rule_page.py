@@ -53,7 +53,7 @@ def _about(library: Library, rule: Rule) -> str:
         f"{escape(words.named('severity', rule.severity))}</span>",
         code(rule.id),
         f"{say(language, 'rule.confidence')}: {escape(words.named('confidence', rule.confidence))}",
-        f"{say(language, 'rule.area')}: [{rule.area}](index.md#{rule.area})",
+        f"{say(language, 'rule.area')}: [{say(language, f'area.{rule.area}')}](index.md#{rule.area})",
         say(language, "rule.since", version=rule.since),
     ]
     lines = [" · ".join(marks)]
