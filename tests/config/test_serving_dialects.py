@@ -213,6 +213,17 @@ def test_calls_of_vllm_are_read_and_those_of_others_are_not(tmp_path: Path) -> N
     assert "serving-" not in run.stdout
 
 
+def test_the_engine_that_a_program_makes_has_defaults_of_its_own(tmp_path: Path) -> None:
+    args = f'args = AsyncEngineArgs(model="{LLAMA}", tensor_parallel_size=3)\n'
+    text = "from vllm import AsyncEngineArgs, AsyncLLMEngine\n" + args
+    assert findings(written(tmp_path, "own.py", text)) == [("serving-heads-not-shared-evenly", 2)]
+    made = "engine = AsyncLLMEngine.from_engine_args(args{})\n"
+    for more, tokens in (("", 2048), (", usage_context=UsageContext.OPENAI_API_SERVER", 8192)):
+        program = text.replace("=3", "=1") + made.format(more)
+        run = run_text("kb.estimate", written(tmp_path, "serve.py", program), "--gpu", "h100-80gb")
+        assert f"max_num_batched_tokens {tokens} (default)" in " ".join(run.stdout.split())
+
+
 def test_a_training_script_with_a_server_beside_it_stays_a_training_run(tmp_path: Path) -> None:
     script = f"""\
 vllm serve {LLAMA} --max-model-len 8192 &

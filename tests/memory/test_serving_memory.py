@@ -209,8 +209,10 @@ def test_defaults_follow_the_release_and_the_gpu() -> None:
     assert (large.max_num_seqs, large.batched_tokens) == (1024, 8192)
     ampere = served("llama-3-8b", setup(79.2, gpu_id="a100-80gb")).options
     assert (ampere.max_num_seqs, ampere.batched_tokens) == (256, 2048)
-    python = served("llama-3-8b", setup(python=True)).options
+    python = served("llama-3-8b", setup(called="python")).options
     assert python.batched_tokens == 8192
+    engine = served("llama-3-8b", setup(79.2, gpu_id="h100-80gb", called="engine")).options
+    assert (engine.max_num_seqs, engine.batched_tokens) == (128, 2048)
 
 
 def test_the_longest_length_is_one_that_fits_and_no_more() -> None:

@@ -165,7 +165,7 @@ class ServingFacts:
             release=release or newest,
             gpu_bytes=round(total),
             gpu_id=gpu.gpu.id if gpu.gpu is not None else "",
-            python=self._unit.path.endswith((".py", ".ipynb")),
+            called=str(self._value("serving.called") or "server"),
             **options,
         )
         if release is None and engine == "vllm":  # what any release would leave at the most

@@ -116,7 +116,7 @@ def of_file(options: argparse.Namespace, checker: FileChecker, words: Words) -> 
     for unit in units:
         said = options_said(unit, checker.facts(unit))
         merged = argparse.Namespace(**vars(options))
-        merged.config, merged.engine = None, said.engine
+        merged.config, merged.engine, merged.called = None, said.engine, said.called
         for name, value in said.values.items():
             if getattr(options, name) in (None, False):
                 setattr(merged, name, value)
@@ -231,7 +231,7 @@ def _setup(
         block_size=options.block_size,
         eager=options.enforce_eager,
         offload_bytes=_size(options, "cpu_offload") or 0,
-        python=options.python_llm,
+        called="python" if options.python_llm else getattr(options, "called", "server"),
         measured=Measured(*(_size(options, name) for name in SIZES[1:5])),
     )
     if options.engine == "llama.cpp" and setup.kv_cache_dtype == "auto":
@@ -381,6 +381,7 @@ class SaidOptions(NamedTuple):
     engine: str
     values: Mapping[str, Any]
     unknown: tuple[str, ...]
+    called: str  # what starts it: the server itself, or a class in Python
 
 
 def options_said(unit: Unit, facts: Facts) -> SaidOptions:
@@ -417,5 +418,4 @@ def options_said(unit: Unit, facts: Facts) -> SaidOptions:
     for option, unit_of in (("kv_cache_memory", ""), ("cpu_offload", " GiB")):
         if option in found:
             found[option] = f"{found[option]}{unit_of or ' B'}"
-    found["python_llm"] = unit.path.endswith((".py", ".ipynb"))
-    return SaidOptions(engine, found, tuple(unknown))
+    return SaidOptions(engine, found, tuple(unknown), str(facts.get("serving.called") or "server"))

@@ -33,7 +33,7 @@ _MOST_OF_CALL, _MOST_CALLS = 2000, 50
 _MOST_OF_LINE, _MOST_IN_BRACKETS = 1000, 4000  # bytes behind an import in which its names are looked for
 # Names at the top of configs that are Python, of XTuner's: 0.x and 1.x.
 _ASSIGNED = r"(?m)^(?:optim_wrapper|train_cfg)[ \t]*=[ \t]*dict\(|^\w+[ \t]*=[ \t]*\w*TrainerConfig\("
-_SERVER = rb"(?<!\w)LLM[ \t]*\("  # of vLLM; other packages have a class of that name too
+_SERVER = rb"(?<!\w)(?:LLM|AsyncEngineArgs)[ \t]*\("  # of vLLM; other packages have a class of that name too
 _SERVED = rb"vllm|sglang|text-generation-|llama-server|llama\.cpp:"
 _STARTED = rb"(?mi)^[ \t]*(?:CMD|ENTRYPOINT)[ \t]"  # of a Dockerfile
 _TESTS, _TESTED = r"test_.*\.py|.*_tests?\.py|conftest\.py", rb"(?m)^[ \t]*(?:async )?def test_|@pytest\.fixture"

@@ -130,7 +130,7 @@ def _holds(row: Mapping[str, Any], setup: ServingSetup) -> bool:
         return False
     if any(setup.gpu_id.startswith(begin) for begin in row.get("except_gpus", ())):
         return False
-    return "called" not in row or row["called"] == ("python" if setup.python else "server")
+    return "called" not in row or row["called"] == setup.called
 
 
 class Term(NamedTuple):

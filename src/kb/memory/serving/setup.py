@@ -71,7 +71,7 @@ class ServingSetup(NamedTuple):
     block_size: int | None = None
     eager: bool = False
     offload_bytes: int = 0  # weights that vLLM keeps in host memory, on each GPU
-    python: bool = False  # LLM() in Python, not the API server
+    called: str = "server"  # or "python", LLM(); or "engine", what a program makes of AsyncEngineArgs
     gpu_id: str = ""
     measured: Measured = Measured()
 
