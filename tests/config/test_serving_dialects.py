@@ -224,6 +224,13 @@ def test_the_engine_that_a_program_makes_has_defaults_of_its_own(tmp_path: Path)
         assert f"max_num_batched_tokens {tokens} (default)" in " ".join(run.stdout.split())
 
 
+def test_the_model_of_tritons_vllm_backend_is_read(tmp_path: Path) -> None:
+    text = f'{{\n  "model": "{LLAMA}",\n  "disable_log_requests": true,\n  "tensor_parallel_size": 3\n}}\n'
+    (tmp_path / "model_repository" / "chat" / "1").mkdir(parents=True)
+    path = written(tmp_path / "model_repository" / "chat" / "1", "model.json", text)
+    assert findings(path) == [("serving-heads-not-shared-evenly", 4)]
+
+
 def test_a_training_script_with_a_server_beside_it_stays_a_training_run(tmp_path: Path) -> None:
     script = f"""\
 vllm serve {LLAMA} --max-model-len 8192 &
