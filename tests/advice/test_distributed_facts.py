@@ -55,6 +55,13 @@ def test_settings_in_a_separate_fsdp_file_are_unknown():
     assert fact("training.fsdp_config.activation_checkpointing", f"{MT5}fsdp: true\n") is False
 
 
+def test_settings_in_a_file_that_is_named_when_the_run_starts_are_unknown():
+    config = f"{MT5}deepspeed: ${{oc.env:DS}}\nfsdp: true\nfsdp_config: ${{oc.env:FSDP}}\n"
+    assert is_unknown(fact("deepspeed.zero_stage", config))
+    assert is_unknown(fact("written.deepspeed.zero_stage", config))
+    assert is_unknown(fact("training.fsdp_config.activation_checkpointing", config))
+
+
 def test_auto_is_what_the_trainer_fills_in():
     ds = {"train_micro_batch_size_per_gpu": "auto", "train_batch_size": "auto", "fp16": {"enabled": "auto"}}
     config = f"{MT5}gradient_accumulation_steps: 4\nfp16_full_eval: true\ndeepspeed: ds.json\n"

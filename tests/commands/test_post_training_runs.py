@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
-from command_runs import run_kb
+from command_runs import ROOT, run_kb
 
 GRPO = """\
 model_name_or_path: Qwen/Qwen2.5-0.5B-Instruct
@@ -24,7 +25,9 @@ def checked(file: Path, gpu: str) -> dict[str, Any]:
     run = run_kb(file, "--gpu", gpu, "--format", "json", module="kb.check")
     assert run.returncode in (0, 1), run.stderr
     assert not run.stderr
-    (unit,) = json.loads(run.stdout)["files"]
+    report = json.loads(run.stdout)
+    jsonschema.validate(report, json.loads((ROOT / "rules/schema/output/check.json").read_text("utf-8")))
+    (unit,) = report["files"]
     return dict(unit)
 
 

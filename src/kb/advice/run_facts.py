@@ -339,17 +339,24 @@ def stage_in_name(unit: Unit) -> int | None:
 def hidden_behind(unit: Unit, name: str) -> str | None:
     """The setting that names a file which may say ``name`` and was not read; None where the config says it all.
 
-    One that may stand in arguments which cannot be told is hidden behind itself.
+    One that may stand in arguments which cannot be told is hidden behind itself. A file whose name is only known when
+    the run starts (``${DS_CONFIG}``) was not read either.
     """
     if unit.hidden and name.startswith(unit.hidden):
         return name
     if name.startswith("deepspeed."):
-        return unit.unread[0] if unit.unread and name not in unit.unread else None
+        named = (*unit.unread, *(each for each in NAMES_A_FILE if is_unknown(_value_of(unit, each))))
+        return named[0] if named and name not in named else None
     for group, setting in BEHIND_A_FILE.items():
         if name.startswith(group):
-            held = unit.settings.get(setting)
-            return setting if held is not None and isinstance(held.value, str) else None
+            held = _value_of(unit, setting)
+            return setting if isinstance(held, str) or is_unknown(held) else None
     return None
+
+
+def _value_of(unit: Unit, name: str) -> Any:
+    setting = unit.settings.get(name)
+    return None if setting is None else setting.value
 
 
 class DistributedFacts:
