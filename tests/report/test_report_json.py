@@ -2,10 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -13,6 +14,7 @@ from jsonschema import Draft202012Validator
 import report_sample as sample
 from kb.core.expression import Unknown
 from kb.core.finding import Edit, Fix
+from kb.core.memory_report import Use
 from kb.core.text import Text
 from kb.report.check.json_report import fix_object, json_report
 from kb.report.json_parts import plain, prediction_object, to_json
@@ -37,6 +39,13 @@ def test_the_schema_itself_is_valid() -> None:
 def test_output_answers_to_the_published_schema(language: str) -> None:
     for result in (sample.check_result(), sample.without_gpu()):
         assert list(Draft202012Validator(schema()).iter_errors(parsed(result, language))) == []
+
+
+@pytest.mark.parametrize("name", ["check", "estimate", "plan", "recommend"])
+def test_the_schemas_know_whatever_generation_may_be_for(name: str) -> None:
+    text = Path(sample.ROOT, "rules", "schema", "output", f"{name}.json").read_text("utf-8")
+    (uses,) = re.findall(r'"use": \{"enum": (\[.*?\])', text)
+    assert json.loads(uses) == [use for use in get_args(Use) if use]
 
 
 def test_every_key_of_the_contract_is_there() -> None:

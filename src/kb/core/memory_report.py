@@ -10,6 +10,7 @@ Status = Literal["fits", "tight", "likely_oom", "oom", "unknown"]
 STATUSES: tuple[Status, ...] = ("fits", "tight", "likely_oom", "oom")  # the best first
 OVER: tuple[Status, ...] = ("likely_oom", "oom")
 PhaseName = Literal["load", "train", "evaluate", "generate", "save"]
+Use = Literal["", "evaluation", "inference", "training", "vllm"]  # of generation: what for; empty of other phases
 PHASES: tuple[PhaseName, ...] = get_args(PhaseName)  # in the order in which they run
 WORKING: tuple[PhaseName, ...] = ("train", "evaluate", "generate")  # those that a batch decides
 
@@ -26,7 +27,8 @@ class Phase(NamedTuple):
 
     Reserved is what PyTorch's allocator holds; used is reserved plus the CUDA context and libraries.
     ``low`` and ``high`` bound the process's use by the level's error band. Of generation ``use`` says what for, with
-    which ``batch``: in ``evaluation`` or in ``inference``, the larger of the two.
+    which ``batch``: in evaluation, in inference, in training (answers of a reinforcement trainer), or by vLLM that a
+    trainer keeps on the same GPU; where a run has several, that which needs most.
     """
 
     name: PhaseName
@@ -38,7 +40,7 @@ class Phase(NamedTuple):
     high_bytes: int
     moment: str = ""  # where the peak lies: a key of i18n under `moment.`
     status: Status = "unknown"  # against the GPU that the report was made for
-    use: str = ""
+    use: Use = ""
     batch: int | None = None
 
 

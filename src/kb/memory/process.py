@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from kb.core.hardware import Gpu, Machine
-from kb.core.memory_report import STATUSES, Phase, PhaseName, Term, Verdict, phase_status
+from kb.core.memory_report import STATUSES, Phase, PhaseName, Term, Use, Verdict, phase_status
 from kb.core.record import NamedTuple
 from kb.core.units import rounded_down
 
@@ -17,7 +17,7 @@ class Peak(NamedTuple):
     moment: str
     terms: tuple[tuple[str, int], ...]
     allocated: int
-    use: str = ""
+    use: Use = ""
     batch: int | None = None
 
 

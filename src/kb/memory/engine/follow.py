@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any
 
-from kb.core.memory_report import Phase, PhaseName, Term
+from kb.core.memory_report import Phase, PhaseName, Term, Use
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import Spread, TrainingSetup
@@ -39,7 +39,7 @@ class Found(NamedTuple):
     reserved: int
     terms: tuple[tuple[str, int], ...]
     moment: str
-    use: str = ""  # of generation: in evaluation or in inference
+    use: Use = ""  # of generation: what for
     held: int = 0  # of training: reserved where nothing cached has to be given back, if that is more
 
 
@@ -269,7 +269,7 @@ def _followed(run: Run, limit: int | None, pool: Callable[[], CachingAllocator])
             if name not in phases or peak.allocated > phases[name].allocated:
                 phases[name] = found_of(recording, name, peak, sums[peak.at])
                 if name == "generate":
-                    use = "evaluation" if "evaluate" in peaks else "inference"
+                    use: Use = "evaluation" if "evaluate" in peaks else "inference"
                     if run.setup.post is not None:
                         use = "training"
                     phases[name] = phases[name]._replace(use=use)

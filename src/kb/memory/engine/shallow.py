@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
 
-from kb.core.memory_report import PhaseName
+from kb.core.memory_report import PhaseName, Use
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
@@ -278,7 +278,7 @@ def _highest_of_each(found: list[Line]) -> tuple[Line, ...]:
     return tuple(line for name in names for line in highest(line for line in found if line.moment == name))
 
 
-def _use(setup: TrainingSetup, base: Recording) -> str:
+def _use(setup: TrainingSetup, base: Recording) -> Use:
     if setup.post is not None:
         return "training"
     return "evaluation" if _begins(base, "evaluate") else "inference"
