@@ -457,6 +457,14 @@ def test_names_that_double_with_every_line_end_at_a_bound():
     assert only(text).settings["training.seed"].value == 1
 
 
+def test_a_long_chain_of_choices_is_read_to_its_end():
+    chain = "if a == 0:\n    b = 4\n" + "".join(f"elif a == {each}:\n    b = {each}\n" for each in range(1, 600))
+    call = "TrainingArguments('o', per_device_train_batch_size={})\n"
+    text = "from transformers import TrainingArguments\n" + chain
+    assert is_unknown(value(text + call.format("b")))
+    assert value(text + "b = 8\n" + call.format("b")) == 8
+
+
 def test_a_call_in_a_function_with_a_run_of_its_own_is_no_part_of_other_runs():
     function = """
 def {name}():

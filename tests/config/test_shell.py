@@ -124,6 +124,7 @@ def test_plain_variables_are_filled_in(script: str, batch: int) -> None:
         "python x.py --batch_size $((8 / 0))",
         "python x.py --batch_size $((8 > 2))",
         "python x.py --batch_size $((2 ** 99999))",
+        f"N={'9' * 5000}\npython x.py --batch_size $((N + 1))",  # more digits than Python makes a number of
         "BATCH=$(nproc)\npython x.py --batch_size $BATCH",
         'BATCH=8\nif [ -n "$BIG" ]; then BATCH=16; fi\npython x.py --batch_size $BATCH',
         "for BATCH in 8 16; do\n  python x.py --batch_size $BATCH\ndone",
@@ -247,6 +248,10 @@ def test_a_script_of_faults_alone_is_a_unit_without_settings() -> None:
         "`",
         "\\",
         "python x.py --fp16 \\ ",
+        "X=ab\n" + "X=$X$X\n" * 99 + "python x.py --fp16 --output_dir $X",
+        "X=ab\n" + "X+=$X\n" * 99 + "python x.py --fp16 --output_dir $X",
+        "A=(--fp16)\n" + 'A=("${A[@]}" "${A[@]}")\n' * 99 + 'python x.py "${A[@]}"',
+        "A=(--fp16)\n" + 'A+=("${A[@]}")\n' * 99 + 'python x.py "${A[@]}"',
     ],
 )
 def test_text_that_is_hardly_shell_is_read_without_an_error(script: str) -> None:

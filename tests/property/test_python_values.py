@@ -112,6 +112,11 @@ def agrees(read: Any, made: Any) -> bool:
 @example("g['x']")
 @example("0x" + "f" * 5000)
 @example("{1, True}")
+@example("{2, 1} == {1, 2}")
+@example("f in g")
+@example("list({2, 1})")
+@example("isinstance({1}, list)")
+@example("isinstance(torch.bfloat16, str)")
 @example("getattr(torch, torch.bfloat16)")
 def test_what_is_said_of_an_expression_is_what_python_makes_of_it(text):
     source = f"{KNOWN}{CLASS}import torch\nargs = TrainingArguments('out', seed=1, learning_rate={text})\n"

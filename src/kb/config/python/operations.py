@@ -149,12 +149,15 @@ def compared(own: "Expressions", node: ast.Compare, at: Where, depth: int) -> Re
     sides = [own.read(each, at, depth + 1).data for each in (node.left, *node.comparators)]
     asked = node.ops[0]
     compare = _COMPARISONS.get(type(asked))
-    if isinstance(asked, ast.In | ast.NotIn) and isinstance(sides[1], dict):
-        sides[1] = list(sides[1])  # of a dictionary its keys are asked for
     by_value = not isinstance(asked, ast.Is | ast.IsNot)
     if compare is None or len(sides) != 2 or any(_is_open(each, by_value=by_value) for each in sides):
         raise UnknownValueError
     try:
+        if isinstance(asked, ast.In | ast.NotIn) and isinstance(sides[1], dict | Collected):
+            hash(sides[0])
+            sides[1] = list(sides[1])  # of a dictionary its keys are asked for
+        if any(isinstance(each, Collected) for each in sides):  # sets compare otherwise than lists
+            raise UnknownValueError
         return Read(bool(compare(*sides)), node, True)
     except TypeError:
         raise UnknownValueError from None
@@ -203,7 +206,10 @@ def called(own: "Expressions", node: ast.Call, at: Where, depth: int) -> Read:
     last = asked.rpartition(".")[2]
     kind = _TYPES.get(getattr(node.args[1], "id", "")) if name == "isinstance" and len(node.args) == 2 else None
     if kind is not None:
-        return Read(isinstance(own.read(node.args[0], at, depth + 1).data, kind), node, True)
+        data = own.read(node.args[0], at, depth + 1).data
+        if isinstance(data, Symbol | Collected):  # read as a text and as a list, which they are not
+            raise UnknownValueError
+        return Read(isinstance(data, kind), node, True)
     if last in _ASKED and not node.args and not node.keywords:
         return Read(_ASKED[last], node)
     if asked.endswith("cuda.is_available"):  # what is asked of kb is a run on a GPU
@@ -213,8 +219,8 @@ def called(own: "Expressions", node: ast.Call, at: Where, depth: int) -> Read:
     inner = own.read(node.args[0], at, depth + 1)
     if name in ("list", "tuple") and not isinstance(inner.data, list | tuple):
         raise UnknownValueError
-    if isinstance(inner.data, Symbol):
-        raise UnknownValueError
+    if isinstance(inner.data, Symbol) or (isinstance(inner.data, Collected) and name != "bool"):
+        raise UnknownValueError  # nobody knows the order of a set
     try:
         made = _CONVERSIONS[name](inner.data)
     except (TypeError, ValueError, OverflowError):

@@ -182,29 +182,36 @@ CHANGING = frozenset((
 ))  # fmt: skip
 
 
+Block = tuple[list[ast.stmt], Scope, Branch]
+
+
 class _Walk:
-    """One pass over a tree, without recursion in expressions: they nest deeper than functions do."""
+    """One pass over a tree, without recursion: expressions nest deep, and each ``elif`` lies in the ``else`` before."""
 
     def __init__(self, names: Walked) -> None:
         self._names, self._order = names, 0
         self._class_names: dict[Scope, str] = {}
 
     def go(self, tree: ast.Module) -> None:
-        self._body(tree.body, (), ())
-
-    def _body(self, body: list[ast.stmt], scope: Scope, branch: Branch) -> None:
-        for statement in body:
+        open_blocks: list[Block] = [(tree.body[::-1], (), ())]  # each with what is left of it, the next one last
+        while open_blocks:
+            rest, scope, branch = open_blocks[-1]
+            if not rest:
+                open_blocks.pop()
+                continue
+            statement = rest.pop()
             self._order += 1
-            self._statement(statement, Where(scope, branch, self._order))
+            inner = self._statement(statement, Where(scope, branch, self._order))
             if isinstance(statement, ast.If) and not statement.orelse and isinstance(statement.body[-1], ast.Return):
-                branch = (*branch, (id(statement), AFTER))
+                open_blocks[-1] = rest, scope, (*branch, (id(statement), AFTER))
+            open_blocks += [(body[::-1], within, arms) for body, within, arms in reversed(inner)]
 
-    def _statement(self, node: ast.stmt, at: Where) -> None:
+    def _statement(self, node: ast.stmt, at: Where) -> list[Block]:
+        """Read one statement; the blocks in it, which come next."""
         names, scope, branch = self._names, at.scope, at.branch
         target: str | None = None
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            self._definition(node, at)
-            return
+            return [self._definition(node, at)]
         if isinstance(node, ast.Assign):
             target = self._assign(node, at)
         elif isinstance(node, ast.AnnAssign):
@@ -241,8 +248,10 @@ class _Walk:
         self._parts(node, at, target)
         if isinstance(node, ast.If):
             names.tests[id(node)] = node.test, at
-        for arm, body, condition in bodies_of(node):
-            self._body(body, scope, (*branch, (id(node), arm)) if condition else branch)
+        return [
+            (body, scope, (*branch, (id(node), arm)) if condition else branch)
+            for arm, body, condition in bodies_of(node)
+        ]
 
     def _imports(self, node: ast.Import | ast.ImportFrom, at: Where) -> None:
         names, scope = self._names, at.scope
@@ -256,7 +265,7 @@ class _Walk:
             elif alias.asname or "." not in alias.name:
                 names.imported[scope, bound] = Imported(alias.name, 0, None)
 
-    def _definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, at: Where) -> None:
+    def _definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, at: Where) -> Block:
         names = self._names
         names.bind(at.scope, node.name, Binding(None, at))
         for decorator in node.decorator_list:
@@ -268,7 +277,7 @@ class _Walk:
         else:
             self._arguments(node, at, inner)
         # a function may be called from anywhere: what is certain in it is certain of its own
-        self._body(node.body, inner, at.branch if isinstance(node, ast.ClassDef) else ())
+        return node.body, inner, at.branch if isinstance(node, ast.ClassDef) else ()
 
     def _arguments(self, node: ast.FunctionDef | ast.AsyncFunctionDef, at: Where, inner: Scope) -> None:
         names, given = self._names, node.args

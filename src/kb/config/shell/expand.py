@@ -15,6 +15,8 @@ _CLOSING = frozenset(("fi", "done", "esac"))
 _KEYWORDS = frozenset(("then", "else", "elif", "do", "!", "{", "}", "time", "if", "while", "until"))
 _CONTINUED = re.compile(r"\\\r?\n")
 _NAMED = re.compile(r"(?:--)?\+{0,2}[A-Za-z_][\w.-]*=")
+LONGEST_TEXT = 2**17  # bytes of one argument that Linux takes (MAX_ARG_STRLEN); a variable set to itself twice doubles
+MOST_ARGUMENTS = 2**13
 UNTOLD, UNTOLD_OPTIONS = "\0", "\1"  # stand in a text of several words for a part that nobody knows: a value, or flags
 _UNTOLD = re.compile(r"[\0\1]")
 _OPTIONS = re.compile(r"ARG|OPT|FLAG|PARAM|EXTRA|^[@*]$", re.I)
@@ -143,7 +145,7 @@ class Environment:
     def _value(self, word: Word, skip: int) -> _Literal | None:
         if word.items is not None:
             items = tuple(argument for item in word.items for argument in self.expand(item))
-            return _Literal("", (), tuple(_share(argument) for argument in items))
+            return _bounded(_Literal("", (), tuple(_share(argument) for argument in items)))
         first = word.pieces[0]
         pieces = (Piece("literal", first.text[skip:], first.start + skip, first.quoted), *word.pieces[1:])
         text, offsets, defaults = "", list[int](), set[int]()
@@ -156,6 +158,8 @@ class Environment:
             text += part.text
             offsets += part.offsets
             defaults |= part.defaults
+            if len(text) > LONGEST_TEXT:
+                return None
         several = any(character.isspace() for character in text)
         known = several or _UNTOLD.search(text) is None
         return _Literal(text, tuple(offsets), defaults=frozenset(defaults)) if known else None
@@ -237,9 +241,14 @@ def _join(before: _Literal | None, added: _Literal) -> _Literal | None:
     if before is None or (before.items is None) != (added.items is None):
         return None
     if before.items is not None and added.items is not None:
-        return _Literal("", (), before.items + added.items)
+        return _bounded(_Literal("", (), before.items + added.items))
     defaults = before.defaults | added.defaults
-    return _Literal(before.text + added.text, before.offsets + added.offsets, defaults=defaults)
+    return _bounded(_Literal(before.text + added.text, before.offsets + added.offsets, defaults=defaults))
+
+
+def _bounded(value: _Literal) -> _Literal | None:
+    """The value; None of one that no shell could hand on, for its length."""
+    return value if len(value.text) <= LONGEST_TEXT and len(value.items or ()) <= MOST_ARGUMENTS else None
 
 
 def _share(argument: Argument) -> Argument:
@@ -264,7 +273,7 @@ def _split(value: _Literal) -> tuple[Argument, ...]:
 LONGEST_SUM = 200  # characters; and no number of more digits than a shell's has
 _LARGEST = 2**63
 _SUMMED = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
-_WHOLE = re.compile(r"\s*([+-]?\d+)\s*\Z")
+_WHOLE = re.compile(r"\s*([+-]?\d{1,19})\s*\Z")
 
 
 def reckoned(text: str, look_up: Callable[[str], str | None]) -> int | None:
