@@ -46,6 +46,14 @@ def test_a_batch_that_is_filled_in_later_is_unknown_and_no_error(written: str) -
     assert (result.note, result.note_values) == ("unresolved_values", {"settings": "per_device_train_batch_size"})
 
 
+def test_a_switch_that_is_filled_in_later_leaves_open_what_one_of_its_values_decides() -> None:
+    lines = "model_name_or_path: google/mt5-base\nuse_peft: true\nlora_r: 8\nmax_seq_length: 512\n"
+    assert is_unknown(unit(lines + "use_flash_attention_2: ${FLASH}\n").settings["model.attn_implementation"].value)
+    named = lines + "use_flash_attention_2: ${FLASH}\nattn_implementation: eager\n"
+    assert unit(named).settings["model.attn_implementation"].value == "eager"
+    assert "model.attn_implementation" not in unit(lines + "use_flash_attention_2: false\n").settings
+
+
 @pytest.mark.parametrize("written", ["auto", "[4, 8]", ".inf", "16 → 12", "{value: 4}", "4.5", "true"])
 def test_a_batch_that_is_no_number_is_not_replaced_by_the_default(written: str) -> None:
     result = check(HEAD + f"training:\n  bf16: true\n  per_device_train_batch_size: {written}\n")

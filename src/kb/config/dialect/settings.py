@@ -3,7 +3,16 @@
 from collections.abc import Collection, Iterator, Mapping
 
 from kb.config.dialect.dialects import LAST, OF_METHOD, CompiledDialect, Entries, Entry, Target, is_so
-from kb.config.dialect.values import AS_WRITTEN, SAYS_NOTHING, event_of, interpret, reference, translated
+from kb.config.dialect.values import (
+    AS_WRITTEN,
+    SAYS_NOTHING,
+    event_of,
+    filled_in_value,
+    interpret,
+    is_filled_in,
+    reference,
+    translated,
+)
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
 from kb.config.text.source import Source
 from kb.core.document import KIND_OPEN, Event, Setting
@@ -216,12 +225,18 @@ class Extractor:
                 part.settings[found.to] = placed(found.text, beside[found.at][1], source, borrowed=True)
 
     def _take(self, name: str, candidates: list[tuple[Target, Entry]], part: Part, source: Source) -> None:
-        """The first candidate that gives a value; an unknown one (``auto``) ends the search too."""
-        silent = True
+        """The first candidate that gives a value; an unknown one (``auto``) ends the search too.
+
+        Where none gives one, the setting is as open as a word of which some values speak of it, others not
+        (``use_flash_attention_2: ${FLASH}``).
+        """
+        silent, filled_in = True, None
         for target, entry in candidates:
             node = self._resolved(entry[2])
             read = translated(target, node)
             if read is SAYS_NOTHING or (target.same and self._is_that_of(target.same, node)):
+                if self._parsed and target.values and target.skip is None and is_filled_in(node):
+                    filled_in = filled_in or entry
                 continue
             silent = False
             if read is None:
@@ -243,7 +258,9 @@ class Extractor:
             setting = placed(value, entry, source, borrowed=node is not entry[2])
             part.settings[name] = setting._replace(own_name=target.rank >= LAST)
             return
-        if not silent:
+        if filled_in is not None:
+            part.settings[name] = placed(filled_in_value(name), filled_in, source, borrowed=True)
+        elif not silent:
             part.silenced[name] = source.span(candidates[0][1][2])
 
     def _stands_for_several(self, node: Node) -> bool:

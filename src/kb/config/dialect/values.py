@@ -97,6 +97,11 @@ NUMERIC = ("integer", "number", "bytes")
 _FILLED_IN = r"(?s:\$\{[^}]|\{\{.*\}\}|\$[A-Za-z_][A-Za-z0-9_]*\Z)"  # compiled where a text has the signs
 
 
+def is_filled_in(node: Node) -> bool:
+    """Whether a value is filled in before the program reads it: ``${BATCH}``."""
+    return node.kind == SCALAR and isinstance(node.value, str) and _is_filled_in(node.value)
+
+
 def _is_filled_in(text: str) -> bool:
     return ("$" in text or "{{" in text) and re.search(_FILLED_IN, text) is not None
 
@@ -128,7 +133,7 @@ def interpret(node: Node, want: str, name: str) -> tuple[Any, Trap | None]:
     if isinstance(value, Unknown):  # of Python: what only a run can tell
         return Unknown(value.needs or frozenset((name,)), value.reason), None
     if isinstance(value, str) and _is_filled_in(value):
-        return _filled_in(name), None if want == "text" else Trap("unresolved-value")
+        return filled_in_value(name), None if want == "text" else Trap("unresolved-value")
     if want == "bool":
         return _as_bool(node, value)
     if want in NUMERIC:
@@ -138,7 +143,7 @@ def interpret(node: Node, want: str, name: str) -> tuple[Any, Trap | None]:
     return value, Trap("wrong-type", want=want) if isinstance(value, bool) else None
 
 
-def _filled_in(name: str) -> Unknown:
+def filled_in_value(name: str) -> Unknown:
     return Unknown(frozenset((name,)), "filled in before the program reads the file")
 
 
@@ -168,7 +173,7 @@ def _of_collection(node: Node, want: str, name: str) -> tuple[Any, Trap | None]:
 def _as_list(node: Node, value: list[Any], name: str) -> tuple[Any, Trap | None]:
     """A list of texts, or of numbers in lists of any depth (token ids); of other items the first is named."""
     if any(isinstance(item, str) and _is_filled_in(item) for item in value):
-        return _filled_in(name), Trap("unresolved-value")
+        return filled_in_value(name), Trap("unresolved-value")
     if all(isinstance(item, str) for item in value) or all(_is_numeric(item) for item in value):
         return tuple(value), None
     odd = next((item for item, read in zip(node.value, value, strict=True) if not isinstance(read, str)), None)
