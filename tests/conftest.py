@@ -17,7 +17,8 @@ from _pytest.python import importtestmodule
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
-from kb.knowledge import load_catalog
+from kb.knowledge import bundle, load_catalog
+from kb.knowledge.locations import Location, current
 from kb.memory import answers
 from kb.session.cache import Predictions
 from packages import CONSTRAINED, ROOT, build, call, made_once, missing
@@ -42,6 +43,21 @@ answers.keep_in = lambda store: None
 LOCKS = ROOT / "build" / "tests"
 KEPT = answers._Kept.store = Predictions(str(LOCKS / "kb"))  # where commands look too: warm_runs.py
 TESTS_OF_THE_ENGINE = {"memory", "simulation", "test_memory.py", "test_allocator.py"}  # rooms and modules
+
+# This checkout does not change while its tests run: each of the thousands of starts in a worker would look at a
+# thousand files of it. Of other rules, which tests write, nothing is kept.
+CHECKOUT, _is_fresh = current(), bundle._is_fresh
+_fresh: set[Location] = set()
+
+
+def _is_fresh_still(location: Location) -> bool:
+    fresh = location in _fresh or _is_fresh(location)
+    if fresh and location == CHECKOUT:
+        _fresh.add(location)
+    return fresh
+
+
+bundle._is_fresh = _is_fresh_still
 
 # What a test needs beside kb itself, by what its module says; `make quick` runs the tests that need nothing of it.
 _HELPERS = "packages|probe_sample|command_runs|estimate_sample|warm_runs"
