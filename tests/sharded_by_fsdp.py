@@ -31,7 +31,14 @@ from bitsandbytes.nn import modules as bnb_modules
 from peft.utils.other import fsdp_auto_wrap_policy
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import device_mesh
-from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel, MixedPrecision, _flat_param, _init_utils
+from torch.distributed.fsdp import (
+    BackwardPrefetch,
+    CPUOffload,
+    FullyShardedDataParallel,
+    MixedPrecision,
+    _flat_param,
+    _init_utils,
+)
 from torch.distributed.fsdp._common_utils import _FSDPDeviceHandle
 from torch.distributed.fsdp._fully_shard import (
     _fsdp_collectives,
@@ -42,9 +49,11 @@ from torch.distributed.fsdp._fully_shard import (
 )
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 ASK_FOR_STREAMS = (device_mesh, _fsdp_collectives, _fsdp_init, _fsdp_param_group, _fsdp_state)
 
+PREFETCH = {"no": None, "pre": BackwardPrefetch.BACKWARD_PRE, "post": BackwardPrefetch.BACKWARD_POST}
 
 OF_PACKED = (
     "quant_state",
@@ -312,7 +321,7 @@ def _sharded(model: Any, setup: TrainingSetup, mesh: Any) -> Any:
 
 
 def _flat(model: Any, setup: TrainingSetup, _: Any) -> Any:
-    """FSDP1 as the Trainer asks for it: no prefetching, original parameters, everything in the type of products."""
+    """FSDP1 as the Trainer asks for it: original parameters, everything in the type of products."""
     mixed = torch.bfloat16 if setup.bf16 else None
     if mixed is not None:
         training.as_accelerate(model, "bfloat16")
@@ -328,12 +337,27 @@ def _flat(model: Any, setup: TrainingSetup, _: Any) -> Any:
         use_orig_params=True,
         device_id=torch.device("cuda", 0),
         limit_all_gathers=True,
-        forward_prefetch=False,
-        backward_prefetch=None,
+        forward_prefetch=setup.spread.fsdp_forward_prefetch,
+        backward_prefetch=PREFETCH[setup.spread.fsdp_backward_prefetch],
     )
     for module in FullyShardedDataParallel.fsdp_modules(sharded) if mixed else ():  # as accelerate widens what trains
         flat = module._flat_param
         if flat.dtype != torch.float32 and flat.requires_grad:
             flat.data = flat.data.to(torch.float32)
             module._handle._orig_param_dtype = torch.float32
+    if setup.earlier.checkpoints_units:
+        _checkpoint_units(sharded)
     return sharded
+
+
+def _checkpoint_units(model: Any) -> None:
+    """As transformers before GradientCheckpointingLayer: ``self._gradient_checkpointing_func(layer.__call__, …)``."""
+    for unit in FullyShardedDataParallel.fsdp_modules(model):
+        layer: Any = unit._fsdp_wrapped_module
+        if getattr(layer, "gradient_checkpointing", False) and isinstance(layer, GradientCheckpointingLayer):
+            layer.gradient_checkpointing = False
+            unit.forward = partial(_checkpointed, layer._gradient_checkpointing_func, unit.forward)
+
+
+def _checkpointed(checkpoint: Any, forward: Any, *args: Any, **kwargs: Any) -> Any:
+    return checkpoint(partial(forward, **kwargs), *args)

@@ -77,6 +77,20 @@ def test_fsdp_of_accelerates_own_file_has_accelerates_defaults() -> None:
     assert spread(wrapped.replace("{", "{fsdp_version: 2, ", 1), "fsdp.yaml").fsdp_version == 2
 
 
+def test_what_fsdp1_gathers_ahead_is_read() -> None:
+    plain = "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmachine_rank: 0\nnum_machines: 1\n"
+    for written, backward, forward in (
+        ("fsdp_backward_prefetch: BACKWARD_PRE, fsdp_forward_prefetch: 'true'", "pre", True),
+        ("fsdp_backward_prefetch: 2", "post", False),
+        ("fsdp_backward_prefetch: NO_PREFETCH", "no", False),
+        ("fsdp_offload_params: false", "no", False),
+    ):
+        found = spread(plain + f"fsdp_config: {{{written}}}\n", "fsdp.yaml")
+        assert (found.fsdp_backward_prefetch, found.fsdp_forward_prefetch) == (backward, forward)
+    found = spread(TRAINING + "fsdp: full_shard\nfsdp_config: {backward_prefetch: backward_post}\n")
+    assert found.fsdp_backward_prefetch == "post"
+
+
 def test_fsdps_own_checkpointing_counts_where_fsdp_runs() -> None:
     plain = "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmachine_rank: 0\nnum_machines: 1\n"
     checkpoints = "fsdp_config: {fsdp_activation_checkpointing: true, fsdp_version: 2}\n"

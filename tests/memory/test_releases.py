@@ -21,7 +21,7 @@ CATALOG = load_catalog()
 OLD = EarlierRelease(
     caches=True, cache="given", scores_held=True, experts_apart=True, experts_named=True, packs_subclasses=True
 )
-TUPLES = OLD._replace(tuples_returned=True)
+TUPLES = OLD._replace(tuples_returned=True, checkpoints_units=True)
 GPT2 = TUPLES._replace(whole_logits=True, sight_table=True)
 ALIKE = EarlierRelease(cache="alike")  # what no model does any more that did it in 5.23
 RECORDED = json.loads(RESULTS.read_text("utf-8"))
@@ -60,7 +60,7 @@ def test_a_release_without_sdpa_for_a_type_computes_attention_eagerly(model, rel
     [
         ("llama", (4, 44), TUPLES._replace(causal_loss="wide", whole_logits=True)),
         ("llama", (4, 46, 3), TUPLES._replace(causal_loss="copied")),
-        ("llama", (4, 49), OLD),
+        ("llama", (4, 49), OLD._replace(checkpoints_units=True)),
         ("llama", (4, 56), OLD._replace(cache="alike")),
         ("llama", (5, 0), ALIKE._replace(packs_subclasses=True, experts_named=True)),
         ("llama", (5, 4), ALIKE._replace(packs_subclasses=True)),
@@ -70,6 +70,8 @@ def test_a_release_without_sdpa_for_a_type_computes_attention_eagerly(model, rel
         ("gpt2", (4, 46, 3), GPT2._replace(causal_loss="narrow", cache="tuples")),
         ("gpt2", (4, 48), GPT2._replace(causal_loss="copied", cache="tuples")),
         ("gpt2", (4, 52), GPT2),
+        ("llama", (4, 52), OLD),
+        ("mixtral", (4, 52), OLD._replace(checkpoints_units=True)),
         ("gpt2", (5, 1), ALIKE._replace(packs_subclasses=True, experts_named=True, sight_table=True)),
         ("gpt_neox", (4, 48), TUPLES._replace(causal_loss="narrow", whole_logits=True, sight_table=True)),
         ("gemma2", (4, 57), OLD._replace(cache="alike", uncapped=True)),

@@ -7,7 +7,7 @@ from kb.core.document import Unit, names_one_gpu, speaks_of_several_gpus
 from kb.core.expression import is_unknown
 from kb.core.facts import FactType, VersionOf, coerce, default_is_open, default_of
 from kb.core.setup import Assumption, Spread
-from kb.core.typed import Any
+from kb.core.typed import Any, Literal
 
 
 class SettingsReader:
@@ -165,6 +165,12 @@ def spread_of(read: SettingsReader, d_model: int | None, versions: VersionOf) ->
         or (1 if old or _of_accelerate(read) else 2),
         fsdp_reshard=_reshards(read, options),
         fsdp_wrapped=_wraps(read, options, old=old),
+        fsdp_backward_prefetch=_prefetches(read),
+        fsdp_forward_prefetch=True
+        in (
+            read.value("training.fsdp_config.forward_prefetch"),
+            _of_accelerate(read) and read.value("accelerate.fsdp_forward_prefetch"),
+        ),
         find_unused=read.value("training.ddp_find_unused_parameters"),
     )
 
@@ -279,6 +285,15 @@ def _reshards(read: SettingsReader, options: list[str]) -> bool:
     said = next((value for name in names if (value := read.as_written(name)) is not None), " ".join(options))
     strategy = str(said).casefold()
     return "grad_op" not in strategy and "zero2" not in strategy and strategy not in ("false", "2")
+
+
+def _prefetches(read: SettingsReader) -> Literal["no", "pre", "post"]:
+    """What FSDP1 gathers ahead in backward; FSDP2 does not ask."""
+    said = read.value("training.fsdp_config.backward_prefetch")
+    if said is None and _of_accelerate(read):
+        said = read.value("accelerate.fsdp_backward_prefetch")
+    named = str(said).casefold()
+    return "pre" if named == "backward_pre" else "post" if named == "backward_post" else "no"
 
 
 def _wraps(read: SettingsReader, options: list[str], *, old: bool) -> bool:

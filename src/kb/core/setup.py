@@ -51,6 +51,8 @@ class Spread(NamedTuple):
     fsdp_version: int = 2
     fsdp_reshard: bool = True  # parameters are sharded again after the forward pass
     fsdp_wrapped: bool = True  # each layer is a unit of its own
+    fsdp_backward_prefetch: Literal["no", "pre", "post"] = "no"  # FSDP1 gathers the unit before, ahead of its turn
+    fsdp_forward_prefetch: bool = False
     wide_shards: bool = False  # FSDP keeps fp32 shards of what it computes in half
     packed_on: PackedOn = "gpu"
     gradient_as_bucket_view: bool = False
@@ -167,6 +169,7 @@ class EarlierRelease(NamedTuple):
     gives_features: bool = False  # a model that sees gives back what took words' places, not all of its tower's outputs
     writes_attention: bool = False  # the type writes its attention out, where it has transformers' interface since
     packs_subclasses: bool = False  # bitsandbytes packs linear layers of a model's own class as well
+    checkpoints_units: bool = False  # a checkpoint lies around FSDP1's unit of a layer; since then, inside of it
 
 
 class TrainingSetup(NamedTuple):

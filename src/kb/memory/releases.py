@@ -97,6 +97,13 @@ WRITES_ATTENTION: Mapping[str, Release] = {"gptj": (5, 24)}
 # Since then the outputs of a model that sees hold its tower's (`image_outputs`, modeling_outputs.py).
 GIVES_FEATURES = (5, 24)
 SEEING = ("idefics3", "llava", "llava_next", "paligemma", "qwen2_5_vl", "qwen2_vl", "smolvlm")
+# Since then a layer checkpoints itself (GradientCheckpointingLayer, modeling_layers.py), inside of what wraps it;
+# before, the model's loop checkpointed `layer.__call__`, and so FSDP1's unit around it.
+CHECKPOINTS_ITSELF: Mapping[str, Release] = dict.fromkeys(
+    ("cohere", "cohere2", "deepseek_v3", "gemma", "glm", "glm4", "granite", "granitemoe", "helium", "llama", "mistral",
+     "olmo", "olmo2", "phi3", "qwen2", "qwen3", "starcoder2"), (4, 52),
+)  # fmt: skip
+CHECKPOINTS_ITSELF_OF_OTHERS = (4, 53)
 PACKS_ONLY_LINEAR = (5, 5)  # since then a subclass of torch.nn.Linear is left as it is (integrations/bitsandbytes.py)
 
 
@@ -117,6 +124,7 @@ def boundaries_of(model_type: str) -> tuple[Release, ...]:
     common = {
         *own,
         *WEIGHTS_RETURNED,
+        CHECKPOINTS_ITSELF.get(model_type, CHECKPOINTS_ITSELF_OF_OTHERS),
         COMPARED,
         COPIED,
         EXPERTS_TOGETHER,
@@ -150,6 +158,7 @@ def earlier_release(model_type: str, release: Release) -> EarlierRelease:
         gives_features=model_type in SEEING and release < GIVES_FEATURES,
         writes_attention=release < WRITES_ATTENTION.get(model_type, ()),
         packs_subclasses=release < PACKS_ONLY_LINEAR,
+        checkpoints_units=release < CHECKPOINTS_ITSELF.get(model_type, CHECKPOINTS_ITSELF_OF_OTHERS),
     )
     if model_type in T5_TYPES:
         earlier = not has_sdpa(model_type, release)  # and hands its own `use_cache` on to the decoder

@@ -3,7 +3,7 @@ FSDP1 the peaks are the same, act by act all but the casts of rotary buffers of 
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -11,7 +11,7 @@ from simulation_needs import require_simulator
 
 require_simulator()
 
-from kb.core.setup import Images, Spread, TrainingSetup  # noqa: E402
+from kb.core.setup import EarlierRelease, Images, Spread, TrainingSetup  # noqa: E402
 from simulated_runs import Acts, Peaks, followed, peaks_of, same_acts  # noqa: E402
 
 LLAMA = {"model_type": "llama", "hidden_size": 128, "intermediate_size": 320, "num_attention_heads": 4,
@@ -110,6 +110,16 @@ def test_models_that_see_peak_under_fsdp_where_torchs_do(version: int, given: di
 
 
 FROM_HOST = {"spread": Spread(fsdp_version=1, packed_on="host")}
+# many layers of few words: what lives through all of backward is more than a loss takes
+DEEP = {**LLAMA, "num_hidden_layers": 6, "vocab_size": 60}
+UNITS = {**REENTRANT, "earlier": EarlierRelease(checkpoints_units=True), "max_source_length": 288}
+
+
+def ahead(backward: Literal["no", "pre", "post"], *, forward: bool = False) -> dict[str, Any]:
+    """Settings of a run that gathers units ahead of their turn."""
+    return {"spread": Spread(fsdp_version=1, fsdp_backward_prefetch=backward, fsdp_forward_prefetch=forward)}
+
+
 T5 = {"model_type": "t5", "d_model": 128, "d_ff": 256, "num_heads": 4, "d_kv": 32, "num_layers": 2, "vocab_size": 1000}
 
 
@@ -130,6 +140,12 @@ T5 = {"model_type": "t5", "d_model": 128, "d_ff": 256, "num_heads": 4, "d_kv": 3
         (LLAMA, QLORA),  # whole on each GPU first
         (LLAMA, {**QLORA, **REENTRANT, **FROM_HOST, "bf16": False, "trained_type": "bf16", "lora_dropout": 0.1}),
         (LLAMA, {**QLORA, **FROM_HOST, "offload_param": True, "world_size": 4}),
+        (LLAMA, ahead("pre")),
+        (DEEP, {**ahead("no", forward=True), "gradient_checkpointing": True}),
+        (DEEP, {**LORA, **ahead("post", forward=True), "gradient_checkpointing": True, "do_eval": True}),
+        (DEEP, {**LORA, **UNITS, "weights": "bf16", "bf16": False}),
+        (DEEP, {**LORA, **UNITS, **ahead("pre"), "gradient_accumulation_steps": 2}),
+        (DEEP, {**UNITS, "world_size": 4}),
     ],
     ids=[
         "accumulated",
@@ -146,6 +162,12 @@ T5 = {"model_type": "t5", "d_model": 128, "d_ff": 256, "num_heads": 4, "d_kv": 3
         "4 bits",
         "4 bits from the host",
         "4 bits, offloaded",
+        "gathered ahead in backward",
+        "gathered ahead in forward",
+        "lora, gathered ahead both ways",
+        "lora, units checkpointed",
+        "lora, units checkpointed and gathered ahead",
+        "units checkpointed",
     ],
 )
 def test_fsdp1_peaks_where_torchs_does(config: dict[str, Any], given: dict[str, Any]) -> None:

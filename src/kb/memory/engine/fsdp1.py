@@ -3,8 +3,9 @@
 Beside adapters the Trainer wraps each of their matrices too, so that what trains lies in flat parameters of its own
 (``update_fsdp_plugin_peft`` of transformers/distributed/fsdp.py 5.23.0, ``fsdp_auto_wrap_policy`` of PEFT 0.21).
 Sources: torch 2.13.0, torch/distributed/fsdp/_flat_param.py (``init_flat_param_attributes``, ``pre_unshard``,
-``unshard``, ``_use_unsharded_views``) and _runtime_utils.py (``_post_backward_hook``, ``_reduce_grad``), with
-``use_orig_params`` and no prefetching, as the Trainer has it; accelerate 1.15.0 (``prepare_model``) for types. What
+``unshard``, ``_use_unsharded_views``), _runtime_utils.py (``_post_backward_hook``, ``_reduce_grad``,
+``_prefetch_handle``, ``_register_post_backward_reshard_only_hook``, whose hook holds the leaves that it waits for) and
+_exec_order_utils.py, with ``use_orig_params``; accelerate 1.15.0 (``prepare_model``) for types. What
 NCCL takes is not in here, nor blocks that wait for another stream before they are used again.
 """
 
@@ -68,6 +69,9 @@ class Flat:
             tensor.storage = self.whole.storage
         self.gathered = self.ran = False
         self.awaited = 0  # inputs whose gradients are still to come
+        self.watched: list[Tensor] = []  # leaves among them, which a hook holds, with their gradients, to the end
+        self.place: int | None = None  # in the order of forward passes' ends
+        self.ahead = self.runs_next = self.runs_back = False  # gathered ahead; what it may still be gathered for
         self.pieces: list[tuple[Tensor, Tensor]] = []
         # gathered in another type than that of the shard: what trains is widened
         self.narrow = group.output is not None and (self.trains or loaded != group.output)
@@ -117,29 +121,47 @@ class Flat:
         if self.gathered:
             drop(self.whole)
             self.gathered, self.brought = False, None
+        self.ahead = False
+
+    def gather_ahead(self, *, forward: bool) -> None:
+        if not self.ahead and (self.runs_next if forward else self.runs_back):
+            self.gather()
+            self.ahead = True
+            if forward:
+                self._split()
 
     def enter(self, *args: Any) -> None:
         """Before a module's forward. What does not train is let go once all its inputs have their gradients."""
         if self.ran and world.recomputed is not None:  # a checkpointed call that runs again, in backward
             return
-        self.gather()
-        self.old = None
+        if not self.ahead:
+            self.gather()
+            self._split()
+        self.old, self.runs_next = None, False
+        self.group.prefetch_forward(self)
         if world.grad and not self.trains:
             awaited = [each for each in args if isinstance(each, Tensor) and each.needs]
             self.awaited, self.ran = len(awaited), False
+            self.watched = self.watched or [each for each in awaited if each.node is None]
             before_backward(awaited, self._had_one)
         elif world.grad:
-            node = record(self._joined, (self.whole,))
-            assert node is not None
-            node.results = len(self.tensors)
-            for at, tensor in enumerate(self.tensors):
-                tensor.node, tensor.needs = (node, at), True
             self.ran = False
+
+    def _split(self) -> None:
+        """Parameters become parts of what was gathered (``_use_unsharded_views``)."""
+        if not (world.grad and self.trains):
+            return
+        node = record(self._joined, (self.whole,))
+        assert node is not None
+        node.results = len(self.tensors)
+        for at, tensor in enumerate(self.tensors):
+            tensor.node, tensor.needs = (node, at), True
 
     def _had_one(self) -> None:
         self.awaited -= 1
         if not self.awaited:
             self.let_go()
+            self.group.prefetch_backward(self, "post")
 
     def _joined(self, _: Node, grads: Any) -> tuple[Tensor]:
         """``SplitWithSizesBackward``: the gradients of all, one after the other."""
@@ -149,18 +171,25 @@ class Flat:
     def leave(self, out: Any) -> None:
         if self.ran and world.recomputed is not None:
             return
+        self.group.passed(self)
+        self.ahead = False
         if not self.root and self.group.reshards:
             self.let_go()
+        if world.grad:
+            self.runs_back = True
         before_backward(out, self._before_backward)
 
     def _before_backward(self) -> None:
         if not self.ran:
             self.ran = True
             self.gather()
+            self.runs_back = False
+            self.group.prefetch_backward(self, "pre")
 
     def reduced(self) -> None:
         """The flat gradient is there: parameters go, and of the gradient this process's part stays, in fp32."""
         self.let_go()
+        self.group.prefetch_backward(self, "post")
         if not self.group.reduces:
             return
         grad, self.whole.grad = self.whole.grad, None
@@ -177,6 +206,7 @@ class Flat:
     def finish(self) -> None:
         self.let_go()
         self.kept.clear()
+        self.watched, self.place, self.runs_back = [], None, False
         for tensor in self.tensors:
             tensor.node = None
 
@@ -192,6 +222,10 @@ class Flats:
         self.loaded = TYPES[setup.weights]
         self.reduces, self.begun, self.reshards = True, False, setup.spread.fsdp_reshard
         self.whole = False  # all of it, in the shards' type
+        self.ahead_back, self.ahead_forward = setup.spread.fsdp_backward_prefetch, setup.spread.fsdp_forward_prefetch
+        self.entered: list[Flat] = []  # in the order of the first passes
+        self.left: list[Flat] = []  # as passes ended, of one iteration
+        self.counts = True  # the first iteration
         self.paths = model.names()
         self.packs = model.options.quantization is not None
         self.packed = packed_weights(model)
@@ -267,10 +301,31 @@ class Flats:
             for flat in self.every:
                 flat.tried()
         world.ready = self._ready
+        if self.ahead_forward:
+            for flat in self.every:
+                flat.runs_next, flat.ahead = True, False
         batch = taken(batch, self.output)
         self.root.enter()
         yield batch
         self.root.leave(())
+
+    def prefetch_forward(self, flat: Flat) -> None:
+        """``get_handle_to_forward_prefetch``: the order is that of the first iteration."""
+        if self.counts and flat not in self.entered:
+            self.entered.append(flat)
+        if self.ahead_forward and flat in self.entered[:-1]:
+            self.entered[self.entered.index(flat) + 1].gather_ahead(forward=True)
+
+    def passed(self, flat: Flat) -> None:
+        """``record_post_forward``."""
+        if not flat.place:
+            flat.place = len(self.left)
+        self.left.append(flat)
+
+    def prefetch_backward(self, flat: Flat, when: str) -> None:
+        """``get_handle_to_backward_prefetch``: what ran before it in the forward pass."""
+        if self.ahead_back == when and flat.place:
+            self.left[flat.place - 1].gather_ahead(forward=False)
 
     def _ready(self, tensor: Tensor) -> None:
         flat = self.by_flat.get(id(tensor))
@@ -304,6 +359,8 @@ class Flats:
         """``_post_backward_final_callback``."""
         for flat in self.every:
             flat.finish()
+        self.left.clear()
+        self.counts = False
         world.hooks.clear()
 
     # What an optimizer asks of a model.

@@ -91,7 +91,7 @@ class Linear:
             x, self.weight, self.bias
         )  # peft.tuners.lora.layer.Linear.forward
         dtype = result.dtype
-        x = ops.cast(x, self.model.adapter_type or self.a.dtype)
+        x = ops.cast(x, self.model.seen_type(self.a))
         if self.magnitude is not None:
             from kb.memory.engine import adapters  # few runs need it
 
@@ -117,7 +117,7 @@ class Linear:
         dtype = result.dtype
         convert = world.autocast is None
         if convert:
-            x = ops.cast(x, self.model.adapter_type or self.a.dtype)
+            x = ops.cast(x, self.model.seen_type(self.a))
         if self.magnitude is not None:
             from kb.memory.engine import adapters  # few runs need it
 
@@ -355,6 +355,10 @@ class Model:
         checkpointed = options.checkpointing and world.training  # `use_cache` is turned off
         return bool(options.autocast) and earlier.tuples_returned and not checkpointed
 
+    def seen_type(self, adapter: Tensor) -> str:
+        """The type in which PEFT finds an adapter: FSDP1 shows its shard until it is gathered."""
+        return adapter.dtype if self.adapter_type is None or adapter.storage.size else self.adapter_type
+
     def gathered(self) -> AbstractContextManager[None]:
         """Around a call: what has shared out the parameters brings those together that no layer holds."""
         return nullcontext() if self.units is None else self.units.running()
@@ -386,8 +390,13 @@ class Model:
     def _sharded(self, call: Callable[..., Any], *args: Any) -> Any:
         if self.units is None:
             return self._checkpointed(call, *args)
+        path = getattr(call, "path", "")
+        if self.options.earlier.checkpoints_units:
+            unit: Any = partial(self.units.through, path, call)
+            unit.path = path
+            return self._checkpointed(unit, *args)
         # hooks stand around what is checkpointed (GradientCheckpointingLayer of modeling_layers.py)
-        return self.units.through(getattr(call, "path", ""), partial(self._checkpointed, call), *args)
+        return self.units.through(path, partial(self._checkpointed, call), *args)
 
     def _checkpointed(self, call: Callable[..., Any], *args: Any) -> Any:
         if self.options.checkpointing and world.training:

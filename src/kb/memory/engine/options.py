@@ -129,8 +129,15 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
         checkpoints_trained=setup.checkpoints_trained,
         frozen_dtype=None if setup.fsdp or by_deepspeed else TYPES.get(setup.frozen_weights or ""),
         fused=_fused(setup),
-        earlier=setup.earlier,
+        earlier=setup.earlier._replace(checkpoints_units=_checkpoints_units(setup)),
     )
+
+
+def _checkpoints_units(setup: TrainingSetup) -> bool:
+    """Whether FSDP1's units of layers run inside their checkpoints, and it matters: a checkpoint that is not reentrant
+    runs nothing of FSDP a second time."""
+    first = setup.fsdp and setup.spread.fsdp_version == 1
+    return first and setup.earlier.checkpoints_units and setup.gradient_checkpointing and setup.use_reentrant
 
 
 def unshared(setup: TrainingSetup) -> bool:
