@@ -1,8 +1,19 @@
 """What a config says of many GPUs: DeepSpeed's buckets and offload, FSDP's options old and new, tensor parallelism."""
 
+from typing import Any
+
+import pytest
+
 from catalog_sample import load_catalog, read_units
-from kb.advice.settings_reader import SettingsReader, checkpoints_by_fsdp, offloads_fsdp, spread_of, uses_fsdp
-from kb.core.setup import Spread
+from kb.advice.settings_reader import (
+    SettingsReader,
+    assume_one_unit,
+    checkpoints_by_fsdp,
+    offloads_fsdp,
+    spread_of,
+    uses_fsdp,
+)
+from kb.core.setup import Spread, TrainingSetup
 
 CATALOG = load_catalog()
 
@@ -98,3 +109,19 @@ def test_fsdps_own_checkpointing_counts_where_fsdp_runs() -> None:
     assert not checkpoints_by_fsdp(reader(plain.replace("FSDP", "MULTI_GPU") + checkpoints, "fsdp.yaml"))
     assert not checkpoints_by_fsdp(reader(plain + "fsdp_config: {fsdp_version: 2}\n", "fsdp.yaml"))
     assert checkpoints_by_fsdp(reader(TRAINING + "fsdp: true\nfsdp_config: {activation_checkpointing: true}\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "release", "listed"),
+    [
+        ("fsdp: full_shard\n", (4, 57), True),
+        ("fsdp: full_shard auto_wrap\n", (4, 57), False),
+        ("fsdp: full_shard\n", None, False),
+        ("fsdp: true\nfsdp_config: {auto_wrap_policy: NO_WRAP}\n", None, False),
+    ],
+)
+def test_a_model_that_no_policy_wraps_is_said_to_be_one_unit(text: str, release: Any, listed: bool) -> None:
+    read = reader(TRAINING + text)
+    setup = TrainingSetup(fsdp=True, spread=spread_of(read, 768, lambda *_: release))
+    assume_one_unit(read, setup)
+    assert [each.reason for each in read.assumed] == ["fsdp_one_unit"] * listed

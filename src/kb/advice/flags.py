@@ -81,7 +81,7 @@ def _settings(flags: RunSettings, before: Mapping[str, Setting]) -> Iterator[tup
     if flags.reentrant:
         yield "training.gradient_checkpointing_kwargs.use_reentrant", True
     if flags.fsdp:
-        yield "training.fsdp", "full_shard"
+        yield "training.fsdp", "full_shard auto_wrap"  # without the second word releases before 5.12 wrap no layer
     for name, value in (
         ("model.name", flags.model),
         ("training.optim", flags.optimizer),

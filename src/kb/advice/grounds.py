@@ -56,6 +56,7 @@ STANDING_IN = frozenset((
 SETTLED = STANDING_IN | frozenset(
     (
         "script_prepares",
+        "fsdp_one_unit",
         "checkpoint_own_type",
         "transformers_4_default",
         "transformers_4_quantized",

@@ -6,7 +6,7 @@ from kb.advice.run_facts import NAMES_A_FILE, stage_in_name
 from kb.core.document import Unit, names_one_gpu, speaks_of_several_gpus
 from kb.core.expression import is_unknown
 from kb.core.facts import FactType, VersionOf, coerce, default_is_open, default_of
-from kb.core.setup import Assumption, Spread
+from kb.core.setup import Assumption, Spread, TrainingSetup
 from kb.core.typed import Any, Literal
 
 
@@ -304,6 +304,15 @@ def _wraps(read: SettingsReader, options: list[str], *, old: bool) -> bool:
     if policy is not None:
         return str(policy).casefold() != "no_wrap"
     return "auto_wrap" in options or not old
+
+
+def assume_one_unit(read: SettingsReader, setup: TrainingSetup) -> None:
+    """List that FSDP gathers all of a model at once where no policy is named. With adapters the Trainer names one."""
+    named = ("training.fsdp_config.auto_wrap_policy", "accelerate.fsdp_auto_wrap_policy")
+    if not setup.fsdp or setup.spread.fsdp_wrapped or setup.method != "full":
+        return
+    if not any(read.written(name) for name in named):
+        read.assumed.append(Assumption(name=named[0], value="no_wrap", reason="fsdp_one_unit"))
 
 
 def _of_accelerate(read: SettingsReader) -> bool:

@@ -30,6 +30,7 @@ from kb.advice.run_kind import (
 )
 from kb.advice.settings_reader import (
     SettingsReader,
+    assume_one_unit,
     checkpoints_by_fsdp,
     offloads_fsdp,
     processes_of,
@@ -188,6 +189,7 @@ def setup_of(
     setup = with_pictures(with_fused_head(setup, read, unit, model, versions), read, unit, model)
     read.assumed += defaults_of_memory(unit, evaluates=setup.do_eval or setup.do_predict)
     assume_whole_experts(read, model, transformers)
+    assume_one_unit(read, setup)
     beyond = unmodelled(read, trains=trained)
     _leave_to_host(read)
     unresolved = that_matter(read.unresolved, setup) + ((NOT_MODELLED,) if beyond else ())
@@ -211,7 +213,7 @@ def _assumed(read: SettingsReader) -> tuple[Assumption, ...]:
     for name in read.unread:
         read.or_assume(name, None, read.value(name), "not_read")
     read.assume_default("data.max_source_length")
-    ranks = {"not_read": 0, "guessed_from_name": 0, "full_length": 1, "script_prepares": 2}
+    ranks = {"not_read": 0, "guessed_from_name": 0, "full_length": 1, "fsdp_one_unit": 1, "script_prepares": 2}
     return tuple(sorted(read.assumed, key=lambda each: (ranks.get(each.reason, 3), "batch" not in each.name)))
 
 
