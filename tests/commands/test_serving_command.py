@@ -132,6 +132,17 @@ def test_an_unknown_release_takes_the_newest_and_says_so() -> None:
     assert "those of 0.33.0" in run.stdout
 
 
+def test_weights_that_their_owner_packs_are_known_by_name() -> None:
+    packed = estimate("--engine", "vllm", "--model", "Qwen/Qwen2.5-7B-Instruct-AWQ", "--gpu", "rtx-3090")
+    said = estimate("--engine", "vllm", "--model", "qwen2.5-7b", "--quantization", "awq", "--gpu", "rtx-3090")
+    weights = [next(line for line in run.stdout.splitlines() if " weights" in line) for run in (packed, said)]
+    assert weights[0].split() == weights[1].split()
+    assert "packed in awq, as the name says" in " ".join(packed.stdout.split())
+    assert "packed in" not in said.stdout
+    another = estimate("--engine", "vllm", "--model", "someone/Qwen2.5-7B-Instruct-AWQ", "--gpu", "rtx-3090")
+    assert "does not know the model" in another.stderr
+
+
 def test_a_hybrid_model_is_not_predicted_by_name(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(HYBRID))
     server = ("--engine", "vllm", "--model-config", str(tmp_path), "--gpu", "h100-80gb", "--weights", "30GiB")

@@ -48,6 +48,8 @@ from kb.session.seen import cached_config_of, folder_config
 
 INDEX = "model.safetensors.index.json"
 MAX_INDEX = 64 << 20  # bytes of a list of tensors
+# How owners call the checkpoints in which they pack the weights of a model of their own.
+PACKED_UNDER = {"-awq": "awq", "-gptq-int4": "gptq", "-fp8": "fp8"}
 _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 MOST = 100_000_000  # of any whole number here
 WHOLE = (
@@ -194,6 +196,8 @@ def _setup(
     notes: list[tuple[str, dict[str, Any]]] = []
     if not found:
         notes.append(("serving.note_newest", {"version": options.engine_version, "newest": engine["newest"]}))
+    if known.by_name and options.quantization is None:
+        notes.append(("serving.note_packed", {"name": known.model.name, "packing": known.quantization}))
     if known.relative and options.max_model_len is None and known.model.positions:
         values = {"name": options.model, "relative": known.model.name, "positions": known.model.positions}
         notes.append(("serving.note_relative", values))
@@ -258,6 +262,7 @@ class Known(NamedTuple):
     quantization: str | None
     checkpoint_bytes: int | None
     relative: bool = False  # of a row of another name: its size is the same, its positions may not be
+    by_name: bool = False  # only the name says how it is packed
 
 
 def known_model(name: str | None, config_path: str | None, catalog: Catalog) -> Known:
@@ -269,10 +274,11 @@ def known_model(name: str | None, config_path: str | None, catalog: Catalog) -> 
     path = config_path or (name and (folder_config(name) or cached_config_of(name))) or None
     if path is None:
         assert name is not None
-        row = named_model(name, catalog)
+        base, packing = packed_by_name(name, catalog)
+        row = named_model(base, catalog)
         model = _of_architecture(row.name, row.architecture, row.max_length)
-        relative = name.casefold() not in (row.name.casefold(), row.id.casefold())
-        return Known(model, _DTYPES[row.weights_dtype or "bf16"], None, None, relative)
+        relative = base.casefold() not in (row.name.casefold(), row.id.casefold())
+        return Known(model, _DTYPES[row.weights_dtype or "bf16"], packing, None, relative, packing is not None)
     data = read_config(path)
     shown = name or path
     try:
@@ -290,6 +296,15 @@ def known_model(name: str | None, config_path: str | None, catalog: Catalog) -> 
     if not known and size is None:
         model = model._replace(weights=None)
     return Known(model, dtype if dtype in FLOATS else "bfloat16", packing, size)
+
+
+def packed_by_name(name: str, catalog: Catalog) -> tuple[str, str | None]:
+    """The model whose weights its own owner packs under this name, and how; of any other name the name itself."""
+    for ending, packing in PACKED_UNDER.items():
+        base = name.casefold().removesuffix(ending)
+        if base != name.casefold() and "/" in base and base in catalog.called and name.casefold() not in catalog.called:
+            return base, packing
+    return name, None
 
 
 def _of_architecture(name: str, architecture: Any, positions: int | None) -> ServedModel:
