@@ -278,6 +278,17 @@ def test_a_file_of_another_programs_own_tags_is_passed_over_unless_it_bears_a_fo
         assert fault.key == "config.tag"
 
 
+def test_a_record_of_results_is_no_config_however_many_known_names_it_holds(tmp_path: Path) -> None:
+    """One of a benchmark repeats the server's options in each of its rows."""
+    row = '{"model_name_or_path": "m", "per_device_train_batch_size": 1, "learning_rate": 1, "output_dir": "o"}'
+    put(tmp_path, {"report.json": '{"benchmarks": [' + ",".join([row] * 6000) + "]}", "a.yaml": HF})
+    checker = checker_of(tmp_path)
+    assert check_input(Input(str(tmp_path / "report.json"), named=False), checker) is None
+    fault = check_input(Input(str(tmp_path / "report.json"), named=True), checker)
+    assert isinstance(fault, Unusable)
+    assert fault.key == "config.too-many-values"
+
+
 def test_arguments_of_a_project_made_after_a_librarys_pattern_are_its_own(tmp_path: Path) -> None:
     config = "stage: sft\nfinetuning_type: lora\ndataset: a\ntemplate: qwen\noutput_dir: o\nwandb_project: ours\n"
     put(tmp_path, {"a.yaml": config, "made.py": "import torch\n"})

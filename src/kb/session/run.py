@@ -229,8 +229,9 @@ def _is_config(given: Input, raw: bytes | None, fault: str, checker: "FileChecke
             return True
         raw = read_at_most(given.path, MAX_BYTES)
     kind = given.kind or kind_of(given.path)
-    if fault == OWN_TAG and kind == "config":
-        return checker.known.marked(raw)  # a loader of its own reads it: its names are as likely its own
+    # a loader of its own reads it, or it is a record of results: its names are as likely its own
+    if fault in (OWN_TAG, "config.too-many-values") and kind == "config":
+        return checker.known.marked(raw)
     return checker.known.belongs(raw, kind)
 
 
