@@ -260,6 +260,9 @@ def remedy_page(library: Library, entry: Mapping[str, Any]) -> str:
             say(language, "remedy.diagnose", command=code("kb diagnose train.log --config train.yaml")),
         ]
     parts += [f"## {say(language, 'remedy.steps')} {{ #steps }}", "\n".join(_steps(library, entry))]
+    if kin := _kin(library, entry["id"]):
+        shown = [f"- [{text(row['title'][language])}]({row['id']}.md): {prose(row['means'][language])}" for row in kin]
+        parts += [f"## {say(language, 'remedy.kin')} {{ #kin }}", "\n".join(shown)]
     if example := diagnosed(library, entry):
         about = say(language, "remedy.example_about", config=code(CONFIG), gpu=GPU)
         parts += [f"## {say(language, 'remedy.example')} {{ #example }}", about, example]
@@ -270,6 +273,13 @@ def remedy_page(library: Library, entry: Mapping[str, Any]) -> str:
             "\n".join(f"- {cited_source(library, name)}" for name in sources),
         ]
     return "\n\n".join(parts) + "\n"
+
+
+def _kin(library: Library, own: str) -> list[Mapping[str, Any]]:
+    """Other causes of the same words in a log: entries whose names begin alike (``gpu-oom``, ``gpu-oom-mps``)."""
+    rows = library.rows("remedies")
+    stem = next((name for name in rows if own.startswith(f"{name}-")), own)
+    return [row for name, row in rows.items() if name != own and (name == stem or name.startswith(f"{stem}-"))]
 
 
 def _signs(entry: Mapping[str, Any]) -> list[str]:

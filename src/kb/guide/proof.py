@@ -100,7 +100,7 @@ def accuracy_summary(library: Library) -> str:
 def _campaigns(library: Library, scored: Sequence[Scored]) -> str:
     """A row for each campaign of many runs: what was measured, how far off, and whether anything was fitted to it."""
     language = library.language
-    keys = ("campaign", "gpu", "runs", "models", "phases", "mean", "worst", "note")
+    keys = ("campaign", "gpu", "runs", "models", "mean", "worst", "note")
     head = [escape(say(language, f"proof.head.{key}")) for key in keys]
     rows = [_campaign(library, each) for each in scored]
     title = say(language, "proof.campaigns")
@@ -122,10 +122,9 @@ def _campaign(library: Library, scored: Scored) -> list[str]:
         escape(short_name(library.catalog.gpus[scored.gpu])),
         str(len(campaign["rows"])),
         str(len(campaign["models"])),
-        str(scored.phases),
         f"{100 * scored.mean:.2g}&nbsp;%",
         f"{100 * scored.worst:+.2g}&nbsp;%",
-        escape(say(library.language, f"proof.note.{kind}")),
+        f'<span class="kb-prose">{escape(say(library.language, f"proof.note.{kind}"))}</span>',
     ]
 
 

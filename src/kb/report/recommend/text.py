@@ -33,6 +33,8 @@ def recommend_text(answer: Answer, words: Words, style: Style) -> str:
     sections = [_title(answer, words, style)]
     yaml = config_yaml(answer, words)
     sections.append(yaml.splitlines() if yaml else nothing_fits(answer, words, style))
+    if yaml and answer.training is not None and answer.question.trainer is None:
+        sections.append([style.paint(line, "dim") for line in wrap(words("recommend.forms"), style.width, "  ")])
     if answer.training is not None and answer.training.report is not None:
         sections.append(_panel(answer, answer.training.setup, answer.training.report, words, style))
     if answer.inference is not None and answer.inference.report is not None:
