@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 import memory_sample as sample
+from kb.advice.no_prediction import unfollowed
 from kb.core.setup import Spread, TrainingSetup
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, match_targets, parameter_count, predict
+from kb.memory.releases import earlier_release
 
 FALCON = {
     "model_type": "falcon", "hidden_size": 4544, "num_hidden_layers": 32, "num_attention_heads": 71,
@@ -100,3 +102,7 @@ def test_four_bits_pack_nothing_of_falcon_and_that_is_said() -> None:
         2 * parameter_count(architecture_from_config({**FALCON, "num_hidden_layers": 2})), rel=1e-4
     )
     assert "no_layer_is_packed" in {one.reason for one in made.assumed}
+    before = report({**FALCON, "num_hidden_layers": 2}, setup._replace(earlier=earlier_release("falcon", (5, 4))))
+    assert next(term.bytes for term in before.phase("load").terms if term.name == "parameters") < 0.9 * weights
+    assert "no_layer_is_packed" not in {one.reason for one in before.assumed}
+    assert unfollowed(setup, architecture_from_config(FALCON)) is None

@@ -137,14 +137,9 @@ def _written_as(name: str, setting: Setting | None) -> str:
 
 
 def unfollowed(setup: TrainingSetup, architecture: Architecture) -> str | None:
-    """What of a run the memory engine does not follow; None where it follows all of it.
+    """What of a run the memory engine does not follow; None where it follows all of it."""
+    from kb.memory.engine.report import why_not  # few models need it
 
-    Layers that one release of transformers quantizes and another leaves whole are not told.
-    """
-    from kb.memory.engine.report import packs_nothing, why_not  # few models need it
-
-    if (setup.load_in_4bit or setup.load_in_8bit) and architecture.engine and packs_nothing(architecture):
-        return "load_in_4bit" if setup.load_in_4bit else "load_in_8bit"
     return why_not(setup, architecture)
 
 

@@ -90,7 +90,7 @@ def assumed_of(
     assumed += _of_fused_loss(setup, architecture)
     if setup.attn_implementation == "sdpa" and _without_sdpa(architecture):
         assumed += (Assumption("training.attn_implementation", "eager", "no_sdpa_of_the_type"),)
-    if setup.packs and architecture.engine and packs_nothing(architecture):
+    if setup.packs and architecture.engine and not setup.earlier.packs_subclasses and packs_nothing(architecture):
         bits = 8 if setup.load_in_8bit else 4
         assumed += (Assumption(f"quantization.load_in_{bits}bit", False, "no_layer_is_packed"),)
     if setup.attn_implementation == "flash":
@@ -149,7 +149,7 @@ def limits_of(setup: TrainingSetup, constants: Mapping[str, float], context: Con
 
 
 def packs_nothing(architecture: Architecture) -> bool:
-    """Whether 4-bit loading leaves a type's blocks as they are."""
+    """Whether 4-bit loading leaves a type's blocks as they are, since transformers 5.5."""
     if architecture.family != "decoder":
         return False
     from kb.memory.engine.families import decoder_types  # other families do without

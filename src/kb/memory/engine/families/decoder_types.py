@@ -469,5 +469,5 @@ def without_sdpa(a: Architecture) -> bool:
 
 def packs_nothing(a: Architecture) -> bool:
     """Whether 4-bit loading leaves a type's blocks as they are: their linear layers are a class of the model's own,
-    which transformers 5.23 does not replace (integrations/bitsandbytes.py); releases that ask ``isinstance`` do."""
+    which transformers from 5.5 on does not replace (integrations/bitsandbytes.py); before, it asked ``isinstance``."""
     return a.family == "decoder" and a.model_type in TYPES and TYPES[a.model_type].linear is parts.by_hand
