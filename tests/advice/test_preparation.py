@@ -180,3 +180,49 @@ def test_packed_weights_that_fsdp_shards_wait_where_the_release_leaves_them_and_
     said = setup["prepare_for_kbit"], setup["trained_type"], setup["spread"]["packed_on"]
     assert said == (prepared, trained_type, packed_on)
     assert setup["bnb_4bit_quant_storage"] == "bf16"
+
+
+WHOLE = SCRIPT.replace(
+    ", quantization_config=BitsAndBytesConfig(load_in_4bit=True))", ', torch_dtype="bfloat16"{given})'
+)
+PREPARE = "model = prepare_model_for_kbit_training(model)"
+RULE = "kbit-preparation-without-quantization"
+
+
+def of_script(folder: Path, text: str) -> tuple[dict[str, Any], set[str]]:
+    (folder / "train.py").write_text(text, "utf-8")
+    done = run_kb(folder / "train.py", "--gpu", "l4", "--format", "json", "--no-cache", module="kb.check")
+    (file,) = json.loads(done.stdout)["files"]
+    return file["setup"], {each["rule"] for each in file["findings"]}
+
+
+@pytest.mark.parametrize(
+    ("prepare", "weights", "checkpointing"),
+    [
+        ("", "bf16", False),
+        (PREPARE, "fp32", False),
+        (PREPARE + "\nmodel.gradient_checkpointing_enable()", "fp32", True),
+    ],
+)
+def test_a_model_that_nothing_quantizes_is_made_fp32_by_preparation_and_not_checkpointed(
+    tmp_path: Path, prepare: str, weights: str, checkpointing: bool
+) -> None:
+    setup, found = of_script(tmp_path, WHOLE.format(prepare=prepare, given=""))
+    assert (setup["weights"], setup["gradient_checkpointing"]) == (weights, checkpointing)
+    assert (RULE in found) is bool(prepare)
+
+
+def test_a_quantization_that_is_made_elsewhere_leaves_the_run_open(tmp_path: Path) -> None:
+    setup, found = of_script(tmp_path, WHOLE.format(prepare=PREPARE, given=", quantization_config=settings.packed"))
+    assert "quantization.load_in_4bit" in setup["unresolved"] and RULE not in found
+    setup, found = of_script(tmp_path, WHOLE.format(prepare=PREPARE, given=", quantization_config=None"))
+    assert not setup["unresolved"] and RULE in found
+
+
+def test_a_checkpoint_that_is_stored_in_4_bits_is_trained_so(tmp_path: Path) -> None:
+    text = WHOLE.format(prepare=PREPARE, given="").replace(
+        "meta-llama/Llama-3.1-8B", "unsloth/Meta-Llama-3.1-8B-bnb-4bit"
+    )
+    setup, found = of_script(tmp_path, text)
+    assert (setup["method"], setup["load_in_4bit"], setup["gradient_checkpointing"]) == ("qlora", True, True)
+    assert RULE not in found

@@ -333,6 +333,15 @@ def test_a_recipe_for_one_device_is_a_run_on_one_gpu() -> None:
     assert (several.prediction, several.note) == (None, "gpus_not_said")
 
 
+def test_of_a_recipe_that_only_generates_nobody_asks_how_many_gpus_train() -> None:
+    recipe = "".join(line + "\n" for line in RECIPE.splitlines() if "optimizer" not in line)
+    recipe += (
+        "checkpointer: {_component_: torchtune.training.FullModelHFCheckpointer, checkpoint_dir: out}\nprompt: Hello\n"
+    )
+    result = checked(CONFIGS.read(recipe.replace("epochs: 1\n", ""), "generation.yaml")[0])
+    assert (result.prediction, result.note, result.setup.do_train) == (None, None, False)
+
+
 @pytest.mark.parametrize("more", ["optimizer_in_bwd", "enable_activation_offloading"])
 @pytest.mark.parametrize("value", ["True", "yes", "on", "YES"])
 def test_a_recipe_that_frees_gradients_or_activations_is_not_called_too_large(more: str, value: str) -> None:

@@ -65,6 +65,12 @@ def test_a_slip_is_told_once_and_with_the_name_that_is_meant():
     assert odd(FROM + 'args = TrainingArguments("out", per_device_train_batchsize=4)\n') == []
 
 
+def test_what_the_class_refuses_is_no_setting_of_the_run_under_a_name_that_programs_of_their_own_use():
+    text = FROM + "args = TrainingArguments('out', num_epochs=10, max_steps=100, learning_rate=2e-4)\n"
+    (unit,) = READER.read(text, "train.py")
+    assert "training.num_train_epochs" not in unit.settings and unit.settings["training.max_steps"].value == 100
+
+
 def test_a_release_newer_than_those_looked_at_may_have_the_name(tmp_path):
     (tmp_path / "train.py").write_text(FROM + CALL, "utf-8")
     for release, told in (("4.57.6", True), ("99.0.0", False)):

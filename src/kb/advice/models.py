@@ -108,7 +108,7 @@ def _contains(tokens: tuple[str, ...], part: tuple[str, ...]) -> bool:
 # Unsloth's names for a model whose weights it stores in 4 bits.
 # Their copies under `unsloth/` are saved as Llama's architecture: the same size, the fused projections in parts.
 _SPLIT_BY_UNSLOTH = ("phi-4", "phi-3-mini")
-_IN_4BIT = ("-unsloth-bnb-4bit", "-bnb-4bit")
+IN_4BIT = ("-unsloth-bnb-4bit", "-bnb-4bit")
 
 
 class ModelIndex:
@@ -134,7 +134,7 @@ class ModelIndex:
         if not name:
             return None
         wanted = _of_cache(name.strip()).rstrip("/").casefold()
-        for suffix in _IN_4BIT:
+        for suffix in IN_4BIT:
             wanted = wanted.removesuffix(suffix)
         known = self._called.get(wanted) or self._of_any_owner(wanted.rpartition("/")[2])
         found = self._models[known] if known else None

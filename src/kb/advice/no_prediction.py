@@ -73,6 +73,8 @@ def why_no_prediction(
     if known and differing:
         return "several_ways", {"settings": _listed(differing)}
     if known and PROCESSES in setup.unresolved and {PROCESSES, "deepspeed.zero_stage"}.issuperset(setup.unresolved):
+        if not (setup.do_train or setup.do_eval or setup.do_predict):
+            return None  # nothing runs whose GPUs could be counted
         word = unit.settings.get(PROCESSES)
         key = "gpus_not_counted" if word is not None and word.path else "gpus_not_said"
         return key, {"said": str(word.path[-1])} if key == "gpus_not_counted" and word is not None else {}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from kb import memory
-from kb.core.document import Unit
+from kb.core.document import Setting, Unit
 from kb.core.expression import Unknown, is_unknown
 from kb.core.facts import FactType, VersionOf
 from kb.core.model import Model
@@ -228,6 +228,26 @@ def _unmatched(keys: list[str], paths: list[str]) -> tuple[str, ...]:
     return tuple(missing)
 
 
+# What names of checkpoints that are stored packed hold.
+_PACKED = ("bit", "bnb", "gptq", "awq", "int4", "int8", "fp8", "hqq", "aqlm", "eetq", "gguf", "quant")
+_WIDTHS = ("quantization.load_in_4bit", "quantization.load_in_8bit")
+
+
+def prepared_in_vain(unit: Unit) -> Setting | None:
+    """The call that has PEFT prepare a model which is loaded as it is, as far as the file says."""
+    prepared, name = unit.settings.get("quantization.prepared"), unit.settings.get("model.name")
+    if prepared is None or prepared.value is not True or name is None or not isinstance(name.value, str):
+        return None
+    loader = unit.settings.get("model.loader")
+    if loader is not None and loader.value == "unsloth":  # its own function of that name
+        return None
+    if any(word in name.value.casefold() for word in _PACKED):
+        return None
+    widths = [unit.settings[each].value for each in _WIDTHS if each in unit.settings]
+    packed = any(value is not False for value in widths) or "run.quantized" in unit.settings
+    return None if packed or any(each.startswith(unit.hidden) for each in _WIDTHS) else prepared
+
+
 class RunFacts:
     """``setting`` looks a setting up: the config's word, the project's, or the library's default."""
 
@@ -245,6 +265,7 @@ class RunFacts:
             "config.text_lists": lambda _: self._text_lists(),
             "generation.suppresses_forced_token": lambda _: self._suppresses_forced(),
             "run.tables_upcast": lambda _: self._setup.prepare_for_kbit and not self._setup.half_tables,
+            "run.prepared_unquantized": lambda _: prepared_in_vain(self._unit) is not None,
             "run.trains": lambda _: self._trains(),
             "run.steps": lambda _: self._steps(),
             "run.says_epochs": lambda _: self._says("training.num_train_epochs"),

@@ -13,9 +13,13 @@ from kb.advice.lengths import (
     with_lengths,
     with_pictures,
 )
+from kb.advice.models import IN_4BIT
 from kb.advice.post_training import embedding_of, fused_loss_of, liger_kernels_of, post_training_of, with_fused_head
+from kb.advice.run_facts import prepared_in_vain
 from kb.advice.run_kind import (
+    DTYPE,
     OWN_TYPE_SINCE,
+    PACKED_BY,
     assume_whole_experts,
     attention_of,
     dropout_of,
@@ -38,7 +42,7 @@ from kb.advice.settings_reader import (
     uses_fsdp,
     zero_stage_of,
 )
-from kb.core.document import Unit
+from kb.core.document import Setting, Unit
 from kb.core.facts import FactType, VersionOf
 from kb.core.model import Model
 from kb.core.setup import ACCUMULATED, Assumption, Method, TrainingSetup
@@ -80,6 +84,38 @@ INFERENCE_ONLY = frozenset(("inference.num_beams", "inference.max_length"))
 ADAPTER_ONLY = frozenset(("lora.r", "lora.target_modules", "lora.modules_to_save"))
 
 
+def without_vain_preparation(unit: Unit) -> Unit:
+    """The unit without the checkpointing that ``prepare_model_for_kbit_training`` is taken to turn on: of a model that
+    nothing quantizes it turns on none (``loaded_in_kbit`` in utils/other.py of PEFT 0.4 to 0.21).
+    """
+    prepared = prepared_in_vain(unit)
+    if prepared is None:
+        return unit
+    said = {name: each for name, each in unit.settings.items() if "checkpointing" in name}
+    vain = [name for name, each in said.items() if [*map(str, each.path[:1])] == [*map(str, prepared.path[:1])]]
+    return unit._replace(settings={name: each for name, each in unit.settings.items() if name not in vain})
+
+
+def as_loaded(unit: Unit) -> Unit:
+    """The unit with what becomes of its weights though no setting says so.
+
+    A checkpoint that bitsandbytes packed before it was stored is loaded so, whatever is asked for (its config.json has
+    a ``quantization_config``); Unsloth loads what it was made from where 4 bits are switched off. And PEFT makes every
+    weight of a model that it prepares and nothing quantizes fp32.
+    """
+    name = unit.settings.get("model.name")
+    if name is None or not isinstance(name.value, str):
+        return unit
+    loader = unit.settings.get("model.loader")
+    by_unsloth = unit.dialect == "unsloth" or (loader is not None and loader.value == "unsloth")
+    said: dict[str, Setting] = {}
+    if not by_unsloth and name.value.casefold().rstrip("/").endswith(IN_4BIT):
+        said = {each: name._replace(value=True) for each in (PACKED_BY[0], "quantization.bnb_4bit_use_double_quant")}
+    elif (prepared := prepared_in_vain(unit)) is not None:
+        said = {DTYPE: prepared._replace(value="float32")}
+    return unit._replace(settings={**unit.settings, **said}) if said else unit
+
+
 def setup_of(
     unit: Unit,
     model: Model | None,
@@ -101,6 +137,7 @@ def setup_of(
         versions: the version of a library by name, where known; defaults moved between versions.
         given: settings that the project gives where the config has none, and the lengths of its data.
     """
+    unit = as_loaded(unit)
     read = SettingsReader(unit, facts, given, versions)
     if model is not None and model.guessed_from:
         read.assumed.append(Assumption(name="model.name", value=model.id, reason="guessed_from_name"))

@@ -36,7 +36,8 @@ from kb.core.record import NamedTuple
 
 DIALECT = "python"
 OF_OTHERS = frozenset((  # most of their keywords are no settings
-    *CUTTING, TRAINER, "tokenized", "prepared", "adapter", "peft", "format", LOSS, "pooling", "transformer",
+    *CUTTING, TRAINER, "tokenized", "prepared", "checkpointing", "adapter", "peft", "format", LOSS, "pooling",
+    "transformer",
 ))  # fmt: skip
 TRAINING = "hf"  # whose defaults hold where a file has no training call
 CALLED_TRAINER = "script.trainer"  # the class that is called says it, whatever its keywords hint at
@@ -48,6 +49,7 @@ HIDDEN = {  # settings that the ``**more`` of a call of each group may hold
     "quantization": ("quantization.",),
     "model": (*OF_MODELS[1:], "model.attn_implementation"),
 }
+PACKING = ("quantization", "format")  # groups of calls that say how weights are packed
 MAX_RUNS = 200  # each is checked and predicted by itself; a real file has one or two
 
 
@@ -140,7 +142,9 @@ class PythonReader:
         keys: Mapping[str, Setting] = {}
         cuts = [call for call in run.doubtful if call.kind.group in CUTTING and not call.where.certainly]
         agreed = {call.number for group in CUTTING for call in self._agreeing(group, cuts, run, analysis)}
-        calls = [call for call in (run.own, *run.certain, *run.doubtful) if call is not None]
+        # What PEFT's preparation turns on besides, other calls say better.
+        certain = sorted(run.certain, key=lambda call: "quantization.prepared" in call.kind.sets)
+        calls = [call for call in (run.own, *certain, *run.doubtful) if call is not None]
         for call in calls:
             part = self._part(call, analysis)
             found = part.settings
@@ -168,6 +172,7 @@ class PythonReader:
         if run.own is not None and not run.own.kind.module:  # a server trains nothing
             settings |= said_by_source(analysis.module.text, settings, analysis.name_span(run.own))
         hidden = [name for call in calls for name in _hidden_by(call, analysis)]
+        hidden += _packed_out_of_sight(calls, analysis)
         hidden += left_to_class(run.own, self.compiled(dialect).targets) if run.own is not None else ()
         trainers = [call for call in calls if call.kind.group == TRAINER]
         elsewhere = not trainers or any(call.argument("args") for call in trainers)
@@ -211,6 +216,10 @@ class PythonReader:
         part.settings |= {
             name: setting._replace(by_default=True) for name, setting in part.settings.items() if setting.path in loose
         }
+        refused = {(str(call.number), keyword.arg) for keyword, _ in analysis.odd.get(call.number, ())}
+        if refused:  # the call stops over such a name, whatever others mean by it
+            left = (item for item in part.settings.items() if tuple(map(str, item[1].path[:2])) not in refused)
+            part.settings = dict(left)
         text = analysis.module.text if call.home is None else call.home.owner.text
         kept = {name for word, names in call.kind.unless.items() if word in text for name in names}
         for name, value in call.kind.sets.items():
@@ -276,6 +285,15 @@ def _hidden_by(call: Call, analysis: Analysis) -> tuple[str, ...]:
     if not analysis.given[call.number].hides:
         return ()
     return OWN if call.kind.dialect is not None else HIDDEN.get(call.kind.group, ())
+
+
+def _packed_out_of_sight(calls: Sequence[Call], analysis: Analysis) -> tuple[str, ...]:
+    """Where a model is given a quantization that no call here makes; a config that the program is given may say it."""
+    if analysis.source is not analysis.module.source or any(call.kind.group in PACKING for call in calls):
+        return ()
+    given = [each for call in calls if call.kind.group == "model" for each in analysis.given[call.number].known]
+    handed = (each.value for each in given if each.path[1:2] == ("quantization_config",))
+    return OF_MODELS[1:3] if any(node.kind == MAPPING or node.data is not None for node in handed) else ()
 
 
 def _titles(calls: list[Call]) -> dict[int, str]:
