@@ -52,6 +52,13 @@ def test_what_lies_beside_a_checkpoint_is_no_config(tree):
     assert paths(discover(["c/vocab.json"])) == ["c/vocab.json"]
 
 
+def test_the_record_of_every_argument_of_a_run_is_no_config_unless_it_is_named(tree):
+    record = '{"model": "a/b", ' + ", ".join(f'"key_{number}": null' for number in range(40)) + "}"
+    tree({"out/v0/args.json": record, "args.json": '{"model": "a/b", "lora_rank": null}', "other.json": record})
+    assert paths(discover(["."])) == ["./args.json", "./other.json"]
+    assert paths(discover(["out/v0/args.json"])) == ["out/v0/args.json"]
+
+
 def test_hidden_and_foreign_folders_are_passed_over(tree):
     names = [".git/a.yaml", ".venv/a.yaml", "node_modules/a.json", "venv/a.yaml", "__pycache__/a.json", ".hidden.yaml"]
     tree(dict.fromkeys([*names, "kept/a.yaml"], ""))

@@ -101,6 +101,9 @@ OF_CHECKPOINTS = frozenset((
     "vocab.json", "tokenizer.json", "tokenizer_config.json", "added_tokens.json", "special_tokens_map.json",
     "trainer_state.json", "model.safetensors.index.json", "pytorch_model.bin.index.json",
 ))  # fmt: skip
+# Every argument of a run, as ms-swift writes them beside its checkpoints: most are null, and nobody wrote any.
+_RECORDS = frozenset(("args.json", "sft_args.json"))
+_NULLS_OF_A_RECORD = 30
 TABLES = ".toml"  # in folders only those with a table of a run: most are of packages and tools
 CODE_SUFFIXES = (".py", ".ipynb")  # in folders only those that name a call which describes a run
 SKIPPED_FOLDERS = frozenset(("node_modules", "venv", "__pycache__", "site-packages", "dist-packages"))
@@ -228,19 +231,20 @@ def _is_config(entry: os.DirEntry[str]) -> bool:
 def _is_worth_reading(entry: os.DirEntry[str]) -> bool:
     """Of Python files and notebooks those that name a call which describes a run and are no tests, of TOML those that
     have a table of one: most of a tree's do not; of Dockerfiles those that may start a server. Of JSON all but a
-    tokenizer's and a checkpoint's own.
+    tokenizer's, a checkpoint's own and the record of a run's arguments.
     """
     name = entry.name.lower()
     if name in OF_CHECKPOINTS:
         return False
     image = is_dockerfile(name)
-    if not image and not name.endswith((*CODE_SUFFIXES, TABLES)):
+    if not image and not name.endswith((*CODE_SUFFIXES, TABLES)) and name not in _RECORDS:
         return True
-
     try:
         raw = read_at_most(entry.path, most_bytes(name) + 1)
     except OSError:
         return True  # that it cannot be read is said when it is checked
+    if name in _RECORDS:
+        return raw.count(b": null") < _NULLS_OF_A_RECORD
     if image:
         return re.search(_SERVED, raw) is not None and re.search(_STARTED, raw) is not None
     if name.endswith(TABLES):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
 
 from kb.config.dialect.dialects import LAST, CompiledDialect, Entries, Entry, section_names, split
 from kb.config.text.nodes import MAPPING, SCALAR
@@ -62,7 +63,7 @@ class Recognition:
             score = self.score(dialect, entries)
             if score >= dialect.recognise["least"]:
                 found.append((score, dialect))
-        if not found:
+        if not found and any(path.rpartition(".")[2] in self._names_of_batches for path in entries):
             found = [
                 (known, dialect)
                 for dialect in self._dialects
@@ -105,9 +106,20 @@ class Recognition:
 
     def familiar_keys(self, entries: Entries, limit: int = 20) -> tuple[str, ...]:
         """Names in a document that some dialect knows, wherever they stand, in their order."""
-        known = {path.rpartition(".")[2] for dialect in self._dialects for path in self.compiled(dialect).targets}
         names = (key.value for _, key, _ in entries.values())
-        return tuple(dict.fromkeys(name for name in names if name in known))[:limit]
+        return tuple(dict.fromkeys(name for name in names if name in self._names))[:limit]
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        """The last part of every name that some dialect knows: a folder of data asks for it once a file."""
+        return frozenset(path.rpartition(".")[2] for each in self._dialects for path in self.compiled(each).targets)
+
+    @cached_property
+    def _names_of_batches(self) -> frozenset[str]:
+        """The last part of every name of the batch in some dialect, by itself or in a group named as a whole."""
+        every = (item for dialect in self._dialects for item in dialect.keys.items())
+        named = {path.rpartition(".")[2] for path, meant in every if BATCH in str(meant)}
+        return frozenset((*named, BATCH.rpartition(".")[2]))
 
 
 def _unwrapped(dialect: Dialect, entries: Entries) -> dict[str, Entry] | None:

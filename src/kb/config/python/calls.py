@@ -230,6 +230,7 @@ def _run(own: Call | None, others: list[Call]) -> Run:
             (certain if sure else doubtful).append(call)
     if anchor is not None and _loads_whole(certain, anchor):
         certain, doubtful = ([each for each in calls if not _elsewhere(each, anchor)] for calls in (certain, doubtful))
+    certain.sort(key=lambda call: PREPARED in call.kind.sets)  # what PEFT turns on besides, other calls say better
     return Run(own, tuple(certain), tuple(doubtful))
 
 
@@ -302,6 +303,7 @@ def _is_reference(call: Call) -> bool:
     return (call.target or "").startswith(("ref", "reward", "teacher", "value"))
 
 
+PREPARED = "quantization.prepared"
 MAX_BODIES = 200  # functions and classes that are gone through for one program
 MAX_STEPS = 8  # from one call to the next
 

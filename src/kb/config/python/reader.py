@@ -142,9 +142,7 @@ class PythonReader:
         keys: Mapping[str, Setting] = {}
         cuts = [call for call in run.doubtful if call.kind.group in CUTTING and not call.where.certainly]
         agreed = {call.number for group in CUTTING for call in self._agreeing(group, cuts, run, analysis)}
-        # What PEFT's preparation turns on besides, other calls say better.
-        certain = sorted(run.certain, key=lambda call: "quantization.prepared" in call.kind.sets)
-        calls = [call for call in (run.own, *certain, *run.doubtful) if call is not None]
+        calls = [call for call in (run.own, *run.certain, *run.doubtful) if call is not None]
         for call in calls:
             part = self._part(call, analysis)
             found = part.settings
