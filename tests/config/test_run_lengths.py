@@ -44,6 +44,8 @@ def assumed(setup: TrainingSetup, name: str = "data.max_source_length") -> str |
         "encoded = t.batch_encode_plus(rows, max_length=48, truncation=True)\n",
         "def a(r):\n    return tokenizer(r, max_length=48, truncation=True)\n"
         "def b(r):\n    return tokenizer(r, max_length=48, truncation=True)\n",
+        "for row in texts:\n    rows.append(tokenizer(row, max_length=48, truncation=True))\n"
+        "for row in others:\n    held.append(tokenizer(row, max_length=48, truncation=True))\n",
         "max_seq_length = 48\nrows = cut(rows, max_seq_length)\n",
         "block_size = 48\ndef group_texts(r):\n    return pieces(r, block_size)\nrows = rows.map(group_texts)\n",
     ],
@@ -81,6 +83,11 @@ def test_what_does_not_cut_gives_no_length() -> None:
 def test_calls_that_cut_differently_leave_it_open() -> None:
     two = "def a(r):\n    return tokenizer(r, max_length=48, truncation=True)\n"
     setup = python(BERT + two + two.replace("48", "96").replace("def a", "def b"))
+    assert "data.max_source_length" in setup.unresolved
+
+
+def test_a_length_that_only_a_condition_cuts_to_leaves_it_open() -> None:
+    setup = python(BERT + "for row in texts:\n    if long:\n        tokenizer(row, max_length=48, truncation=True)\n")
     assert "data.max_source_length" in setup.unresolved
 
 

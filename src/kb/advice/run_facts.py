@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 
 from kb import memory
-from kb.core.document import Setting, Unit
+from kb.core import document
+from kb.core.document import Unit
 from kb.core.expression import Unknown, is_unknown
 from kb.core.facts import FactType, VersionOf
 from kb.core.model import Model
@@ -233,7 +234,7 @@ _PACKED = ("bit", "bnb", "gptq", "awq", "int4", "int8", "fp8", "hqq", "aqlm", "e
 _WIDTHS = ("quantization.load_in_4bit", "quantization.load_in_8bit")
 
 
-def prepared_in_vain(unit: Unit) -> Setting | None:
+def prepared_in_vain(unit: Unit) -> document.Setting | None:
     """The call that has PEFT prepare a model which is loaded as it is, as far as the file says."""
     prepared, name = unit.settings.get("quantization.prepared"), unit.settings.get("model.name")
     if prepared is None or prepared.value is not True or name is None or not isinstance(name.value, str):

@@ -8,6 +8,7 @@ from kb.core.record import NamedTuple
 if TYPE_CHECKING:
     from kb.config.python.expressions import Expressions
 
+ROUND = "round"  # of a loop: what stands in it is met as often as there is something to do
 AFTER = "after"  # of an ``if`` that returns: what stands behind it is its other arm
 Branch = tuple[tuple[int, str], ...]  # the arms of if, for, while, except that a place lies in
 Scope = tuple[int, ...]  # the functions and classes that a place lies in, from the outermost
@@ -48,6 +49,11 @@ class Where(NamedTuple):
     def certainly(self) -> Branch:
         """The arms that it lies in, without the ways out that come before it."""
         return tuple(each for each in self.branch if each[1] != AFTER)
+
+    @property
+    def but_for_loops(self) -> bool:
+        """Whether it is met under no condition, or only where a loop around it has something to do."""
+        return all(each[1] == ROUND for each in self.certainly)
 
     def excludes(self, other: "Where") -> bool:
         """Whether both lie in different arms of one ``if``: only one of them happens."""
@@ -451,7 +457,7 @@ def bodies_of(node: ast.stmt) -> list[tuple[str, list[ast.stmt], bool]]:
         main = _is_main(node.test)
         return [("body", node.body, not main), ("orelse", node.orelse, True)]
     if isinstance(node, ast.For | ast.AsyncFor | ast.While):
-        return [("body", node.body, True), ("orelse", node.orelse, True)]
+        return [(ROUND, node.body, True), ("orelse", node.orelse, True)]
     if isinstance(node, ast.With | ast.AsyncWith):
         return [("body", node.body, False)]
     if isinstance(node, ast.Try | ast.TryStar):

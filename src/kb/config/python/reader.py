@@ -140,7 +140,7 @@ class PythonReader:
         unknown_keys: list[str] = []
         left_open: list[str] = []
         keys: Mapping[str, Setting] = {}
-        cuts = [call for call in run.doubtful if call.kind.group in CUTTING and not call.where.certainly]
+        cuts = [call for call in run.doubtful if call.kind.group in CUTTING and call.where.but_for_loops]
         agreed = {call.number for group in CUTTING for call in self._agreeing(group, cuts, run, analysis)}
         calls = [call for call in (run.own, *run.certain, *run.doubtful) if call is not None]
         for call in calls:
