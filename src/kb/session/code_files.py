@@ -155,9 +155,11 @@ def _with_refused(found: Unit, unit: Unit, programs: Sequence[Program], catalog:
     taken = flags_taken(programs[0].own, programs[0].imported, catalog.dialects["python"].classes)
     if taken is None:
         return found
+    slips = {event.span for event in found.events if event.kind == "unknown-key"}  # told with the name that is meant
+    # argparse takes the beginning of a flag's name too
     events: list[Event] = []
     for name, flag in unit.keys.items():
-        known = not name or any(each.startswith(name) for each in taken)  # argparse takes a beginning too
+        known = not name or flag.key_span in slips or any(each.startswith(name) for each in taken)
         if not known and str(flag.path[-1]).startswith("--"):
             values = {"key": flag.path[-1], "program": unit.program}
             events.append(Event("flag-not-taken", flag.key_span, values))
