@@ -7,10 +7,15 @@ from pathlib import Path
 import pytest
 
 from catalog_sample import load_catalog
+from kb.advice.question import Question
 from kb.config.discovery import bears_marks
 from kb.config.python.reader import PythonReader
 from kb.config.python.refused import EVERYTHING, GROUP, LIBRARIES
 from kb.core.document import Unit
+from kb.session.around import Checking
+from kb.session.prepare import file_checker
+from kb.session.project import Project
+from kb.session.run import FileResult, Input, check_input
 from yaml_file import read_yaml
 
 RULES = Path(__file__).parents[2] / "rules"
@@ -108,6 +113,15 @@ def test_what_a_program_of_its_own_loop_says_counts_and_what_it_leaves_out_does_
     (alone,), (beside,) = read(head.format("") + LOADS), read(head.format(", AdamW") + LOADS)
     assert set(beside.settings) == {*alone.settings, "imports.transformers.adamw"}
     assert set(EVERYTHING) <= set(beside.hidden)
+
+
+def test_a_note_alone_is_counted_and_the_file_is_no_fault(tmp_path: Path) -> None:
+    file = tmp_path / "mask.py"
+    file.write_text("from transformers.modeling_attn_mask_utils import AttentionMaskConverter\n", "utf-8")
+    checker = file_checker(load_catalog(), Project(), Question.of(gpu="none"), Checking(notes=False))
+    outcome = check_input(Input(str(file)), checker)
+    assert isinstance(outcome, FileResult)
+    assert [(unit.findings, unit.hidden_notes) for unit in outcome.results] == [((), 1)]
 
 
 def test_the_libraries_of_the_table_are_those_that_are_looked_for() -> None:

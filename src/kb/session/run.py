@@ -201,7 +201,9 @@ def check_input(given: Input, checker: "FileChecker") -> FileResult | Unusable |
     try:
         raw = read_bytes(given.path) if raw is None else raw
         result = checker.check(raw, given.path, given.kind)
-        if result.results and all(not unit.findings and unit.unit.sets_up_nothing for unit in result.results):
+        if result.results and all(
+            unit.unit.sets_up_nothing and not unit.findings and not unit.hidden_notes for unit in result.results
+        ):
             raise ConfigError("config.no-python-call" if given.path.endswith(".py") else "config.no-cell-call")
         return result
     except UserError as error:
