@@ -136,6 +136,36 @@ def test_what_only_a_run_can_tell_is_unknown(script: str) -> None:
     assert is_unknown(unit.settings["inference.batch_size"].value)
 
 
+BRANCH = """\
+MORE="--bf16 True"
+LESS="--seed 1"
+if [ "$BIG" = 1 ]; then MORE="$MORE --gradient-checkpointing"; fi
+python run_clm.py --model_name_or_path gpt2 --output_dir o --per_device_train_batch_size 8 --do_train {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "hidden"),
+    [
+        ("$MORE", ("training.bf16", "training.gradient_checkpointing")),
+        ('"${MORE[@]}"', ("training.bf16", "training.gradient_checkpointing")),
+        ("$MORE --bf16 False", ("training.gradient_checkpointing",)),
+        ("$LESS", ()),
+        ("$UNSET", ()),
+    ],
+)
+def test_flags_in_a_variable_that_a_branch_sets_may_be_given(end: str, hidden: tuple[str, ...]) -> None:
+    (unit,) = read(BRANCH.format(end))
+    assert unit.hidden == unit.maybe == hidden
+
+
+def test_flags_of_an_array_that_a_branch_adds_to_may_be_given() -> None:
+    array = 'A=(--fp16)\nif [ "$BIG" ]; then A+=(--optim adafactor); fi\nB=("${A[@]}" --tf32 True)\n'
+    command = 'python run_clm.py --model_name_or_path gpt2 --output_dir o --do_train --learning_rate 1e-4 "${B[@]}"\n'
+    (unit,) = read(array + command)
+    assert set(unit.hidden) >= {"training.optim", "training.fp16"}
+
+
 def test_a_value_from_a_variable_stands_where_it_is_used_and_says_so() -> None:
     text = "BATCH=16\npython x.py --batch_size $BATCH\n"
     setting = read(text)[0].settings["inference.batch_size"]

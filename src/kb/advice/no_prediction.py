@@ -101,7 +101,8 @@ def _open_note(unit: Unit, setup: TrainingSetup) -> Note:
         return "no_such_run", {"settings": _listed(strange)}
     if not unit.keys and "training." in unit.hidden:  # of code that sets up no training itself
         return "no_training_call", {}
-    if unit.reader == "script" and unit.hidden and all(name.startswith(unit.hidden) for name in setup.unresolved):
+    left = [name for name in setup.unresolved if not (unit.maybe and name.startswith(unit.maybe))]
+    if unit.reader == "script" and unit.hidden and left and all(name.startswith(unit.hidden) for name in left):
         absent = {name: each for name, each in found.items() if each is None}
         return "set_by_program", {"settings": _listed(absent or found)}
     return "unresolved_values", {"settings": _listed(found)}

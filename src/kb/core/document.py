@@ -120,6 +120,7 @@ class Unit(NamedTuple):
     package: tuple[str, ...] = ()  # where the file's content stands in the config that it is a part of
     part_of: str = ""  # the primary config that composes this file with others
     hidden: tuple[str, ...] = ()  # prefixes of settings that code may fill in which cannot be told: ``**arguments``
+    maybe: tuple[str, ...] = ()  # of a command, those of the hidden that a branch of the script says: ``$MORE``
     reader: Reader = "library"
     script: str | None = None  # of a command: the file name of the program, empty where there is none
     program: str = ""  # of a command: the program that it starts, as it is written

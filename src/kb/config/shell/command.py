@@ -37,6 +37,7 @@ OF_LAUNCHER = {
     "mixed_precision": "accelerate.mixed_precision",
     **{f"fsdp_{name}": f"accelerate.fsdp_{name}" for name in OF_FSDP},
 }
+COUNTS_PROCESSES = ("num_processes", "nproc_per_node", "num_gpus")
 COUNTS_MACHINES = ("num_machines", "nnodes")  # flags of `accelerate launch` and of torchrun
 AMONG_MACHINES = frozenset((*COUNTS_MACHINES, "machine_rank", "node_rank", "main_process_ip"))
 OF_ADAPTERS = frozenset(("lora", "qlora", "peft", "dora"))  # words in the name of a script that adds one
@@ -128,6 +129,7 @@ def read_shell(
         launch = next((each for each in runs_here if wanted(each.program) or _says_something(each, reader)), None)
         events = [_event(fault, command, text, places) for fault in command.faults]
         if launch is not None:
+            launch = launch._replace(maybe=environment.may_say(command.words))
             runs.append((command, launch.on_chosen_gpus(environment.chooses_gpus(command))))
             faults.setdefault(len(runs) - 1, []).extend(events)
         elif events:
@@ -270,6 +272,7 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
         begin = places.span(span.start, span.start)
         by_name = launch.tool is None and not launch.script.startswith("trl.")  # its author's word for it, no more
         settings[TRAINER] = Setting(trainer, begin, begin, (launch.script,), alias=True, by_default=by_name)
+    maybe = tuple(name for name in _maybe_said(launch, speller) if name not in settings)
     return Unit(
         path=path,
         section=section,
@@ -282,9 +285,21 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
         launcher=launch.launcher,
         reader="library" if launch.tool is not None or launch.script.startswith("trl.scripts.") else "script",
         program=launch.program,
+        hidden=maybe,
+        maybe=maybe,
         typical=launch.typical or (launch.typical is None and speller.tells(launch.flags)),
         keys={flag.name: _as_written(flag, places) for flag in (*launch.flags, *launch.short)},
     )
+
+
+def _maybe_said(launch: Launch, speller: Speller) -> Iterator[str]:
+    """The settings that flags mean of which only a run can tell whether they are given."""
+    for flag in sorted(launch.maybe):
+        yield from (target.fact.name for target in speller.targets.get(flag, ()))
+        if launch.launcher == "accelerate":
+            yield from (
+                (OF_LAUNCHER[flag],) if flag in OF_LAUNCHER else (f"launch.{flag}",) if flag in SWITCHES else ()
+            )
 
 
 def _apart(first: Flag, again: Flag, span: Span, places: Places) -> bool:

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kb.config.shell.lexer import Command, Piece, Word
@@ -19,6 +19,7 @@ LONGEST_TEXT = 2**17  # bytes of one argument that Linux takes (MAX_ARG_STRLEN);
 MOST_ARGUMENTS = 2**13
 UNTOLD, UNTOLD_OPTIONS = "\0", "\1"  # stand in a text of several words for a part that nobody knows: a value, or flags
 _UNTOLD = re.compile(r"[\0\1]")
+_FLAGS = re.compile(r"(?:^|[\s=])--([A-Za-z][\w.-]*)")
 _OPTIONS = re.compile(r"ARG|OPT|FLAG|PARAM|EXTRA|^[@*]$", re.I)
 
 
@@ -58,6 +59,7 @@ class Environment:
     script: str = ""  # the whole text, for here-documents
     variables: dict[str, _Literal | None] = field(default_factory=dict)
     depth: int = 0  # of if, for, while and case: what they assign may or may not hold later
+    chosen: dict[str, frozenset[str]] = field(default_factory=dict)  # flags that such a variable may hold, by its name
 
     def take(self, command: Command) -> tuple[Argument, ...]:
         """The arguments of the command after keywords and ``NAME=value`` prefixes; assignments are remembered."""
@@ -137,10 +139,31 @@ class Environment:
             if match is None:
                 continue
             name, added = match[1], bool(match[2])
+            self._note_flags(name, word, added=added)
             value = None if self.depth else self._value(word, len(match[0]))
             if added and value is not None:
                 value = _join(self.variables.get(name), value)
             self.variables[name] = value
+
+    def _note_flags(self, name: str, word: Word, *, added: bool) -> None:
+        """Which flags a variable may hold that a branch gives a value, or that is made of such a one."""
+        found = self.may_say((word,))
+        if added or self.depth:
+            found |= self.chosen.get(name, frozenset())
+        if self.depth:
+            before = self.variables.get(name)
+            held = "" if before is None else " ".join((before.text, *(each.text or "" for each in before.items or ())))
+            texts = (
+                piece.text for each in (word, *(word.items or ())) for piece in each.pieces if piece.kind == "literal"
+            )
+            found |= {flag.replace("-", "_") for text in (held, *texts) for flag in _FLAGS.findall(text)}
+        self.chosen[name] = found
+
+    def may_say(self, words: Sequence[Word]) -> frozenset[str]:
+        """The flags that stand in variables of these words, and of which only a run can tell whether they are given."""
+        pieces = (piece for word in words for each in (word, *(word.items or ())) for piece in each.pieces)
+        named = (self.chosen.get(piece.text) for piece in pieces if piece.kind in ("variable", "array"))
+        return frozenset().union(*filter(None, named))
 
     def _value(self, word: Word, skip: int) -> _Literal | None:
         if word.items is not None:

@@ -168,7 +168,8 @@ _LAUNCHER_MODULES = {
 class Launch(NamedTuple):
     """A script (or module) about to run. ``processes`` is what is said of their number, None where nothing is.
 
-    ``launcher`` is what starts it, where that is to be seen; ``before`` are its flags and ``word`` its name.
+    ``launcher`` is what starts it, where that is to be seen; ``before`` are its flags and ``word`` its name. ``maybe``
+    are flags in variables that a branch of the script sets: whether they are given only a run can tell.
     """
 
     script: str
@@ -182,6 +183,7 @@ class Launch(NamedTuple):
     program: str = ""  # the script with its folders, as it is written
     short: tuple[Flag, ...] = ()  # its flags of one letter
     visible: int | None = None  # the GPUs that the script lets it see
+    maybe: frozenset[str] = frozenset()
 
     @property
     def typical(self) -> bool | None:
