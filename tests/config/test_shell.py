@@ -166,6 +166,12 @@ def test_flags_of_an_array_that_a_branch_adds_to_may_be_given() -> None:
     assert set(unit.hidden) >= {"training.optim", "training.fp16"}
 
 
+def test_flags_of_a_launcher_that_a_branch_sets_may_be_given() -> None:
+    branch = 'if [ "$ALL" ]; then L="--num_processes 4 --use_fsdp"; fi\naccelerate launch $L train.py '
+    (unit,) = read(branch + "--model_name_or_path gpt2 --output_dir o --do_train --learning_rate 1e-4\n")
+    assert unit.hidden == ("launch.use_fsdp",) and is_unknown(unit.settings[PROCESSES].value)
+
+
 def test_a_value_from_a_variable_stands_where_it_is_used_and_says_so() -> None:
     text = "BATCH=16\npython x.py --batch_size $BATCH\n"
     setting = read(text)[0].settings["inference.batch_size"]

@@ -37,7 +37,6 @@ OF_LAUNCHER = {
     "mixed_precision": "accelerate.mixed_precision",
     **{f"fsdp_{name}": f"accelerate.fsdp_{name}" for name in OF_FSDP},
 }
-COUNTS_PROCESSES = ("num_processes", "nproc_per_node", "num_gpus")
 COUNTS_MACHINES = ("num_machines", "nnodes")  # flags of `accelerate launch` and of torchrun
 AMONG_MACHINES = frozenset((*COUNTS_MACHINES, "machine_rank", "node_rank", "main_process_ip"))
 OF_ADAPTERS = frozenset(("lora", "qlora", "peft", "dora"))  # words in the name of a script that adds one
@@ -296,10 +295,10 @@ def _maybe_said(launch: Launch, speller: Speller) -> Iterator[str]:
     """The settings that flags mean of which only a run can tell whether they are given."""
     for flag in sorted(launch.maybe):
         yield from (target.fact.name for target in speller.targets.get(flag, ()))
-        if launch.launcher == "accelerate":
-            yield from (
-                (OF_LAUNCHER[flag],) if flag in OF_LAUNCHER else (f"launch.{flag}",) if flag in SWITCHES else ()
-            )
+        if launch.launcher == "accelerate" and flag in OF_LAUNCHER:
+            yield OF_LAUNCHER[flag]
+        elif launch.launcher == "accelerate" and flag in SWITCHES:
+            yield f"launch.{flag}"
 
 
 def _apart(first: Flag, again: Flag, span: Span, places: Places) -> bool:
