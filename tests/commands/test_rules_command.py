@@ -205,3 +205,16 @@ def test_a_remedys_examples_are_run_too(whole_folder: Path) -> None:
     run = kb("test", "a-new-one", "disk-full", "--rules", whole_folder, "--lang", "en")
     assert run.returncode == 1 and "a log leads to" not in run.stdout
     assert " before " in run.stdout and "patterns of its own" in run.stdout, run.stdout
+
+
+def test_an_option_as_libraries_call_it_is_answered_with_kbs_own() -> None:
+    for option, meant in (
+        ("--max_seq_length", "--seq-in"),
+        ("--load-in-4bit", "--method qlora"),
+        ("--per_device_train_batch_size=4", "--batch"),
+        ("--bf16", "--precision bf16"),
+    ):
+        run = kb("estimate", "--model", "t5-base", option, "--lang", "en", module="kb")
+        assert run.returncode == 2 and run.stderr.rstrip().endswith(f"did you mean {meant}?")
+    run = kb("check", "--bf16", "--lang", "en", module="kb")  # which has no such option of its own
+    assert run.returncode == 2 and "--precision" not in run.stderr

@@ -69,6 +69,32 @@ def no_such_command(words: Words, name: str, known: Sequence[str]) -> str:
 _LATER = "(found out where it is shown)"  # in place of a usage, which few runs show
 
 
+# What libraries and other programs call it, where a name that is spelled alike would be another setting.
+_NAMED_ELSEWHERE = {
+    name: option
+    for option, names in {
+        "--seq-in": "max_length max_seq_length max_seq_len seq_length seq_len sequence_len cutoff_len context",
+        "--seq-out": "max_target_length",
+        "--batch": "batch_size per_device_train_batch_size micro_batch_size",
+        "--eval-batch": "per_device_eval_batch_size",
+        "--accumulation": "gradient_accumulation_steps gradient_accumulation grad_accum",
+        "--method lora": "lora use_lora peft",
+        "--method qlora": "qlora load_in_4bit 4bit",
+        "--precision bf16": "bf16",
+        "--precision fp16": "fp16",
+        "--attention flash": "flash_attention flash_attn flash_attention_2",
+        "--attention": "attn_implementation",
+        "--gpus": "num_gpus n_gpu nproc_per_node num_processes",
+        "--zero": "deepspeed zero_stage",
+        "--beams": "num_beams",
+        "--gen-length": "max_new_tokens generation_max_length",
+        "--host-memory": "ram memory cpu_memory",
+        "--gpu 24GB:8.9": "vram",
+    }.items()
+    for name in names.split()
+}
+
+
 class Parser(argparse.ArgumentParser):
     """argparse that speaks the user's language and suggests the option that was meant."""
 
@@ -128,7 +154,9 @@ class Parser(argparse.ArgumentParser):
 
     def _unknown_option(self, unknown: Sequence[str]) -> str:
         known = [option for action in self._actions for option in action.option_strings]
-        meant = nearest(unknown[0].partition("=")[0], known)
+        name = unknown[0].partition("=")[0]
+        elsewhere = _NAMED_ELSEWHERE.get(name.lstrip("-").lower().replace("-", "_"), "")
+        meant = [elsewhere] if elsewhere.partition(" ")[0] in known else nearest(name, known)
         key = "cli.unknown_option_meant" if meant else "cli.unknown_option"
         return said(self.words, key, option=" ".join(unknown), meant=meant[0] if meant else "")
 
