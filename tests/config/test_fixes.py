@@ -355,6 +355,7 @@ def test_a_diff_shows_the_change_and_a_missing_line_end() -> None:
         "+b: 3\n\\ No newline at end of file\n"
     )
     assert unified_diff("c.yaml", "a: 1\n", "a: 1\n") == ""
+    assert unified_diff("/etc/c.yaml", "a: 1\n", "a: 2\n").startswith("--- a/etc/c.yaml\n+++ b/etc/c.yaml\n")
 
 
 def test_saving_keeps_permissions_and_follows_a_link(tmp_path: Path) -> None:

@@ -238,5 +238,6 @@ def unified_diff(path: str, before: str, after: str) -> str:
     import difflib
 
     old, new = (text.splitlines(keepends=True) for text in (before, after))
-    lines = difflib.unified_diff(old, new, f"a/{path}", f"b/{path}")
+    named = path.lstrip("/")  # as git names what stands at the root
+    lines = difflib.unified_diff(old, new, f"a/{named}", f"b/{named}")
     return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines)
