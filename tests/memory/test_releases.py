@@ -81,6 +81,8 @@ def test_a_release_without_sdpa_for_a_type_computes_attention_eagerly(model, rel
         ("gptj", (5, 24), EarlierRelease()),
         ("qwen2_5_vl", (5, 23), ALIKE._replace(gives_features=True)),
         ("qwen2_5_vl", (5, 24), EarlierRelease()),
+        ("longformer", (5, 23), ALIKE._replace(masks_let_go=True)),
+        ("longformer", (5, 24), EarlierRelease()),
         ("electra", (4, 53), OLD._replace(causal_loss="labels")),
         ("electra", (4, 54), OLD._replace(weights_returned=True)),
         ("bart", (4, 54), OLD._replace(caches=False)),

@@ -169,6 +169,7 @@ class EarlierRelease(NamedTuple):
     gives_features: bool = False  # a model that sees gives back what took words' places, not all of its tower's outputs
     writes_attention: bool = False  # the type writes its attention out, where it has transformers' interface since
     packs_subclasses: bool = False  # bitsandbytes packs linear layers of a model's own class as well
+    masks_let_go: bool = False  # what a mask is made from goes as soon as it was read
     checkpoints_units: bool = False  # a checkpoint lies around FSDP1's unit of a layer; since then, inside of it
 
 

@@ -96,6 +96,9 @@ NAMED_NO_MORE = (5, 4)  # before, each step of `grouped_mm_experts_forward` had 
 WRITES_ATTENTION: Mapping[str, Release] = {"gptj": (5, 24)}
 # Since then the outputs of a model that sees hold its tower's (`image_outputs`, modeling_outputs.py).
 GIVES_FEATURES = (5, 24)
+# Since then `create_bidirectional_mask` is wrapped (`deprecate_kwarg`, masking_utils.py), and the wrapper holds what it
+# is given; Longformer gives it a mask that nothing else holds.
+HOLDS_MASKS: Mapping[str, Release] = {"longformer": (5, 24)}
 SEEING = ("idefics3", "llava", "llava_next", "paligemma", "qwen2_5_vl", "qwen2_vl", "smolvlm")
 # Since then a layer checkpoints itself (GradientCheckpointingLayer, modeling_layers.py), inside of what wraps it;
 # before, the model's loop checkpointed `layer.__call__`, and so FSDP1's unit around it.
@@ -118,7 +121,7 @@ def has_sdpa(model_type: str, release: Release) -> bool:
 def boundaries_of(model_type: str) -> tuple[Release, ...]:
     """The releases with which :func:`earlier_release` changes for a type."""
     own = {CACHE_OBJECTS.get(model_type, COPIED), SIGHT_TABLES.get(model_type, COPIED)}
-    own.add(WRITES_ATTENTION.get(model_type, COPIED))
+    own |= {WRITES_ATTENTION.get(model_type, COPIED), HOLDS_MASKS.get(model_type, COPIED)}
     own.add(GIVES_FEATURES if model_type in SEEING else COPIED)
     own.add(OBJECTS_RETURNED.get(model_type, OBJECTS_RETURNED_OF_OTHERS) or COPIED)
     common = {
@@ -158,6 +161,7 @@ def earlier_release(model_type: str, release: Release) -> EarlierRelease:
         gives_features=model_type in SEEING and release < GIVES_FEATURES,
         writes_attention=release < WRITES_ATTENTION.get(model_type, ()),
         packs_subclasses=release < PACKS_ONLY_LINEAR,
+        masks_let_go=release < HOLDS_MASKS.get(model_type, ()),
         checkpoints_units=release < CHECKPOINTS_ITSELF.get(model_type, CHECKPOINTS_ITSELF_OF_OTHERS),
     )
     if model_type in T5_TYPES:
@@ -174,7 +178,8 @@ def earlier_release(model_type: str, release: Release) -> EarlierRelease:
 def coarsely_compared(earlier: EarlierRelease) -> bool:
     """Whether runs under the release were compared by their peaks alone, not act by act as those of 5.23 and 5.24."""
     alike = "copied" if earlier.cache == "alike" else earlier.cache
-    return earlier._replace(cache=alike, gives_features=False, writes_attention=False) != EarlierRelease()
+    same = earlier._replace(cache=alike, gives_features=False, masks_let_go=False, writes_attention=False)
+    return same != EarlierRelease()
 
 
 def _cache(model_type: str, release: Release) -> CacheKind:

@@ -102,10 +102,16 @@ class Longformer(Encoder):
         return x, pooled
 
     def mask_of(self, mask: Tensor, embedded: Tensor) -> Tensor:
-        """``create_bidirectional_mask``, of every pair of tokens, whatever is padded."""
+        """``create_bidirectional_mask`` of every pair of tokens, whatever is padded.
+
+        What wraps it (``deprecate_kwarg``) holds the copy of the batch's mask that it is given.
+        """
         rows, length = mask.shape
-        found = padding_mask(rows, length, length, like(mask), eager=embedded.dtype, padded=True, skips=False)
+        given = [like(mask)]
+        held = () if self.options.earlier.masks_let_go else tuple(given)
+        found = padding_mask(rows, length, length, given.pop(), eager=embedded.dtype, padded=True, skips=False)
         assert found is not None
+        del held
         return found
 
     def encoder(self, x: Tensor, numbers: Tensor, given: int) -> Tensor:
