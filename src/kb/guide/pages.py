@@ -295,14 +295,14 @@ def _steps(library: Library, entry: Mapping[str, Any]) -> Iterator[str]:
     words = Words(words.language, {**words.messages, **own}, words.facts)
     for number, step in enumerate(entry["steps"], 1):
         noted = f" {badge(library, 'claimed', step['claims'][0])}" if step.get("claims") else ""
-        said = [prose(step["text"][library.language]) + noted]
+        when = _when(step, words)
+        said = [f'<span class="kb-when">{when}</span>'] if when else []
+        said.append(prose(step["text"][library.language]) + noted)
         changes = ", ".join(_change(name, value, words) for name, value in step.get("set", {}).items())
         if changes:
             said.append(changes)
         if "run" in step:
             said.append(code(step["run"]))
-        if when := _when(step, words):
-            said.append(f'<span class="kb-when">{when}</span>')
         yield f"{number}. {'<br>'.join(said)}"
 
 

@@ -237,7 +237,7 @@ def place(row: Mapping[str, Any], source: str | None = None) -> str:
 
 
 def figure(value: Any, unit: str | None, words: Words, style: Style) -> str:
-    """A value, or the ends of a range, with the unit in the reader's language: ``80 samples``, ``10–15 GB``."""
+    """A value, or the ends of a range, with the unit in the reader's language: ``80 samples``, ``80개``, ``10–15 GB``."""
     if isinstance(value, list | tuple) and all(isinstance(item, int | float) for item in value):
         rising = list(value) == sorted(value)
         between = f" {style.arrow} " if not rising else style.dash if len(value) == 2 else ", "
@@ -249,7 +249,10 @@ def figure(value: Any, unit: str | None, words: Words, style: Style) -> str:
     if unit == "B" and isinstance(value, int | float) and value >= 10**6:
         scale, name = (10**9, "GB") if value >= 10**9 else (10**6, "MB")  # powers of ten, as the notes write them
         return f"{value / scale:.4g} {name}"
-    return f"{shown}%" if unit == "%" else f"{shown} {words.named('unit', unit or '')}"
+    if unit == "%":
+        return f"{shown}%"
+    name = words.named("unit", unit or "")
+    return f"{shown}{'' if '가' <= name[:1] <= '힣' else ' '}{name}"  # Korean counters stand at the number: 16개
 
 
 def errata_lines(errata: Iterable[Mapping[str, Any]], words: Words, style: Style) -> list[str]:
