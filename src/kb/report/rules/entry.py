@@ -237,7 +237,7 @@ def place(row: Mapping[str, Any], source: str | None = None) -> str:
 
 
 def figure(value: Any, unit: str | None, words: Words, style: Style) -> str:
-    """A value, or the ends of a range, with the unit in the reader's language: ``80 samples``, ``80개``, ``10–15 GB``."""
+    """A value, or the ends of a range, with the unit in the language: ``80 samples``, ``80개``, ``10–15 GB``."""
     if isinstance(value, list | tuple) and all(isinstance(item, int | float) for item in value):
         rising = list(value) == sorted(value)
         between = f" {style.arrow} " if not rising else style.dash if len(value) == 2 else ", "
