@@ -47,6 +47,15 @@ def test_kobart_on_8_gib_is_found_in_three_trials(tmp_path: Path, factor: float)
     assert found["measured"] is False
 
 
+def test_of_a_run_on_several_gpus_a_trial_is_said_to_be_one_process(tmp_path: Path) -> None:
+    train = "train.py --model_name_or_path google-t5/t5-small --output_dir out --do_train\n"
+    (tmp_path / "run.sh").write_text(f"torchrun --nproc_per_node 2 {train}")
+    (tmp_path / "one.sh").write_text(f"python {train}")
+    asked = ("--backend", "fake", "--fake-limit", "16GiB")
+    assert answered(tmp_path, "smoke", "run.sh", *asked)["notes"] == ["one_process"]
+    assert answered(tmp_path, "smoke", "one.sh", *asked, "--no-journal")["notes"] == []
+
+
 @pytest.mark.exhaustive
 def test_the_batch_is_named_in_both_languages(tmp_path: Path) -> None:
     batch = answered(tmp_path, *KOBART)["largest"]["batch"]

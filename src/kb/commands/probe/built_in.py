@@ -71,6 +71,7 @@ class BuiltIn(NamedTuple):
     limits: Limits
     steps: int
     effective: int | None
+    buckets_apart: bool = False  # the run is of several processes, each with DDP's buckets, which no trial has
 
     def setup_with(self, batch: int) -> TrainingSetup:
         """The run with another batch."""
@@ -176,6 +177,7 @@ def built_in(request: ProbeRequest, place: Place, catalog: Catalog, *, here: boo
         limits=Limits(request.seconds, request.host_bytes),
         steps=request.steps or (SMOKE_STEPS if request.kind == "smoke" else FEWEST_STEPS),
         effective=_effective(request, one.setup),
+        buckets_apart=one.setup.world_size > 1 and one.setup.do_train and not one.setup.spread.gradient_as_bucket_view,
     )
 
 

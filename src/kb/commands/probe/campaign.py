@@ -177,7 +177,9 @@ class _Campaign(NamedTuple):
         request, place, run, pairs = self.request, self.place, self.run, self.bench.pairs
         name = shlex.join(request.command) if request.command else "DataLoader"
         setup, whole = None, False
+        notes = place.machine.notes if place.backend == "cuda" else ()
         if isinstance(run, BuiltIn):
+            notes += ("one_process",) * run.buckets_apart
             name = run.name
             whole = run.model is not None and not reads_target(run.model.architecture)
             setup = run.setup_with(pairs[-1][0].batch) if recommended is None else _held(run, recommended.number)
@@ -192,7 +194,7 @@ class _Campaign(NamedTuple):
             command=request.command,
             target=target_of(self.formulas["targets"]),
             one_sequence=whole,
-            notes=place.machine.notes if place.backend == "cuda" else (),
+            notes=notes,
         )
 
 
