@@ -567,6 +567,8 @@ def test_a_version_that_is_no_version(tree: Tree) -> None:
     found = tree.find()
     assert problems(found) == [("no_version", "requirements.txt", line) for line in (1, 2, 3, 4)]
     assert said(found)[:2] == ("", "assumed")
+    tree.write("requirements.txt", "transformers==４.40\ntorch===２.6\npeft==0.１４\n")  # digits of another script
+    assert problems(tree.find()) == [("no_version", "requirements.txt", line) for line in (1, 2, 3)]
 
 
 def test_requirements_that_bring_in_themselves(tree: Tree) -> None:

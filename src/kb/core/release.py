@@ -7,7 +7,7 @@ from functools import lru_cache
 from kb.core.facts import Origin
 from kb.core.record import NamedTuple
 
-_NUMBERS = r"\d{1,6}(?:\.\d{1,6})*"
+_NUMBERS = r"[0-9]{1,6}(?:\.[0-9]{1,6})*"
 
 
 def parse_version(text: str) -> tuple[int, ...]:
@@ -31,7 +31,7 @@ def parse_version(text: str) -> tuple[int, ...]:
 Bound = tuple[int, ...]
 LATEST = 9999  # stands for the last part of a release before the next
 OR = " || "
-_CLAUSE = r"(~=|==|!=|<=|>=|<|>)\s*(\d{1,6}(?:\.\d{1,6})*)(\.\*)?"
+_CLAUSE = r"(~=|==|!=|<=|>=|<|>)\s*([0-9]{1,6}(?:\.[0-9]{1,6})*)(\.\*)?"
 
 
 class Source(NamedTuple):
@@ -87,7 +87,7 @@ class ProjectRelease(NamedTuple):
         if self.exact is not None:
             return (self.exact,)
         said = f"{self.specifier} {self.names}"
-        named = [parse_version(each) for each in re.findall(r"[<>=~]\s*(\d+(?:\.\d+)*)", said)]
+        named = [parse_version(each) for each in re.findall(r"[<>=~]\s*([0-9]+(?:\.[0-9]+)*)", said)]
         return tuple(edge for bound in named for edge in (just_below(bound), bound, (*bound, 1)))
 
 
@@ -205,7 +205,7 @@ def _near(specifiers: str) -> list[str]:
     """The versions that the specifiers name, and one just below and just above each: where two ranges meet, one of
     these lies in both."""
     found = ["0", "99999"]
-    for text in re.findall(r"[<>=~]\s*(\d+(?:\.\d+)*)", specifiers):
+    for text in re.findall(r"[<>=~]\s*([0-9]+(?:\.[0-9]+)*)", specifiers):
         numbers = [int(part) for part in text.split(".")[:6]]
         around = [numbers, [*numbers, 0, 1], [*numbers[:-1], numbers[-1] + 1]]
         if numbers[-1]:

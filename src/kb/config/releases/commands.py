@@ -10,7 +10,7 @@ from kb.config.releases.statements import ELSEWHERE, IMAGE, Folder, Requirement,
 
 MAX_TEXT = 200_000  # characters of the commands of one file that are taken apart
 _TOOLS = ("pip", "conda", "mamba", "poetry", "uv", "pdm")
-_PIP = re.compile(r"pip(?:\d+(?:\.\d+)?)?")
+_PIP = re.compile(r"pip(?:[0-9]+(?:\.[0-9]+)?)?")
 _SEPARATORS = frozenset((";", "&&", "||", "|", "&", "(", ")", "{", "}", ";;"))
 # Options whose value is the next word.
 _VALUED = re.compile(
@@ -20,7 +20,8 @@ _VALUED = re.compile(
 )
 _UPGRADE = re.compile("-[a-zA-Z]*U[a-zA-Z]*|--upgrade|--pre")
 _IMAGE = re.compile(
-    r"\s*FROM\s+(?:--\S+\s+)*(?:\S+/)?(pytorch/pytorch|huggingface/transformers-pytorch-gpu):v?(\d+(?:\.\d+)+)", re.I
+    r"\s*FROM\s+(?:--\S+\s+)*(?:\S+/)?(pytorch/pytorch|huggingface/transformers-pytorch-gpu):v?([0-9]+(?:\.[0-9]+)+)",
+    re.I,
 )
 _IMAGES = {"pytorch/pytorch": "torch", "huggingface/transformers-pytorch-gpu": "transformers"}
 _KEY = re.compile(r"\s*(?:-\s+)?[\w-]+:\s+(?=\S)(?![>|])")

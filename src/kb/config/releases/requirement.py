@@ -29,11 +29,11 @@ MAX_LENGTH = 2000  # of one requirement: nothing longer says a release
 _NAMES = {**{name: name for name in LIBRARIES}, "llama-factory": "llamafactory"}
 _HEAD = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,80})[ \t]*(?:\[[^\]]{0,400}\])?[ \t]*")
 _CLAUSE = re.compile(r"(===|==|~=|!=|<=|>=|<|>)[ \t]*([^\s,;|()]{1,80})")
-_PLAIN = re.compile(r"\d{1,6}(?:\.\d{1,6}){0,5}(?:\+[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*)?")
-_WILD = r"\d{1,6}(?:\.\d{1,6}){0,5}\.\*"
+_PLAIN = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,5}(?:\+[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*)?")
+_WILD = r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,5}\.\*"
 _GIT_NAME = r"/([A-Za-z0-9_.-]+?)(?:\.git)?(?:@([^#]*))?(?:#(.*))?$"
 _EGG = r"(?:^|&)egg=([A-Za-z0-9_.-]+)"
-_TAG = r"v?(\d{1,6}(?:\.\d{1,6}){1,4}(?:\.post\d{1,4})?)"
+_TAG = r"v?([0-9]{1,6}(?:\.[0-9]{1,6}){1,4}(?:\.post[0-9]{1,4})?)"
 
 
 def library_of(name: str) -> str | None:
@@ -82,11 +82,13 @@ def _joined(operator: str, version: str) -> str:
 
 
 def _is_version(operator: str, version: str) -> bool:
+    if not version.isascii():  # ``===`` takes any text, and digits of other scripts are no version
+        return False
     if _PLAIN.fullmatch(version) and ("." in version or operator != "~="):
         return "+" not in version or operator in ("==", "===", "!=")
     if operator in ("==", "!=") and re.fullmatch(_WILD, version):
         return True
-    if not version[:1].isdigit() or re.match(r"\d{7}", version):  # of such a number kb's own tuples are not made
+    if not version[:1].isdigit() or re.match(r"[0-9]{7}", version):  # of such a number kb's own tuples are not made
         return False
     from packaging.specifiers import InvalidSpecifier, Specifier
 
@@ -146,14 +148,14 @@ def _from_poetry(clause: str) -> str:
     if clause == "*":
         return ""
     if clause[0] in "^~" and not clause.startswith("~="):
-        numbers = re.match(r"\d{1,6}(?:\.\d{1,6}){0,4}", clause[1:])
+        numbers = re.match(r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,4}", clause[1:])
         if numbers is None:
             return clause
         version = [int(part) for part in numbers[0].split(".")]
         return f">={clause[1:]},<{'.'.join(map(str, _next(version, clause[0])))}"
     if clause[0].isdigit():
         return f"=={clause}"
-    return f"={clause}" if re.match(r"=\d", clause) else clause
+    return f"={clause}" if re.match(r"=[0-9]", clause) else clause
 
 
 def _next(version: list[int], sign: str) -> list[int]:
@@ -178,7 +180,7 @@ def conda_requirement(text: str) -> Requirement | None:
     if rest.startswith("["):
         bracket = re.search(r"version=['\"]?([^'\"\]]*)", rest)
         rest = bracket[1] if bracket else ""
-    single = re.fullmatch(r"=?[ \t]*(\d[^=\s,|<>!]*?)(\.?\*)?(?:[= ][^=\s]*)?", rest)
+    single = re.fullmatch(r"=?[ \t]*([0-9][^=\s,|<>!]*?)(\.?\*)?(?:[= ][^=\s]*)?", rest)
     if single:
         fuzzy = rest.startswith("=") and single[1].count(".") < 2
         wild = ".*" if single[2] or fuzzy else ""

@@ -49,7 +49,7 @@ _SHORT_SWITCHES = re.compile(r"-[ditPq]+|-[a-zA-Z].+")  # `-it`; `-p8000:8000` h
 _OF_VLLM = ("--gpu-memory-utilization", "--max-model-len", "--tensor-parallel-size", "--max-num-seqs")
 # Images whose tags are the server's own releases, wherever they are mirrored.
 _RELEASED = re.compile(r"(?:^|/)(?:vllm-openai|vllm|sglang|text-generation-inference):")
-_TAG = re.compile(r":v?(\d+(?:\.\d+){1,3})(?:$|[-+.a-z])")
+_TAG = re.compile(r":v?([0-9]+(?:\.[0-9]+){1,3})(?:$|[-+.a-z])")
 
 
 def server_of_image(image: str) -> Server | None:
