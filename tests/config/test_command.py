@@ -4,6 +4,7 @@ import pytest
 
 from config_sample import DIALECTS, EVENTS, FACTS
 from kb.config.shell.command import PROCESSES, CommandReader
+from kb.config.shell.flags import read_value
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
 
@@ -278,3 +279,15 @@ def test_the_flags_of_a_trl_script_are_read_as_trls() -> None:
     unit = read("python grpo.py --model_name_or_path x --num_generations 8 --max_completion_length 256 --bf16")
     assert unit.dialect == "trl"
     assert unit.settings["trl.num_generations"].value == 8
+
+
+@pytest.mark.parametrize(
+    "text", ["1_000", "８", " 8 ", "+4", "inf", "1e-4", ".5", "5.", "1e999", "0x10", "8.0", "1__0", "²"]
+)
+def test_a_number_is_what_argparse_makes_of_it(text: str) -> None:
+    for kind, convert in (("integer", int), ("number", float)):
+        try:
+            wanted = convert(text)
+        except ValueError:
+            wanted = None
+        assert read_value(text, kind) == wanted

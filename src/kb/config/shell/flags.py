@@ -1,5 +1,6 @@
 """The flags of a command: found among its arguments, spelled in a dialect, and the setting that each makes."""
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -179,8 +180,6 @@ _NOWHERE = Place(0, 0, 0)
 _BOOLEANS = {"yes": True, "true": True, "t": True, "y": True, "1": True}
 _BOOLEANS.update({"no": False, "false": False, "f": False, "n": False, "0": False})
 _CLASS = re.compile(r"[A-Z]\w*For[A-Z]\w*")  # of a model, which says nothing of its weights
-_INTEGER = re.compile(r"[-+]?[0-9]+\Z")
-_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\Z")
 
 
 def setting_of(flag: Flag, negated: bool, target: Target, places: Places) -> tuple[Setting | None, Event | None]:
@@ -247,11 +246,12 @@ def read_value(text: str, kind: str) -> Any:
         return _BOOLEANS.get(text.lower())
     if len(text) > MAX_DIGITS:
         return None if kind in ("integer", "number", "bytes") else text
-    if kind in ("integer", "bytes"):
-        return int(text) if _INTEGER.match(text) else None
-    if kind == "number":
-        return int(text) if _INTEGER.match(text) else float(text) if _NUMBER.match(text) else None
-    return text
+    if kind not in ("integer", "number", "bytes"):
+        return text
+    for convert in (int, float) if kind == "number" else (int,):  # argparse's own: `1_000`, `inf`, `８`
+        with contextlib.suppress(ValueError):
+            return convert(text)
+    return None
 
 
 def setting_at(value: Any, flag: Flag, places: Places, *, bare: bool = False, whole: bool = False) -> Setting:
