@@ -93,3 +93,16 @@ def test_a_long_answer_of_many_beams_grows_with_its_length() -> None:
     short, long = (generated(inference_num_beams=4, inference_max_length=tokens) for tokens in (3000, 6000))
     row = 2 * 2 * LLAMA.decoder_layers * (LLAMA.kv_heads or 0) * LLAMA.d_kv
     assert long - short >= 2 * 4 * 3000 * row
+
+
+def test_between_the_first_tokens_and_the_last_a_step_now_and_then_is_followed_whole() -> None:
+    """bloom-560m on an H200 (rules/measurements/generation-h200-2026-11-27.yaml): 15,680,405,504 bytes reserved."""
+    bloom = architecture_from_config(
+        {"model_type": "bloom", "hidden_size": 1024, "n_layer": 24, "n_head": 16, "vocab_size": 250_880}
+    )
+    setup = TrainingSetup(
+        **ALONE, weights="bf16", max_source_length=300, inference_batch_size=32, inference_num_beams=4,
+        inference_max_length=256, attn_implementation="eager",
+    )  # fmt: skip
+    (recording,) = record_runs(setup, bloom, (9, 0))
+    assert recording.phases["generate"].reserved == pytest.approx(15_680_405_504, rel=0.04)

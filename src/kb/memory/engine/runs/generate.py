@@ -21,6 +21,9 @@ Call = Callable[..., Any]
 MOST_TOKENS = 1 << 14  # of one answer: each grows the cache of every layer
 SUPPRESSED, SUPPRESSED_AT_FIRST = 86, 2  # as many as openai/whisper-small's config.json lists
 FIRST, LAST, FEWEST = 2, 2, 20  # tokens that are decoded before and after the middle, and the shortest middle
+# Of beams, which copy their cache before each token, what a step asks for decides how the free blocks are cut: between
+# the first steps and the last one is followed after so many tokens, and no more than so many in all.
+STRIDE, STOPS = 16, 16
 
 
 class Decoding(NamedTuple):
@@ -70,6 +73,13 @@ def middle(decoded: int, tokens: int) -> int:
     return left if decoded == FIRST and left >= FEWEST else 0
 
 
+def between(decoded: int, tokens: int) -> int:
+    """Of beam search, how many tokens only grow the cache, after ``decoded`` of them."""
+    whole = tokens - FIRST - LAST
+    left = tokens - decoded - LAST
+    return min(max(STRIDE, -(-whole // STOPS)) - 1, left) if decoded >= FIRST and whole >= FEWEST and left > 0 else 0
+
+
 def prompted(model: Any, batch: list[Any], decoding: Decoding) -> None:
     """``generate`` of a decoder up to its loop."""
     ids, mask = batch[0], batch[1]
@@ -96,7 +106,7 @@ def prompted(model: Any, batch: list[Any], decoding: Decoding) -> None:
     prompt = ids, mask, position, kinds
     del mask, position, kinds
     if decoding.beams > 1:
-        search(model, rows, decoding, Continuation(model, prompt, model_call, decoding.wrapped), ids, middle)
+        search(model, rows, decoding, Continuation(model, prompt, model_call, decoding.wrapped), ids, between)
     else:
         greedy(model, prompt, decoding)
     del ends, seen
@@ -190,7 +200,7 @@ def _encoder_decoder(model: Any, batch: list[Any], decoding: Decoding) -> None:
     if mask is not None:
         asked((rows, mask.shape[1]))
     if beams > 1:
-        search(model, rows, decoding, Answer(model, mask, encoded, model_call, decoding.wrapped), start, middle)
+        search(model, rows, decoding, Answer(model, mask, encoded, model_call, decoding.wrapped), start, between)
     else:
         _greedy_answer(model, rows, decoding, mask, encoded)
     del special, lists
