@@ -62,3 +62,30 @@ def test_a_file_of_arguments_trains_by_its_script() -> None:
     text = "model_name_or_path: facebook/bart-base\nfp16: true\nlearning_rate: 3.0e-5\n"
     machine = detect(CATALOG.gpus, gpu="rtx-3090", gpu_count=None, host_memory="60GB", cpus="8")
     assert Checker(CATALOG, machine).check(CONFIGS.read(text, "config.yaml")[0]).setup.do_train
+
+
+def of_config(text: str) -> UnitResult:
+    machine = detect(CATALOG.gpus, gpu="rtx-3090", gpu_count=None, host_memory="60GB", cpus="8")
+    return Checker(CATALOG, machine).check(CONFIGS.read(text, "run.yaml")[0])
+
+
+GROUPS = "training: {per_device_train_batch_size: 2, bf16: true, fp16: false, optim: sgd%s}\n"
+
+
+def test_a_model_beside_the_groups_is_the_models() -> None:
+    for name in ("model_name_or_path", "model_name"):
+        result = of_config(f"{name}: facebook/opt-350m\n" + GROUPS % "")
+        assert result.setup.model_name == "facebook/opt-350m" and result.prediction is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GROUPS % ", num_generations: 4",
+        GROUPS % ", use_vllm: false, max_completion_length: 256",
+        GROUPS % "" + "grpo: {num_generations: 4}\n",
+        GROUPS % "" + "dpo: {beta: 0.1}\n",
+    ],
+)
+def test_groups_of_post_training_are_no_plain_training(text: str) -> None:
+    assert of_config("model_name: facebook/opt-350m\n" + text).prediction is None

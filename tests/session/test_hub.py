@@ -175,7 +175,7 @@ def catalog() -> Catalog:
         ("google/gemma-3n-e2b-it", None),
         ("google/t5-efficient-base", None),
         ("KETI-AIR/ke-t5-base", None),
-        ("google/byt5-base", None),
+        ("google/byt5-xl", None),
         ("x/codegen-7b", None),
         ("nvidia/Llama-3.1-Minitron-4B", None),
         ("x/mixtral-4x7b", None),
@@ -186,7 +186,7 @@ def catalog() -> Catalog:
         ("Salesforce/blip2-opt-2.7b", None),
         ("org/instructblip-flan-t5-xl", None),
         ("org/bart-base-sled", None),  # an encoder over pieces of a long text
-        ("x/roberta-base-squad2", None),  # roberta-base and klue/roberta-base differ
+        ("x/roberta-base-ner", None),  # roberta-base and klue/roberta-base differ
         ("", None),
         ("-" * 10_000, None),
     ],
