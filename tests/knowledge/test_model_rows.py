@@ -279,6 +279,7 @@ NO_RECORD = {
     "exaone-3.5-2.4b", "exaone-3.5-7.8b", "gemma-2-27b", "bloom-560m", "bloom-7b1", "whisper-tiny", "whisper-base",
     "whisper-medium", "whisper-large-v2", "whisper-large-v3-turbo", "longformer-base-4096", "led-base-16384",
     "bigbird-roberta-base", "xlnet-base-cased", "mpnet-base", "paligemma-3b-pt-224",
+    "starcoder2-3b", "starcoder2-7b",
 }  # fmt: skip
 
 

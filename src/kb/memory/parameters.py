@@ -42,7 +42,8 @@ DEFAULT_TARGETS = {
 # What model types call the projections that PEFT adapts by default; XLNet's are parameters and no layers, of which it
 # has only those of the feed-forward.
 PROJECTIONS = (
-    ("q", "v"), ("q_proj", "v_proj"), ("query", "value"), ("q_lin", "v_lin"), ("qkv_proj",), ("layer_1", "layer_2"),
+    ("q", "v"), ("q_proj", "v_proj"), ("query", "value"), ("q_lin", "v_lin"), ("qkv_proj",), ("Wqkv",),
+    ("layer_1", "layer_2"),
 )  # fmt: skip
 
 Kind = Literal["linear", "embedding"]
