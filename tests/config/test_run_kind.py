@@ -82,10 +82,18 @@ def test_a_model_beside_the_groups_is_the_models() -> None:
     "text",
     [
         GROUPS % ", num_generations: 4",
-        GROUPS % ", use_vllm: false, max_completion_length: 256",
+        GROUPS % ", max_completion_length: 256",
         GROUPS % "" + "grpo: {num_generations: 4}\n",
         GROUPS % "" + "dpo: {beta: 0.1}\n",
+        GROUPS % "" + "dpo: {label_smoothing: 0.1, reference_free: true}\n",
     ],
 )
 def test_groups_of_post_training_are_no_plain_training(text: str) -> None:
     assert of_config("model_name: facebook/opt-350m\n" + text).prediction is None
+
+
+def test_a_group_that_is_switched_off_says_nothing_and_a_section_may_have_its_name() -> None:
+    text = GROUPS % ", use_vllm: false, beta: 0.9" + "dpo: {enabled: false, beta: 0.1}\ngrpo: {use_grpo: false}\n"
+    assert of_config("model_name: facebook/opt-350m\n" + text).prediction is not None
+    sections = CONFIGS.read("sft: {training: {fp16: true}}\ndpo: {training: {fp16: true}}\n", "run.yaml")
+    assert [unit.section for unit in sections] == ["sft", "dpo"]

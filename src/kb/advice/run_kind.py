@@ -212,6 +212,22 @@ def _of_any(read: SettingsReader) -> Iterator[str]:
         yield f"{attention} ({read.key('model.attn_implementation')})"
 
 
+# Groups of a config of a program's own that speak of another training than that of the batches beside them.
+_OTHER_TRAINERS = frozenset(
+    ("cpo", "distillation", "dpo", "gkd", "grpo", "kto", "orpo", "ppo", "reward", "rlhf", "rloo", "simpo")
+)
+_SWITCHES = (".enabled", ".enable", ".use", *(f".use_{name}" for name in _OTHER_TRAINERS))
+
+
+def other_trainers(unit: Unit) -> list[str]:
+    """The first key of each such group that is not switched off."""
+    said: dict[str, str] = {}
+    for key in unit.keys if unit.dialect == "team" else ():
+        said.setdefault(key.partition(".")[0], key)
+    off = {key.partition(".")[0] for key in unit.keys if key.endswith(_SWITCHES) and unit.keys[key].value is False}
+    return [key for name, key in said.items() if name in _OTHER_TRAINERS and name not in off]
+
+
 def _named(dtype: object) -> bool:
     """Whether a type is named that is one: ``auto`` leaves it to the checkpoint."""
     return str(dtype).casefold().removeprefix("torch.") not in ("auto", "none", "null", "")

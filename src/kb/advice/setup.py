@@ -25,6 +25,7 @@ from kb.advice.run_kind import (
     dropout_of,
     earlier_of,
     optimizer_of,
+    other_trainers,
     rank_of,
     says_training,
     trains,
@@ -142,6 +143,7 @@ def setup_of(
     if model is not None and model.guessed_from:
         read.assumed.append(Assumption(name="model.name", value=model.id, reason="guessed_from_name"))
     read.assumed.append(FULL)
+    read.beyond += other_trainers(unit)
     source, target = _lengths(read, model, constants, unit.script)
     method = _method(read)
     evaluates = _evaluates(read)

@@ -22,8 +22,8 @@ MOST_TOKENS = 1 << 14  # of one answer: each grows the cache of every layer
 SUPPRESSED, SUPPRESSED_AT_FIRST = 86, 2  # as many as openai/whisper-small's config.json lists
 FIRST, LAST, FEWEST = 2, 2, 20  # tokens that are decoded before and after the middle, and the shortest middle
 # Of beams, which copy their cache before each token, what a step asks for decides how the free blocks are cut: between
-# the first steps and the last one is followed after so many tokens, and no more than so many in all.
-STRIDE, STOPS = 16, 16
+# the first steps and the last of a long answer one is followed after so many tokens, and no more than so many in all.
+LONG, STRIDE, STOPS = 64, 16, 16
 
 
 class Decoding(NamedTuple):
@@ -76,8 +76,10 @@ def middle(decoded: int, tokens: int) -> int:
 def between(decoded: int, tokens: int) -> int:
     """Of beam search, how many tokens only grow the cache, after ``decoded`` of them."""
     whole = tokens - FIRST - LAST
+    if whole < LONG:
+        return middle(decoded, tokens)
     left = tokens - decoded - LAST
-    return min(max(STRIDE, -(-whole // STOPS)) - 1, left) if decoded >= FIRST and whole >= FEWEST and left > 0 else 0
+    return min(max(STRIDE, -(-whole // STOPS)) - 1, left) if decoded >= FIRST and left > 0 else 0
 
 
 def prompted(model: Any, batch: list[Any], decoding: Decoding) -> None:
