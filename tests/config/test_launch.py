@@ -233,6 +233,11 @@ def test_the_beginning_of_a_flag_stands_for_the_whole_as_argparse_has_it() -> No
     assert not [name for name in two.settings if name.startswith("training.eval")]
 
 
+def test_nothing_behind_two_dashes_is_a_flag() -> None:
+    unit = script(f"python {TRAIN[:-1]} -- --learning_rate 1 -b 2\n")
+    assert unit.settings["training.learning_rate"].value == 1e-4 and "-b" not in unit.keys
+
+
 @pytest.mark.parametrize(
     ("script", "seen"),
     [

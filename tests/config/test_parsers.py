@@ -83,6 +83,9 @@ def test_a_librarys_class_takes_every_name_of_any_release(brought: str, given: s
         ("import argparse\n", "import argparse\nfrom absl import flags\n"),
         ("args = parser", "other = argparse.ArgumentParser()\nargs = parser"),
         ('group.add_argument("--data")', "add_data(group)"),
+        ("args = parser", "add = parser.add_argument\nadd('--x')\nargs = parser"),
+        ("args = parser", "parser.add_argument('rest', nargs=argparse.REMAINDER)\nargs = parser"),
+        ("args = parser", "parser.add_argument('rest', nargs='...')\nargs = parser"),
     ],
 )
 def test_nothing_is_said_where_the_parser_may_take_more(old: str, new: str):
@@ -97,6 +100,8 @@ def test_nothing_is_said_where_the_parser_may_take_more(old: str, new: str):
         ("class Run(Data)", "class Run(TrainingArguments)"),
         ('path: str = "a"', 'path: str = field(default="a", metadata={"aliases": ["--p"]})'),
         ("HfArgumentParser", "TrlParser"),
+        ("run = parser", "parser.add_argument('--x')\nrun = parser"),
+        ("run = parser", "deepspeed.add_config_arguments(parser)\nrun = parser"),
     ],
 )
 def test_nothing_is_said_of_classes_that_are_not_all_here(old: str, new: str):

@@ -7,7 +7,7 @@ a library's whose names are all listed.
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from kb.config.python.declared import nodes_of
@@ -19,13 +19,14 @@ _MAY_TAKE_MORE = (
     r"sys\.argv|parse_known_args|add_subparsers|add_parser|fromfile_prefix|return_remaining_strings|args_filename"
     r"|parse_intermixed|absl|\bclick\b|\btyper\b|\bfire\b|jsonargparse|configargparse|simple_parsing|\btap\b|\btyro\b"
     r"|LightningCLI|\bHfArg\(|\baliases\b|\bhydra\b|\bflags\.DEFINE|TrlParser|H4ArgumentParser|argcomplete"
+    r"|\bREMAINDER\b|\bargparse\.PARSER\b|nargs\s*=\s*[\"']A?\.\.\.[\"']"
 )
 _PLAIN = frozenset(("description", "prog", "usage", "epilog", "formatter_class", "add_help", "conflict_handler"))
 _OWN_METHODS = frozenset((
     "add_argument", "add_argument_group", "add_mutually_exclusive_group", "parse_args", "set_defaults", "print_help",
     "print_usage", "format_help", "error", "exit",
 ))  # fmt: skip
-_PARSED = ("parse_args_into_dataclasses",)
+_PARSED = ("parse_args_into_dataclasses", "parse_dict", "parse_json_file", "parse_yaml_file")
 MAX_BASES = 20
 
 
@@ -48,6 +49,9 @@ def flags_taken(own: str, imported: str = "", libraries: Mapping[str, Mapping[st
         return _of_argparse(nodes, made[0])
     if called_name(made[0]) != "HfArgumentParser" or "unsloth" in own or "unsloth" in imported:
         return None  # Unsloth puts classes of its own in the place of TRL's
+    parsers = {name for node in nodes for name in _named(node, made[0], ())}
+    if "add_argument" in own or "add_argument" in imported or _handed_on(nodes, parsers, _PARSED):
+        return None  # flags beside the classes' fields
     return _of_classes(made[0], (*nodes_of(imported), *nodes), libraries)
 
 
@@ -58,7 +62,7 @@ def _of_argparse(nodes: list[ast.AST], made: ast.Call) -> frozenset[str] | None:
         return None
     parsers = {name for node in nodes for name in _named(node, made, ())}
     used = parsers | {name for node in nodes for name in _named(node, made, parsers)}
-    if not parsers or _handed_on(nodes, used):
+    if not parsers or _handed_on(nodes, used, _OWN_METHODS):
         return None
     taken = {"help"}
     for node in nodes:
@@ -92,13 +96,10 @@ def _named(node: ast.AST, made: ast.Call, parsers: "set[str] | tuple[()]") -> It
         yield node.targets[0].id
 
 
-def _handed_on(nodes: list[ast.AST], names: set[str]) -> bool:
-    """Whether a parser is used for anything but to be told its flags and asked for them."""
-    used = {
-        id(node.value)
-        for node in nodes
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in _OWN_METHODS
-    }
+def _handed_on(nodes: Sequence[ast.AST], names: set[str], methods: Collection[str]) -> bool:
+    """Whether a parser is used for anything but to call these methods: ``add = parser.add_argument`` is."""
+    called = (node.func for node in nodes if isinstance(node, ast.Call))
+    used = {id(each.value) for each in called if isinstance(each, ast.Attribute) and each.attr in methods}
     loads = (n for n in nodes if isinstance(n, ast.Name) and n.id in names and isinstance(n.ctx, ast.Load))
     stored = [n for n in nodes if isinstance(n, ast.Name) and n.id in names and isinstance(n.ctx, ast.Store)]
     parameters = any(isinstance(node, ast.arg) and node.arg in names for node in nodes)

@@ -380,11 +380,13 @@ def _launch(
     before: Sequence[Argument], script: str, after: Sequence[Argument], text: str, tools: Tools
 ) -> Launch | None:
     own = read_flags(before, text)
-    flags = read_flags(after, text)
-    found = tools.module(script, {flag.name for flag in flags})
+    found = tools.module(script, {flag.name for flag in read_flags(after, text)})
     if found is not None:
         run = _tool_launch(*found, after, text)
         return run._replace(before=own) if run is not None else None
+    end = next((at for at, argument in enumerate(after) if argument.text == "--"), len(after))
+    after = after[:end]  # no parser takes what is behind it for a flag
+    flags = read_flags(after, text)
     return Launch(
         script=script.rpartition("/")[2],
         flags=flags,
