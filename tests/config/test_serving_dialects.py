@@ -231,6 +231,11 @@ def test_the_model_of_tritons_vllm_backend_is_read(tmp_path: Path) -> None:
     assert findings(path) == [("serving-heads-not-shared-evenly", 4)]
 
 
+def test_a_list_of_models_names_none(tmp_path: Path) -> None:
+    text = f'{{\n  "model": ["{LLAMA}"],\n  "disable_log_requests": true,\n  "tensor_parallel_size": 3\n}}\n'
+    assert findings(written(tmp_path, "model.json", text)) == []
+
+
 def test_a_training_script_with_a_server_beside_it_stays_a_training_run(tmp_path: Path) -> None:
     script = f"""\
 vllm serve {LLAMA} --max-model-len 8192 &

@@ -162,6 +162,8 @@ def _of_collection(node: Node, want: str, name: str) -> tuple[Any, Trap | None]:
     if node.kind == SEQUENCE:
         if want == "list":
             return _as_list(node, value, name)
+        if name == "model.name":  # no loader takes several, and which of them is meant is not said
+            return Unknown(frozenset((name,)), "a list, not a name"), None
         if want == "text" and value and all(isinstance(item, str) for item in value):
             return " ".join(value), None  # `fsdp: [full_shard, auto_wrap]` is `fsdp: full_shard auto_wrap`
         value = tuple(value)
