@@ -149,6 +149,13 @@ def test_context_far_away_does_not_count() -> None:
     assert first(near + "ok\n" * (WINDOW + 2) + full)[1] == "filesystem"
 
 
+def test_what_settles_a_fault_counts_however_far_after_it_and_not_before_it() -> None:
+    waits = "  Warning  FailedScheduling  9m  default-scheduler  0/2 nodes are available: 2 Insufficient memory.\n"
+    placed = "  Normal   Scheduled  4m  default-scheduler  Successfully assigned default/train to gpu-1\n"
+    assert not of(waits + "ok\n" * (WINDOW + 2) + placed).causes
+    assert [cause.id for cause in of(placed + waits).causes] == ["kubernetes-not-scheduled"]
+
+
 def test_evidence_is_found_on_either_side_of_a_block_of_lines() -> None:
     for before in (BLOCK - 2, BLOCK - 1, BLOCK, BLOCK + 1):
         cause = of("step\n" * before + OOM).causes[0]
@@ -210,7 +217,8 @@ def test_remedies_name_only_what_exists() -> None:
         assert data.get("variant_of", name) in REMEDIES, name
         assert set(data.get("phase", ())) <= contexts, name
         for row in data.get("patterns", ()):
-            assert {*row.get("near", ()), *row.get("also_near", ()), *row.get("not_near", ())} <= contexts, name
+            named = {each for key in ("near", "also_near", "not_near", "unless_later") for each in row.get(key, ())}
+            assert named <= contexts, name
         for step in data["steps"]:
             for setting in step.get("set", {}):
                 assert catalog.facts[setting].setting, f"{name}: {setting}"

@@ -301,7 +301,7 @@ class Match(NamedTuple):
 class Scan(NamedTuple):
     """What a log holds. ``moved_on`` and ``ended_well``: the last line that shows a run going on, or ending well.
 
-    ``errors``: lines that raise an error, known or not.
+    ``errors``: lines that raise an error, known or not. ``contexts``: the last line of each that was seen.
     """
 
     lines: int
@@ -309,6 +309,7 @@ class Scan(NamedTuple):
     moved_on: int
     ended_well: int
     errors: tuple[ErrorLine, ...]
+    contexts: Mapping[str, int]
 
 
 class LogScanner:
@@ -333,7 +334,8 @@ class LogScanner:
         while block := list(islice(rest, BLOCK)):
             self._read_block(block)
         matches = (Match(each, self._counts[each], tuple(evidence)) for each, evidence in self._found.items())
-        return Scan(self._lines, tuple(matches), self._moved_on, self._ended_well, tuple(self._errors.kept))
+        errors = tuple(self._errors.kept)
+        return Scan(self._lines, tuple(matches), self._moved_on, self._ended_well, errors, self._seen)
 
     def _read_block(self, block: Sequence[LogLine]) -> None:
         self._lines = block[-1][0]
