@@ -114,6 +114,44 @@ def test_a_script_that_prepares_the_model_says_so(tmp_path: Path, called: bool) 
     assert ("quantization.prepared" in assumed) is not called
 
 
+FALCON = SCRIPT.replace("meta-llama/Llama-3.1-8B", "tiiuae/falcon-7b").replace('q_proj", "v_proj', "query_key_value")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "loads", "weights", "assumed"),
+    [
+        ("", "", 13, ["not_prepared_here"]),
+        ("model = prepare_model_for_kbit_training(model)", "", 26, []),
+        ("", ", torch_dtype='float32'", 26, []),
+    ],
+)
+def test_where_nothing_is_packed_preparation_counts_where_the_script_calls_it(
+    tmp_path: Path, prepare: str, loads: str, weights: int, assumed: list[str]
+) -> None:
+    path = tmp_path / "train.py"
+    text = FALCON.format(prepare=prepare).replace("load_in_4bit=True)", f"load_in_4bit=True){loads}")
+    path.write_text(text, "utf-8")
+    options = ("--gpu", "rtx-3090", "--transformers", "5.23.0", "--format", "json", "--no-cache")
+    (file,) = json.loads(run_kb(path, *options, module="kb.check").stdout)["files"]
+    terms = {each["name"]: each["bytes"] for each in file["prediction"]["phases"]["train"]["terms"]}
+    assert terms["parameters"] / 2**30 == pytest.approx(weights, rel=0.03)
+    made = file["prediction"]["assumed"]
+    assert [each["reason"] for each in made if each["name"] == "quantization.prepared"] == assumed
+    assert not [each for each in made if each["name"] == "quantization.load_in_4bit"]
+
+
+def test_that_a_config_is_taken_to_be_prepared_is_said_where_it_doubles_the_weights(tmp_path: Path) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(
+        "model_name_or_path: tiiuae/falcon-7b\nload_in_4bit: true\nlora_r: 8\nbf16: true\n"
+        "per_device_train_batch_size: 1\nlearning_rate: 1.0e-4\nmax_source_length: 64\n",
+        "utf-8",
+    )
+    options = ("--gpu", "rtx-3090", "--transformers", "5.23.0", "--format", "json", "--no-cache")
+    (file,) = json.loads(run_kb(path, *options, module="kb.check").stdout)["files"]
+    assert {"quantization.prepared"} <= {each["name"] for each in file["verdict_assumes"]}
+
+
 TRAINED_BY_TRL = (
     SCRIPT.replace("Trainer, TrainingArguments", "Trainer")
     .replace("TrainingArguments(", "SFTConfig(")

@@ -18,8 +18,10 @@ from kb.advice.post_training import embedding_of, fused_loss_of, liger_kernels_o
 from kb.advice.run_facts import prepared_in_vain
 from kb.advice.run_kind import (
     DTYPE,
+    OWN_ADAPTERS,
     OWN_TYPE_SINCE,
     PACKED_BY,
+    PREPARED,
     assume_whole_experts,
     attention_of,
     dropout_of,
@@ -48,6 +50,7 @@ from kb.core.facts import FactType, VersionOf
 from kb.core.model import Model
 from kb.core.setup import ACCUMULATED, Assumption, Method, TrainingSetup
 from kb.core.typed import Any
+from kb.memory.releases import PACKS_ONLY_LINEAR
 
 NOT_MODELLED = "run.not_modelled"
 # Kinds of post-training whose memory is that of plain training. Preference and reinforcement runs hold two answers a
@@ -225,6 +228,8 @@ def setup_of(
         spread=spread_of(read, model.architecture.d_model if model else None, versions),
     )
     setup = with_preparation(setup, read, unit, str(trainer or ""), versions)
+    if _packs_nothing(setup, model, facts, read, versions):
+        setup = _with_whole_weights(setup, read, unit)
     setup = with_pictures(with_fused_head(setup, read, unit, model, versions), read, unit, model)
     read.assumed += defaults_of_memory(unit, evaluates=setup.do_eval or setup.do_predict)
     assume_whole_experts(read, model, transformers)
@@ -252,8 +257,43 @@ def _assumed(read: SettingsReader) -> tuple[Assumption, ...]:
     for name in read.unread:
         read.or_assume(name, None, read.value(name), "not_read")
     read.assume_default("data.max_source_length")
-    ranks = {"not_read": 0, "guessed_from_name": 0, "full_length": 1, "fsdp_one_unit": 1, "script_prepares": 2}
+    ranks = {"not_read": 0, "guessed_from_name": 0, "full_length": 1, "fsdp_one_unit": 1}
+    ranks |= dict.fromkeys(("script_prepares", "not_prepared_here", "prepared_unpacked"), 2)
     return tuple(sorted(read.assumed, key=lambda each: (ranks.get(each.reason, 3), "batch" not in each.name)))
+
+
+OWN_LINEAR = "model.has_linear_class_of_its_own"
+
+
+def _packs_nothing(
+    setup: TrainingSetup, model: Model | None, types: Mapping[str, FactType], read: SettingsReader, versions: VersionOf
+) -> bool:
+    """Whether bitsandbytes packs none of the model's layers: transformers from 5.5 on passes over linear layers of a
+    class of the model's own. Of a release that is not known that is listed."""
+    if not setup.packs or model is None or setup.earlier.packs_subclasses:
+        return False
+    if model.architecture.model_type not in types[OWN_LINEAR].model_types:
+        return False
+    if versions("transformers", PACKS_ONLY_LINEAR) is None:
+        newest = ".".join(map(str, PACKS_ONLY_LINEAR))
+        read.assumed.append(Assumption(name="transformers.release", value=newest, reason="no_layer_is_packed"))
+    return True
+
+
+def _with_whole_weights(setup: TrainingSetup, read: SettingsReader, unit: Unit) -> TrainingSetup:
+    """The setup of a model that nothing packs: preparation, where the script is only taken to call it, makes twice as
+    much of all weights, and counts for what a file shows."""
+    taken = [each for each in read.assumed if each.name == PREPARED]
+    read.assumed = [each for each in read.assumed if each.name != PREPARED]
+    if setup.weights == "fp32":  # as preparation would make them
+        return setup._replace(prepare_for_kbit=True)
+    if not taken or taken[0].reason != "script_prepares":
+        read.assumed += taken
+        return setup
+    shown = read.value("run.adapter") == OWN_ADAPTERS[0] and not PREPARED.startswith(unit.hidden)
+    reason = "not_prepared_here" if shown else "prepared_unpacked"
+    read.assumed.append(Assumption(name=PREPARED, value=not shown, reason=reason))
+    return setup._replace(prepare_for_kbit=not shown)
 
 
 def _leave_to_host(read: SettingsReader) -> None:

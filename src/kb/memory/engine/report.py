@@ -90,9 +90,6 @@ def assumed_of(
     assumed += _of_fused_loss(setup, architecture)
     if setup.attn_implementation == "sdpa" and _without_sdpa(architecture):
         assumed += (Assumption("training.attn_implementation", "eager", "no_sdpa_of_the_type"),)
-    if setup.packs and architecture.engine and not setup.earlier.packs_subclasses and packs_nothing(architecture):
-        bits = 8 if setup.load_in_8bit else 4
-        assumed += (Assumption(f"quantization.load_in_{bits}bit", False, "no_layer_is_packed"),)
     if setup.attn_implementation == "flash":
         assumed += (Assumption("training.attn_implementation", "sdpa", "flash_as_sdpa"),)
     if setup.do_eval and not (setup.predict_with_generate or setup.prediction_loss_only or setup.eval_samples):
@@ -146,15 +143,6 @@ def limits_of(setup: TrainingSetup, constants: Mapping[str, float], context: Con
     """Bytes that PyTorch may reserve on a GPU of ``memory``: so many are surely there, and so many may be."""
     surely = (usable_bytes(memory, constants) - context.high) / (1 + _bands(setup, constants)[1])
     return int(surely), memory - context.low
-
-
-def packs_nothing(architecture: Architecture) -> bool:
-    """Whether 4-bit loading leaves a type's blocks as they are, since transformers 5.5."""
-    if architecture.family != "decoder":
-        return False
-    from kb.memory.engine.families import decoder_types  # other families do without
-
-    return decoder_types.packs_nothing(architecture)
 
 
 def _without_sdpa(architecture: Architecture) -> bool:

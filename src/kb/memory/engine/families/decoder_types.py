@@ -465,9 +465,3 @@ def without_sdpa(a: Architecture) -> bool:
     if a.model_type in ("deberta-v2", "mpnet", "longt5", "longformer", "led", "big_bird", "xlnet"):
         return True
     return a.family == "decoder" and a.model_type in TYPES and TYPES[a.model_type].eager_only
-
-
-def packs_nothing(a: Architecture) -> bool:
-    """Whether 4-bit loading leaves a type's blocks as they are: their linear layers are a class of the model's own,
-    which transformers from 5.5 on does not replace (integrations/bitsandbytes.py); before, it asked ``isinstance``."""
-    return a.family == "decoder" and a.model_type in TYPES and TYPES[a.model_type].linear is parts.by_hand
