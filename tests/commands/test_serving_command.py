@@ -8,6 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from command_runs import run_kb
 from kb.commands.estimate import main
 from warm_runs import run_text
 
@@ -141,6 +142,27 @@ def test_weights_that_their_owner_packs_are_known_by_name() -> None:
     assert "packed in" not in said.stdout
     another = estimate("--engine", "vllm", "--model", "someone/Qwen2.5-7B-Instruct-AWQ", "--gpu", "rtx-3090")
     assert "does not know the model" in another.stderr
+
+
+def test_weights_that_bitsandbytes_packed_before_they_were_stored_are_counted_so() -> None:
+    server = ("--engine", "vllm", "--gpu", "rtx-3090", "--model")
+    stored = estimate(*server, "unsloth/Qwen2.5-7B-Instruct-bnb-4bit")
+    said = estimate(*server, "qwen2.5-7b", "--quantization", "bitsandbytes")
+    weights = [next(line for line in run.stdout.splitlines() if " weights" in line) for run in (stored, said)]
+    assert weights[0].split() == weights[1].split()
+    assert "packed in bitsandbytes, as the name says" in " ".join(stored.stdout.split())
+    dynamic = estimate(*server, "unsloth/Qwen2.5-7B-Instruct-unsloth-bnb-4bit")  # some layers stay in 16 bits
+    other = estimate("--engine", "sglang", *server[2:], "unsloth/Qwen2.5-7B-Instruct-bnb-4bit")
+    assert all("weights of this model are not known" in run.stdout for run in (dynamic, other))
+
+
+@pytest.mark.parametrize("model", ["Qwen2.5-7B-Instruct-bnb-4bit", "Qwen2.5-7B-Instruct-unsloth-bnb-4bit"])
+def test_a_check_does_not_count_packed_weights_whole(tmp_path: Path, model: str) -> None:
+    script = tmp_path / "serve.sh"
+    for name, told in ((f"unsloth/{model}", False), ("Qwen/Qwen2.5-7B-Instruct", True)):
+        script.write_text(f"vllm serve {name} --max-model-len 4096\n", "utf-8")
+        run = run_kb(script, "--gpu", "rtx-3060-12gb", "--no-cache", module="kb.check")
+        assert ("serving-nothing-left-for-cache" in run.stdout) is told
 
 
 def test_a_hybrid_model_is_not_predicted_by_name(tmp_path: Path) -> None:

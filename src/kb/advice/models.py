@@ -108,7 +108,8 @@ def _contains(tokens: tuple[str, ...], part: tuple[str, ...]) -> bool:
 # Unsloth's names for a model whose weights it stores in 4 bits.
 # Their copies under `unsloth/` are saved as Llama's architecture: the same size, the fused projections in parts.
 _SPLIT_BY_UNSLOTH = ("phi-4", "phi-3-mini")
-IN_4BIT = ("-unsloth-bnb-4bit", "-bnb-4bit")
+DYNAMIC = "-unsloth-bnb-4bit"  # some layers are left in 16 bits
+IN_4BIT = (DYNAMIC, "-bnb-4bit")
 
 
 class ModelIndex:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
+from kb.advice.models import DYNAMIC, IN_4BIT
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
 from kb.core.hardware import DetectedGpu
@@ -182,7 +183,10 @@ class ServingFacts:
         named = str(self._value("serving.dtype") or "auto").casefold()
         dtype = TYPES.get(named, named) or "bfloat16"
         packing = self._value("serving.quantization")
-        packing = packing_of(engine, str(packing)) if packing else None
+        stored, known = stored_packing(str(self._value("model.name")), engine)
+        if not known:
+            return None
+        packing = packing_of(engine, str(packing)) if packing else stored
         cache = str(self._value("serving.kv_cache_dtype") or "auto")
         ranks, stages = self._number("serving.tensor_parallel_size"), self._number("serving.pipeline_parallel_size")
         known = dtype in FLOATS and (packing is None or packing in PACKED) and cache in ("auto", *CACHE_TYPES)
@@ -277,6 +281,18 @@ OF_SERVER = (
     "share", "weights", "activations", "kv_most", "kv_tokens", "length", "longest", "concurrency", "utilization_needed",
 )  # fmt: skip
 STEP_TOKENS = 4096  # max_num_batched_tokens of every release of TRL (`LLM(…)` of its trainers)
+
+
+def stored_packing(name: str, engine: str) -> tuple[str | None, bool]:
+    """How bitsandbytes packed a checkpoint before it was stored, as its name says, and whether its bytes follow.
+
+    Unsloth's dynamic ones keep some layers in 16 bits; and what an engine other than vLLM makes of them was not read.
+    """
+    name = name.casefold().rstrip("/")
+    if not name.endswith(IN_4BIT):
+        return None, True
+    known = engine == "vllm" and not name.endswith(DYNAMIC)
+    return "bitsandbytes" if known else None, known
 
 
 def server_options(vllm: Colocated, setup: TrainingSetup) -> Lookup:

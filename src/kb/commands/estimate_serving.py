@@ -10,7 +10,7 @@ from typing import Any
 from kb import __version__
 from kb.advice.facts import SERVERS
 from kb.advice.question import NamedMachine
-from kb.advice.serving_facts import LENGTHS, SHARES, TOKENS
+from kb.advice.serving_facts import LENGTHS, SHARES, TOKENS, stored_packing
 from kb.commands.options import RUN, flag_of
 from kb.config.files import read_at_most
 from kb.core.catalog import Catalog
@@ -191,7 +191,7 @@ def _setup(
     options: argparse.Namespace, catalog: Catalog, engine: Mapping[str, Any]
 ) -> tuple[ServingSetup, Any, list[tuple[str, dict[str, Any]]]]:
     """The server, its model, and what has to be said of how they were found."""
-    known = known_model(options.model, options.model_config, catalog)
+    known = known_model(options.model, options.model_config, options.engine, catalog)
     release, found = release_of(engine, options.engine_version)
     notes: list[tuple[str, dict[str, Any]]] = []
     if not found:
@@ -265,7 +265,7 @@ class Known(NamedTuple):
     by_name: bool = False  # only the name says how it is packed
 
 
-def known_model(name: str | None, config_path: str | None, catalog: Catalog) -> Known:
+def known_model(name: str | None, config_path: str | None, engine: str, catalog: Catalog) -> Known:
     """The model of a name, or of a ``config.json``, whether or not its training is predicted.
 
     Raises:
@@ -274,9 +274,11 @@ def known_model(name: str | None, config_path: str | None, catalog: Catalog) -> 
     path = config_path or (name and (folder_config(name) or cached_config_of(name))) or None
     if path is None:
         assert name is not None
-        base, packing = packed_by_name(name, catalog)
+        stored, known = stored_packing(name, engine)
+        base, packing = (name, stored) if stored else packed_by_name(name, catalog)
         row = named_model(base, catalog)
         model = _of_architecture(row.name, row.architecture, row.max_length)
+        model = model if known else model._replace(weights=None)
         relative = base.casefold() not in (row.name.casefold(), row.id.casefold())
         return Known(model, _DTYPES[row.weights_dtype or "bf16"], packing, None, relative, packing is not None)
     data = read_config(path)
