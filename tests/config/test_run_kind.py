@@ -97,3 +97,13 @@ def test_a_group_that_is_switched_off_says_nothing_and_a_section_may_have_its_na
     assert of_config("model_name: facebook/opt-350m\n" + text).prediction is not None
     sections = CONFIGS.read("sft: {training: {fp16: true}}\ndpo: {training: {fp16: true}}\n", "run.yaml")
     assert [unit.section for unit in sections] == ["sft", "dpo"]
+
+
+@pytest.mark.parametrize("text", ["dpo: false", "dpo: {}", "dpo:", "distillation: off", 'reward: {enabled: "false"}'])
+def test_a_trainer_that_is_not_used_leaves_the_prediction(text: str) -> None:
+    assert of_config("model_name: facebook/opt-350m\n" + GROUPS % "" + text + "\n").prediction is not None
+
+
+@pytest.mark.parametrize("text", ["DPO: {beta: 0.1}", "dpo: {beta: {enabled: false}}"])
+def test_a_trainer_is_one_however_it_is_spelt(text: str) -> None:
+    assert of_config("model_name: facebook/opt-350m\n" + GROUPS % "" + text + "\n").prediction is None

@@ -216,16 +216,20 @@ def _of_any(read: SettingsReader) -> Iterator[str]:
 _OTHER_TRAINERS = frozenset(
     ("cpo", "distillation", "dpo", "gkd", "grpo", "kto", "orpo", "ppo", "reward", "rlhf", "rloo", "simpo")
 )
-_SWITCHES = (".enabled", ".enable", ".use", *(f".use_{name}" for name in _OTHER_TRAINERS))
+_OFF = ("false", "0", "no", "off")  # as YAML and people write it
 
 
 def other_trainers(unit: Unit) -> list[str]:
-    """The first key of each such group that is not switched off."""
+    """The first key of each such group that holds any and is not switched off."""
     said: dict[str, str] = {}
-    for key in unit.keys if unit.dialect == "team" else ():
-        said.setdefault(key.partition(".")[0], key)
-    off = {key.partition(".")[0] for key in unit.keys if key.endswith(_SWITCHES) and unit.keys[key].value is False}
-    return [key for name, key in said.items() if name in _OTHER_TRAINERS and name not in off]
+    off = set()
+    for key, setting in unit.keys.items() if unit.dialect == "team" else ():
+        name, _, inner = key.partition(".")
+        if name.casefold() in _OTHER_TRAINERS and inner:
+            said.setdefault(name, key)
+            switch = inner in ("enabled", "enable", "active", "use", f"use_{name.casefold()}")
+            off |= {name} if switch and str(setting.value).casefold() in _OFF else set()
+    return [key for name, key in said.items() if name not in off]
 
 
 def _named(dtype: object) -> bool:

@@ -15,7 +15,6 @@ from kb.core.units import GIB, rounded_down, rounded_up
 from kb.report.values import UNKNOWN, format_value, host_size, is_of_host
 
 FEW = 2  # so many conditions stand before what they are of; more come behind it
-_SENTENCE_END = r"(?<=[.])\s+(?=\S)"
 
 
 class RulePages(NamedTuple):
@@ -181,13 +180,26 @@ def _without_unknown(text: Text, facts: Mapping[str, Any]) -> Text:
             part = re.sub(_LOW_END, "", part)
         if says_all(part):  # most do
             return part
-        sentences = re.split(_SENTENCE_END, part)
+        sentences = _sentences(part)
         return " ".join([one for one in sentences if says_all(one)] or sentences)
 
     def says_all(part: str) -> bool:
         return not any(_is_unknown(facts.get(match[1])) for match in PLACEHOLDER.finditer(part))
 
     return Text(known(text.ko), known(text.en))
+
+
+def _sentences(text: str) -> list[str]:
+    """The text, parted at the blanks behind full stops."""
+    found, start, stop = [], 0, text.find(".")
+    while stop >= 0:
+        behind = text[stop + 1 :]
+        blanks = len(behind) - len(behind.lstrip())
+        if 0 < blanks < len(behind):
+            found.append(text[start : stop + 1])
+            start = stop + 1 + blanks
+        stop = text.find(".", stop + 1)
+    return [*found, text[start:]]
 
 
 def _is_unknown(value: Any) -> bool:

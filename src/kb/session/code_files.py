@@ -17,7 +17,6 @@ from kb.config.files import MAX_BYTES, ConfigError
 from kb.config.notebook.reader import read_cells, suppress_in_cells
 from kb.config.program_files import ProgramFiles
 from kb.config.python.held import CommandLine, GivenConfig
-from kb.config.python.parsers import flags_taken
 from kb.config.python.reader import PythonReader
 from kb.config.python.rewritten import rewritten
 from kb.config.python.syntax import Module, declared_encoding, string_extents
@@ -144,27 +143,7 @@ def as_its_program_takes(
         speller: the dialect of its flags.
     """
     found = _taken(unit, programs, catalog, files) or with_program(unit, programs, speller)
-    found = _with_refused(found, unit, programs, catalog)
     return _with_trainer(found, programs) if programs else _of_unknown_loop(found)
-
-
-def _with_refused(found: Unit, unit: Unit, programs: Sequence[Program], catalog: Catalog) -> Unit:
-    """The run with the command's flags that its program's parser refuses, where all that it takes can be told."""
-    if len(programs) != 1:
-        return found
-    taken = flags_taken(programs[0].own, programs[0].imported, catalog.dialects["python"].classes)
-    if taken is None:
-        return found
-    slips = {event.span for event in found.events if event.kind == "unknown-key"}  # told with the name that is meant
-    # argparse takes the beginning of a flag's name too
-    events: list[Event] = []
-    for name, flag in unit.keys.items():
-        known = not name or flag.key_span in slips or any(each.startswith(name) for each in taken)
-        if not known and str(flag.path[-1]).startswith("--"):
-            values = {"key": flag.path[-1], "program": unit.program}
-            events.append(Event("flag-not-taken", flag.key_span, values))
-    places = {event.span for event in events}
-    return found._replace(events=(*(each for each in found.events if each.span not in places), *events))
 
 
 def _with_trainer(unit: Unit, programs: Sequence[Program]) -> Unit:

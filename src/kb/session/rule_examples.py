@@ -29,7 +29,6 @@ from kb.session.fixing import fix_once
 from kb.session.models import identity_of_config, model_of_config
 from kb.session.project import given_facts
 from kb.session.run import FileResult, Kind
-from kb.session.seen import ProjectPrograms, Seen
 
 # Suppression examples name dates; they are judged on this day, so that none expires on its own.
 TODAY = datetime.date(2026, 11, 1)
@@ -152,7 +151,6 @@ class ExampleRunner:
         files: Mapping[str, str] = example.get("files", {})
         releases = ProjectReleases({}, root=folder) if folder is not None else None
         versions = {name: parse_version(text) for name, text in example.get("versions", {}).items()}
-        around = ProjectPrograms(lambda path: folder, Seen()) if folder is not None else None
         checker = _FindingsAlone(
             self.catalog,
             self.machine(example),
@@ -176,7 +174,7 @@ class ExampleRunner:
             today=TODAY,
             read=lambda path, named: files.get(named),
             beside=beside,
-            around=Around(releases=releases, programs=around, reader=self._reader),
+            around=Around(releases=releases, reader=self._reader),
         )
 
     def _programs(self, folder: str | None, made: str) -> Callable[[Unit], Sequence[Program]]:
