@@ -316,6 +316,22 @@ class _Body(NamedTuple):
     scope: Scope
 
 
+def cast_back(call: Call, names: Names) -> bool:
+    """Whether this prepares a model for training in few bits, and the program casts it to 16 bits afterwards."""
+    if PREPARED not in call.kind.sets or call.home is not None:
+        return False
+    for node, _, _ in names.calls:
+        func = node.func
+        if not isinstance(func, ast.Attribute) or not isinstance(func.value, ast.Name):
+            continue
+        given = [dotted_name(each) or "" for each in (*node.args, *(each.value for each in node.keywords))]
+        halves = func.attr in ("half", "bfloat16") or (func.attr == "to" and any("float16" in each for each in given))
+        of_model = func.value.id == call.target or func.value.id.endswith("model")
+        if halves and of_model and _place(node) > _place(call.place):
+            return True
+    return False
+
+
 def calls_of(entry: "Expressions", table: CallTable) -> tuple[list[Call], bool]:
     """The calls that a program comes to, its own and those that it brings in, in the order of its text.
 

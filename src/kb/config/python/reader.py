@@ -7,7 +7,7 @@ from typing import Any
 from kb.config.dialect.dialects import DOT, CompiledDialect, Entry
 from kb.config.dialect.settings import Extractor, Part
 from kb.config.files import ConfigError
-from kb.config.python.calls import CUTTING, LOSS, TRAINER, Call, CallTable, Run, calls_of, runs_of
+from kb.config.python.calls import CUTTING, LOSS, PREPARED, TRAINER, Call, CallTable, Run, calls_of, cast_back, runs_of
 from kb.config.python.expressions import COMPUTED
 from kb.config.python.held import CommandLine, GivenConfig, NoSources, Sources
 from kb.config.python.lengths import SOURCE, evaluated_rows, lengths_by_constants
@@ -162,6 +162,7 @@ class PythonReader:
             heard = [*part.events, *analysis.never_had(call, [event.span for event in part.events])]
             events += [_as_python(event) for event in heard if event.span not in told]
             told.update(event.span for event in heard)
+        settings = _without_undone(settings, calls, analysis)
         if not any(name in settings for name in (SOURCE, "trl.max_length", "trl.max_seq_length")):
             settings |= lengths_by_constants(analysis.module, analysis.names, analysis.values)
         for call in calls:
@@ -290,8 +291,19 @@ def _packed_out_of_sight(calls: Sequence[Call], analysis: Analysis) -> tuple[str
     if analysis.source is not analysis.module.source or any(call.kind.group in PACKING for call in calls):
         return ()
     given = [each for call in calls if call.kind.group == "model" for each in analysis.given[call.number].known]
-    handed = (each.value for each in given if each.path[1:2] == ("quantization_config",))
+    prepared = any(PREPARED in call.kind.sets for call in calls)  # cfg.quantization_config = … of a config= it is given
+    named = ("quantization_config", "config") if prepared else ("quantization_config",)
+    handed = (each.value for each in given if each.path[1:2] and each.path[1] in named)
     return OF_MODELS[1:3] if any(node.kind == MAPPING or node.data is not None for node in handed) else ()
+
+
+def _without_undone(settings: dict[str, Setting], calls: Sequence[Call], analysis: Analysis) -> dict[str, Setting]:
+    """The settings without those of a preparation of which nothing stays: of a model that nothing packs, and that is
+    cast to 16 bits afterwards."""
+    if PREPARED not in settings or any(name in settings for name in (*OF_MODELS[1:3], "run.quantized")):
+        return settings
+    undone = {str(call.number) for call in calls if cast_back(call, analysis.names)}
+    return {name: each for name, each in settings.items() if not each.path or str(each.path[0]) not in undone}
 
 
 def _titles(calls: list[Call]) -> dict[int, str]:
