@@ -157,8 +157,8 @@ class Unit(NamedTuple):
 _EFFECTIVE = ("유효", "효과적", "실효", "실질", "effective")
 _BATCHES, _SIZES = ("배치", "batch"), ("크기", "사이즈", "size")
 _PARTICLES, _SIGNS = ("는", "은", "를", "을"), ("=", ":", "≈")
-# a size, a share or a product is another number than the batch
-_NUMBER = r"(\d{1,6})(?!\s*(?:\([^)]*\)|[\d.]*)\s*(?:gb|gib|%|×|x|\*))"
+_DIGITS = "0123456789"
+_OTHER_NUMBERS = ("gb", "gib", "%", "×", "x", "*")  # a size, a share or a product is another number than the batch
 
 
 def _said(comment: str) -> int | None:
@@ -171,8 +171,12 @@ def _said(comment: str) -> int | None:
         rest = text[end:].lstrip()
         for words in (_SIZES, _PARTICLES, _SIGNS):
             rest = next((rest.removeprefix(word) for word in words if rest.startswith(word)), rest).lstrip()
-        if found := re.match(_NUMBER, rest):
-            return int(found[1])
+        behind = rest.lstrip(_DIGITS)
+        number = rest.removesuffix(behind)[:6]
+        behind = behind.lstrip()
+        aside = behind.partition(")")[2] if behind.startswith("(") else behind.lstrip(_DIGITS + ".")
+        if number and not aside.lstrip().startswith(_OTHER_NUMBERS):
+            return int(number)
     return None
 
 

@@ -16,14 +16,13 @@ MAX_DIGITS = 400  # longer numbers stay text: int() of thousands of digits is sl
 
 BOOLEANS = {"yes": True, "no": False, "true": True, "false": False, "on": True, "off": False}
 _RESOLVERS: dict[str, list[tuple[str, re.Pattern[str]]]] = yaml.SafeLoader.yaml_implicit_resolvers
-# YAML 1.2 and Python read these as numbers, YAML 1.1 as text: no point, an unsigned exponent, an 8 or 9 after a 0.
-_EXPONENT = r"(?:[eE]([-+]?)([0-9]{1,3}))?"
 # What OmegaConf's loader reads as a number beside these (omegaconf 2.3.1, _utils.py, ``get_yaml_loader``).
 _NUMBER_OF_OMEGACONF = (  # compiled where a program loads a file by it
     r"[-+]?[0-9]+(?:_[0-9]+)*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?[0-9]+(?:_[0-9]+)*[eE][-+]?[0-9]+"
     r"|\.[0-9]+(?:_[0-9]+)*(?:[eE][-+][0-9]+)?"
 )
-_MEANT_NUMBER = re.compile(rf"([-+]?)([0-9]+)(\.[0-9]*)?{_EXPONENT}|([-+]?)(\.[0-9]+){_EXPONENT}")
+# YAML 1.2 and Python read these as numbers, YAML 1.1 as text: no point, an unsigned exponent, an 8 or 9 after a 0.
+_MEANT_NUMBER = re.compile(r"([-+]?)([0-9]*)(\.[0-9]*)?(?:[eE]([-+]?)([0-9]{1,3}))?")
 
 
 def plain_kind(text: str) -> str:
@@ -108,10 +107,9 @@ def number_meant(text: str) -> tuple[float, str] | None:
     match = _MEANT_NUMBER.fullmatch(text.strip())
     if match is None or len(text) > MAX_DIGITS:
         return None
-    sign, whole, fraction, exponent_sign, exponent, *other = match.groups()
-    if whole is None:
-        sign, fraction, exponent_sign, exponent = other
-        whole = "0"
+    sign, whole, fraction, exponent_sign, exponent = match.groups()
+    if not whole and fraction in (None, "."):  # no digit before the exponent
+        return None
     sign = "-" if sign == "-" else ""
     whole = whole.lstrip("0") or "0"
     if fraction is None and exponent is None:
