@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 
 import memory_sample as sample
+from catalog_sample import load_catalog
 from kb.advice.no_prediction import unfollowed
 from kb.core.setup import Spread, TrainingSetup
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, match_targets, parameter_count, predict
+from kb.memory.engine.families.decoder_types import TYPES, parts
 from kb.memory.releases import earlier_release
 
 FALCON = {
@@ -104,3 +106,8 @@ def test_four_bits_pack_nothing_of_falcon() -> None:
     before = report({**FALCON, "num_hidden_layers": 2}, setup._replace(earlier=earlier_release("falcon", (5, 4))))
     assert next(term.bytes for term in before.phase("load").terms if term.name == "parameters") < 0.9 * weights
     assert unfollowed(setup, architecture_from_config(FALCON)) is None
+
+
+def test_the_types_that_pack_nothing_are_those_that_rules_know() -> None:
+    told = load_catalog().facts["model.has_linear_class_of_its_own"].model_types
+    assert {name for name, each in TYPES.items() if each.linear is parts.by_hand} == set(told)
