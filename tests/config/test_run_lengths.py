@@ -130,3 +130,13 @@ def test_accelerates_own_flags_say_what_its_file_would() -> None:
     line = "accelerate launch --num_processes 4 --use_deepspeed --zero_stage 3 --offload_optimizer_device cpu train.py"
     setup = setup_of(read_shell(f"{line} {RUN}\n", "run.sh", COMMANDS)[0])
     assert (setup.world_size, setup.zero_stage, setup.offload_optimizer) == (4, 3, True)
+
+
+def test_a_deepspeed_file_that_may_be_given_leaves_the_stage_open() -> None:
+    for script in (
+        f'if [ "$DS" ]; then X="--deepspeed ds_zero3.json"; fi\ntorchrun --nproc_per_node 2 run_glue.py {RUN} $X\n',
+        f"torchrun --nproc_per_node 2 run_glue.py {RUN} --deepspeed $1\n",
+    ):
+        assert "deepspeed.zero_stage" in setup_of(read_shell(script, "run.sh", COMMANDS)[0]).unresolved, script
+    written = f"torchrun --nproc_per_node 2 run_glue.py {RUN}\n"
+    assert setup_of(read_shell(written, "run.sh", COMMANDS)[0]).unresolved == ()

@@ -7,7 +7,7 @@ import pytest
 
 from config_sample import DIALECTS, EVENTS, FACTS
 from kb.config.fixing.fixes import Fixer, Request
-from kb.config.shell.command import PROCESSES, CommandReader, read_shell
+from kb.config.shell.command import PROCESSES, RUN_CONFIG, CommandReader, read_shell
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
 from kb.core.finding import Fix
@@ -170,6 +170,25 @@ def test_flags_of_a_launcher_that_a_branch_sets_may_be_given() -> None:
     branch = 'if [ "$ALL" ]; then L="--num_processes 4 --use_fsdp"; fi\naccelerate launch $L train.py '
     (unit,) = read(branch + "--model_name_or_path gpt2 --output_dir o --do_train --learning_rate 1e-4\n")
     assert unit.hidden == ("launch.use_fsdp",) and is_unknown(unit.settings[PROCESSES].value)
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        'if [ "$BIG" ]; then N="--nproc_per_node 8"; else N="--nproc_per_node 1"; fi\ntorchrun $N',
+        'if [ "$BIG" ]; then N="--nnodes 4"; fi\ntorchrun --nproc-per-node 2 $N',
+        'if [ "$BIG" ]; then N="--include localhost:0"; fi\ndeepspeed $N',
+    ],
+)
+def test_processes_that_a_branch_counts_may_be_given(launch: str) -> None:
+    (unit,) = read(launch + " run_clm.py --model_name_or_path gpt2 --output_dir o --do_train --learning_rate 1e-4\n")
+    assert PROCESSES in unit.hidden and PROCESSES not in unit.settings
+
+
+def test_a_config_that_a_branch_names_may_be_given() -> None:
+    branch = 'if [ "$C" ]; then X="--config c.yaml"; fi\n'
+    (unit,) = read(branch + "trl sft --model_name_or_path gpt2 --dataset_name d --output_dir o --max_length 512 $X\n")
+    assert is_unknown(unit.settings[RUN_CONFIG].value)
 
 
 def test_a_value_from_a_variable_stands_where_it_is_used_and_says_so() -> None:

@@ -367,7 +367,8 @@ def hidden_behind(unit: Unit, name: str) -> str | None:
     if unit.hidden and name.startswith(unit.hidden):
         return name
     if name.startswith("deepspeed."):
-        named = (*unit.unread, *(each for each in NAMES_A_FILE if is_unknown(_value_of(unit, each))))
+        open_ = (each for each in NAMES_A_FILE if each in unit.hidden or is_unknown(_value_of(unit, each)))
+        named = (*unit.unread, *open_)
         return named[0] if named and name not in named else None
     for group, setting in BEHIND_A_FILE.items():
         if name.startswith(group):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from kb.advice.run_facts import NAMES_A_FILE, stage_in_name
+from kb.advice.run_facts import NAMES_A_FILE, hidden_behind, stage_in_name
 from kb.core.document import Unit, names_one_gpu, speaks_of_several_gpus
 from kb.core.expression import is_unknown
 from kb.core.facts import FactType, VersionOf, coerce, default_is_open, default_of
@@ -237,7 +237,10 @@ def _for_several(read: SettingsReader) -> bool:
 
 
 def zero_stage_of(read: SettingsReader, unit: Unit) -> int:
-    """The ZeRO stage; of a DeepSpeed file that is not there, what its name says, else it is unresolved."""
+    """The ZeRO stage; of a DeepSpeed file that is not there, what its name says, else it is unresolved.
+
+    So it is where only the run can tell which file is named, or whether one is.
+    """
     stage = read.number("deepspeed.zero_stage", least=0)
     if stage is None and any(name in NAMES_A_FILE for name in unit.unread):
         stage = stage_in_name(unit)
@@ -245,6 +248,8 @@ def zero_stage_of(read: SettingsReader, unit: Unit) -> int:
             read.unresolved["deepspeed.zero_stage"] = None
         else:
             read.or_assume("deepspeed.zero_stage", None, stage, "guessed_from_name")
+    elif stage is None and hidden_behind(unit, "deepspeed.zero_stage") in NAMES_A_FILE:
+        read.unresolved["deepspeed.zero_stage"] = None
     return int(read.default("deepspeed.zero_stage")) if stage is None else stage
 
 

@@ -300,7 +300,7 @@ class Joiner:
         """
         setting = unit.settings.get(RUN_CONFIG)
         if setting is not None and is_unknown(setting.value):
-            return unit._replace(hidden=IN_A_RUN)
+            return unit._replace(hidden=(*unit.hidden, *IN_A_RUN))
         if setting is None or not isinstance(setting.value, str):
             return unit
         text = self._read(unit.path, setting.value)
@@ -311,7 +311,7 @@ class Joiner:
         except ConfigError:
             text = file = None
         if text is None:
-            return unit._replace(unread=(*unit.unread, RUN_CONFIG), hidden=IN_A_RUN)
+            return unit._replace(unread=(*unit.unread, RUN_CONFIG), hidden=(*unit.hidden, *IN_A_RUN))
         if file is None or file.dialect is None:
             return unit
         brought = {

@@ -37,6 +37,11 @@ OF_LAUNCHER = {
     "mixed_precision": "accelerate.mixed_precision",
     **{f"fsdp_{name}": f"accelerate.fsdp_{name}" for name in OF_FSDP},
 }
+# Flags of launchers that start one process, or one for each GPU, where none of them is given.
+COUNTS_PROCESSES = {
+    "torchrun": frozenset(("nproc_per_node", "nnodes")),
+    "deepspeed": frozenset(("num_gpus", "num_nodes", "include", "exclude", "hostfile")),
+}
 COUNTS_MACHINES = ("num_machines", "nnodes")  # flags of `accelerate launch` and of torchrun
 AMONG_MACHINES = frozenset((*COUNTS_MACHINES, "machine_rank", "node_rank", "main_process_ip"))
 OF_ADAPTERS = frozenset(("lora", "qlora", "peft", "dora"))  # words in the name of a script that adds one
@@ -299,6 +304,14 @@ def _maybe_said(launch: Launch, speller: Speller) -> Iterator[str]:
             yield OF_LAUNCHER[flag]
         elif launch.launcher == "accelerate" and flag in SWITCHES:
             yield f"launch.{flag}"
+    if _may_count(launch):
+        yield PROCESSES
+
+
+def _may_count(launch: Launch) -> bool:
+    """Whether only a run can tell a flag of the launcher from which its processes are counted."""
+    counts = COUNTS_PROCESSES.get(launch.launcher or "", frozenset())
+    return not (counts & launch.maybe).issubset(flag.name for flag in launch.before)
 
 
 def _apart(first: Flag, again: Flag, span: Span, places: Places) -> bool:
@@ -343,7 +356,10 @@ def _said(flag: Flag) -> str:
 def _launch_settings(launch: Launch, dialect: str, places: Places) -> dict[str, Setting]:
     """What the launcher and its own flags say, and the config files that it and the run read."""
     settings: dict[str, Setting] = {}
-    if launch.config is not None:
+    if launch.config is None and launch.word is not None and CONFIG in launch.maybe:
+        flag = Flag(CONFIG, launch.word, (), dashes="")
+        settings[RUN_CONFIG] = setting_at(known_when_run(RUN_CONFIG), flag, places, bare=True)
+    elif launch.config is not None:
         start = launch.config.start
         file = Flag(CONFIG, Argument("", start, start), (launch.config,))
         named = launch.config.text
@@ -389,7 +405,7 @@ def _processes(launch: Launch, dialect: str, places: Places) -> dict[str, Settin
     """What is said of processes and machines. One of ``python`` holds of the Trainer, which starts no others; a script
     of one's own may."""
     said, word = launch.processes, launch.word
-    if said is None or word is None:
+    if said is None or word is None or _may_count(launch):
         return {}
     alone = dialect in ONE_PROCESS or (launch.tool is not None and launch.tool.processes == "environment")
     if said.flag is None and said.number == 1 and launch.launcher in ("python", None) and not alone:
