@@ -223,6 +223,12 @@ def test_a_script_is_estimated_as_its_flags_are(tmp_path: Path, capsys: pytest.C
     assert json.loads(shorter)["setup"]["max_model_len"] == 1024  # what is given here wins
 
 
+def test_an_option_that_a_branch_may_give_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "serve.sh"
+    path.write_text('if [ "$BIG" ]; then N="--max-model-len 4096"; fi\nvllm serve Qwen/Qwen2.5-7B $N\n')
+    assert "--max-model-len. Give" in in_process(capsys, str(path), "--gpu", "rtx-3090")[1]
+
+
 def test_each_server_of_a_compose_file_is_estimated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "compose.yaml"
     path.write_text(COMPOSE)

@@ -422,7 +422,10 @@ def options_said(unit: Unit, facts: Facts) -> SaidOptions:
     found: dict[str, Any] = {}
     unknown: list[str] = []
     for option, name in names.items():
-        if not name or unit.setting(name) is None:
+        if not name:
+            continue
+        if unit.setting(name) is None:
+            unknown += [option] if unit.hidden and name.startswith(unit.hidden) else []
             continue
         value = facts.get(name)
         if is_unknown(value) or value is None:
