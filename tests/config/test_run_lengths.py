@@ -91,6 +91,19 @@ def test_a_length_that_only_a_condition_cuts_to_leaves_it_open() -> None:
     assert "data.max_source_length" in setup.unresolved
 
 
+LOOP = "for row in rows:\n    ids = tokenizer(row, max_length=48, truncation=True)\n    {}\n"
+
+
+@pytest.mark.parametrize("use", ["model.generate(ids.input_ids)", "scores.append(net(**ids))", "base_model(ids)"])
+def test_a_loop_that_hands_its_texts_to_the_model_leaves_it_open(use: str) -> None:
+    assert "data.max_source_length" in python(BERT + LOOP.format(use)).unresolved
+
+
+def test_a_loop_behind_the_training_leaves_it_open() -> None:
+    (unit,) = PYTHON.read(BERT + TRAINED + LOOP.format("held.append(ids)"), "train.py")
+    assert "data.max_source_length" in setup_of(unit).unresolved
+
+
 def test_a_tokenizer_told_its_longest_is_assumed_to_reach_it() -> None:
     setup = python(BERT + "tokenizer = AutoTokenizer.from_pretrained('bert-base-uncased', model_max_length=200)\n")
     assert (setup.max_source_length, assumed(setup)) == (200, "longest_of_tokenizer")

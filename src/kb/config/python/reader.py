@@ -22,7 +22,7 @@ from kb.config.python.refused import (
     with_gone,
 )
 from kb.config.python.source_says import goes_its_own_way, said_by_source
-from kb.config.python.syntax import Module
+from kb.config.python.syntax import Module, called_name
 from kb.config.python.values import Arguments, Values, given_to
 from kb.config.text import guard
 from kb.config.text.nodes import MAPPING
@@ -140,7 +140,7 @@ class PythonReader:
         unknown_keys: list[str] = []
         left_open: list[str] = []
         keys: Mapping[str, Setting] = {}
-        cuts = [call for call in run.doubtful if call.kind.group in CUTTING and call.where.but_for_loops]
+        cuts = [call for call in run.doubtful if call.kind.group in CUTTING and _may_cut_rows(call, run, analysis)]
         agreed = {call.number for group in CUTTING for call in self._agreeing(group, cuts, run, analysis)}
         calls = [call for call in (run.own, *run.certain, *run.doubtful) if call is not None]
         for call in calls:
@@ -277,6 +277,25 @@ class Analysis(NamedTuple):
         if self.source is not self.module.source:
             return Span(1, 1, 1, 1, 0, 0)
         return self.module.span(node)
+
+
+def _may_cut_rows(call: Call, run: Run, analysis: Analysis) -> bool:
+    """Whether a call cuts the rows of the training, for all that is seen: under no condition, or in a loop before the
+    training that hands nothing to a model, which one over prompts or test rows does."""
+    loops = set(call.where.certainly)
+    if not loops or not call.where.but_for_loops:
+        return not loops
+    training = next((each for each in run.certain if each.kind.group == TRAINER), run.own)
+    if training is not None and call.number > training.number:
+        return False
+    inside = (node for node, where, _ in analysis.names.calls if not loops.isdisjoint(where.branch))
+    return not any(
+        called_name(node) == "generate"
+        or called_name(node).endswith("model")
+        or any(each.arg is None for each in node.keywords)  # model(**ids), by whatever name
+        for node in inside
+        if node is not call.node
+    )
 
 
 def _hidden_by(call: Call, analysis: Analysis) -> tuple[str, ...]:
