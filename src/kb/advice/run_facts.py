@@ -242,7 +242,8 @@ def prepared_in_vain(unit: Unit) -> document.Setting | None:
     loader = unit.settings.get("model.loader")
     if loader is not None and loader.value == "unsloth":  # its own function of that name
         return None
-    if any(word in name.value.casefold() for word in _PACKED):
+    stored = name.value.startswith((".", "/", "~"))  # in a folder whose config.json may say that it is packed
+    if stored or any(word in name.value.casefold() for word in _PACKED):
         return None
     widths = [unit.settings[each].value for each in _WIDTHS if each in unit.settings]
     packed = any(value is not False for value in widths) or "run.quantized" in unit.settings

@@ -44,6 +44,8 @@ CALLED_TRAINER = "script.trainer"  # the class that is called says it, whatever 
 
 OWN = ("training.", "trl.")  # settings that are keywords of a training call itself
 OF_MODELS = ("lora.enabled", "quantization.load_in_4bit", "quantization.load_in_8bit", "model.torch_dtype")
+# Packages that pack a loaded model's weights by calls of their own.
+QUANTIZERS = ("aqlm", "auto_gptq", "awq", "eetq", "gptqmodel", "hqq", "optimum", "quanto", "torchao")
 HIDDEN = {  # settings that the ``**more`` of a call of each group may hold
     "lora": ("lora.",),
     "quantization": ("quantization.",),
@@ -311,6 +313,8 @@ def _packed_out_of_sight(calls: Sequence[Call], analysis: Analysis) -> tuple[str
         return ()
     given = [each for call in calls if call.kind.group == "model" for each in analysis.given[call.number].known]
     prepared = any(PREPARED in call.kind.sets for call in calls)  # cfg.quantization_config = … of a config= it is given
+    if prepared and any(map(analysis.names.imports, QUANTIZERS)):
+        return OF_MODELS[1:3]
     named = ("quantization_config", "config") if prepared else ("quantization_config",)
     handed = (each.value for each in given if each.path[1:2] and each.path[1] in named)
     return OF_MODELS[1:3] if any(node.kind == MAPPING or node.data is not None for node in handed) else ()
