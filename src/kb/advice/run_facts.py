@@ -229,7 +229,7 @@ def _unmatched(keys: list[str], paths: list[str]) -> tuple[str, ...]:
     return tuple(missing)
 
 
-# What names of checkpoints that are stored packed hold.
+# What names of checkpoints that are stored packed hold; of one in a folder its config.json says it.
 _PACKED = ("bit", "bnb", "gptq", "awq", "int4", "int8", "fp8", "hqq", "aqlm", "eetq", "gguf", "quant")
 _WIDTHS = ("quantization.load_in_4bit", "quantization.load_in_8bit")
 
@@ -242,8 +242,7 @@ def prepared_in_vain(unit: Unit) -> document.Setting | None:
     loader = unit.settings.get("model.loader")
     if loader is not None and loader.value == "unsloth":  # its own function of that name
         return None
-    stored = name.value.startswith((".", "/", "~"))  # in a folder whose config.json may say that it is packed
-    if stored or any(word in name.value.casefold() for word in _PACKED):
+    if name.value[:1] in ("", ".", "/", "~") or any(word in name.value.casefold() for word in _PACKED):
         return None
     widths = [unit.settings[each].value for each in _WIDTHS if each in unit.settings]
     packed = any(value is not False for value in widths) or "run.quantized" in unit.settings
