@@ -118,6 +118,7 @@ def test_what_is_no_command_is_answered_with_what_to_type(tmp_path: Path) -> Non
         ("--lang", "options follow it: kb check train.yaml --lang"),
         (str(config), f"to check it: kb check {config}"),
         ("zzz", "there is no command zzz."),
+        ("", 'there is no command "".'),
     ):
         run = kb(first, "--lang", "en", module="kb")
         assert run.returncode == 2 and told in run.stderr.splitlines()[0]

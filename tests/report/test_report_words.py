@@ -19,6 +19,8 @@ from kb.core.setup import TrainingSetup
 from kb.core.text import PLACEHOLDER, Text
 from kb.memory import predict
 from kb.report.check.panel import need_of
+from kb.report.rules.entry import figure
+from kb.report.terminal import Style
 from kb.report.words import Words
 from kb.session.cli import said
 from yaml_file import read_yaml
@@ -66,11 +68,18 @@ def test_no_korean_particle_depends_on_a_value() -> None:
 
 def test_what_the_system_says_is_told_in_the_readers_language() -> None:
     reasons = {key.removeprefix("os."): text for key, text in KOREAN.items() if key.startswith("os.")}
-    assert reasons.keys() <= {os.strerror(number) for number in errno.errorcode}
+    usual = (errno.EACCES, errno.ENOENT, errno.EISDIR, errno.ENOSPC)  # other systems word some of the rest otherwise
+    assert {os.strerror(number) for number in usual} <= reasons.keys()
     for reason, told in reasons.items():
         values = {"path": "train.yaml", "reason": reason}
         assert f"이유: {told}" in said(KOREAN, "config.unreadable", **values) and reason in told
     assert "이유: no such thing" in said(KOREAN, "config.unreadable", path="a", reason="no such thing")
+
+
+def test_korean_counters_stand_at_the_number_and_what_is_counted_apart() -> None:
+    words = Words("ko", KOREAN, {})
+    shown = [figure(2, unit, words, Style()) for unit in ("samples", "images", "samples/s", "workers", "parameters")]
+    assert shown == ["2개", "2장", "2개/초", "2 워커", "2 파라미터"]
 
 
 def test_every_counted_noun_has_both_numbers() -> None:

@@ -23,6 +23,7 @@ from kb.core.text import UserError
 from kb.core.units import read_size
 from kb.memory import UnsupportedArchitectureError, architecture_from_config
 from kb.memory.serving.answer import changes, load, serve, smallest
+from kb.memory.serving.budget import Budget
 from kb.memory.serving.setup import (
     CACHE_TYPES,
     ENGINES,
@@ -156,6 +157,8 @@ def answer_of(options: argparse.Namespace, catalog: Catalog) -> Answer:
     engine = catalog.serving()[options.engine]
     setup, model, notes = _setup(options, catalog, engine)
     served = serve(model, setup, engine, catalog.constants)
+    if served.budget is not None and any(key == "serving.note_packed" for key, _ in notes):
+        served = served._replace(budget=_by_name(served.budget))
 
     asked = None
     if options.input or options.output:
@@ -171,6 +174,15 @@ def answer_of(options: argparse.Namespace, catalog: Catalog) -> Answer:
         counted=options.requests is not None,
         notes=notes,
     )
+
+
+def _by_name(budget: Budget) -> Budget:
+    """The budget of weights that are taken to be packed as the model's name says: their bytes are not sure."""
+    weights = budget.terms[0]
+    if weights.status != "exact":
+        return budget
+    terms = (weights._replace(status="modelled"), *budget.terms[1:])
+    return budget._replace(terms=terms, status="modelled" if budget.status == "exact" else budget.status)
 
 
 def _refuse(options: argparse.Namespace) -> None:

@@ -61,6 +61,7 @@ def no_such_command(words: Words, name: str, known: Sequence[str]) -> str:
     if os.path.exists(name):
         return said(words, "cli.file_without_command", name=name)
     meant = nearest(name, known)
+    name = name or '""'  # nothing is to be seen of it
     if meant:
         return said(words, "cli.unknown_command_near", name=name, meant=meant[0])
     return said(words, "cli.unknown_command", name=name)
@@ -136,7 +137,7 @@ class Parser(argparse.ArgumentParser):
 
     def _all_known(self, found: Any, unknown: Sequence[str]) -> Any:
         if unknown:
-            self.error(self._unknown_option(unknown))
+            self.error(self._unknown_option(unknown, found))
         return found
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -152,10 +153,12 @@ class Parser(argparse.ArgumentParser):
         self.print_usage(sys.stderr)
         self.exit(UNUSABLE, f"{self.prog}: {printable(message)}\n")
 
-    def _unknown_option(self, unknown: Sequence[str]) -> str:
+    def _unknown_option(self, unknown: Sequence[str], found: Any) -> str:
         known = [option for action in self._actions for option in action.option_strings]
         name = unknown[0].partition("=")[0]
         elsewhere = _NAMED_ELSEWHERE.get(name.lstrip("-").lower().replace("-", "_"), "")
+        if elsewhere == "--seq-in" and getattr(found, "engine", None):  # a server has one length for all that it holds
+            elsewhere = "--max-model-len"
         meant = [elsewhere] if elsewhere.partition(" ")[0] in known else nearest(name, known)
         key = "cli.unknown_option_meant" if meant else "cli.unknown_option"
         return said(self.words, key, option=" ".join(unknown), meant=meant[0] if meant else "")

@@ -236,6 +236,10 @@ def place(row: Mapping[str, Any], source: str | None = None) -> str:
     return f"{name}:{row['lines']}" if name and "lines" in row else name or ""
 
 
+# Korean words that count stand at the number, 16개; what is counted stands apart: 2 워커.
+COUNTERS = ("개", "장", "회", "초", "분", "시간", "층", "행", "줄")
+
+
 def figure(value: Any, unit: str | None, words: Words, style: Style) -> str:
     """A value, or the ends of a range, with the unit in the language: ``80 samples``, ``80개``, ``10–15 GB``."""
     if isinstance(value, list | tuple) and all(isinstance(item, int | float) for item in value):
@@ -252,7 +256,7 @@ def figure(value: Any, unit: str | None, words: Words, style: Style) -> str:
     if unit == "%":
         return f"{shown}%"
     name = words.named("unit", unit or "")
-    return f"{shown}{'' if '가' <= name[:1] <= '힣' else ' '}{name}"  # Korean counters stand at the number: 16개
+    return f"{shown}{'' if name.partition('/')[0] in COUNTERS else ' '}{name}"
 
 
 def errata_lines(errata: Iterable[Mapping[str, Any]], words: Words, style: Style) -> list[str]:
