@@ -113,10 +113,9 @@ def _campaign(library: Library, scored: Scored) -> list[str]:
     kind = "commands" if "config" in campaign["rows"][0] else "runs"
     if DRAWN in campaign["command"]:
         kind = "drawn"
-    elif "--unmeasured" in campaign["command"]:
-        kind = "unmeasured"
-    elif "--generation" in campaign["command"]:
-        kind = "generation"
+    for own in ("unmeasured", "generation", "large"):
+        if f"--{own}" in campaign["command"]:
+            kind = own
     return [
         escape(say(library.language, f"proof.campaign.{kind}")),
         escape(short_name(library.catalog.gpus[scored.gpu])),
