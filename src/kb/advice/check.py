@@ -11,7 +11,7 @@ from kb.advice.memory_facts import PredictedFacts
 from kb.advice.models import ModelIndex, with_head
 from kb.advice.no_prediction import why_no_prediction
 from kb.advice.release_by_names import NamesInReleases, depending
-from kb.advice.setup import setup_of, without_vain_preparation
+from kb.advice.setup import setup_of, with_width_of_config, without_vain_preparation
 from kb.advice.tables import BETWEEN, Tables
 from kb.advice.weights import Weights, turned_by, worded
 from kb.core.catalog import Catalog, Entries, Rule, outlines_of
@@ -209,7 +209,7 @@ class Checker:
             return known.within(*bounds) if known else None
 
         unit = left_to_program(self._on_this_gpu(unit), self._disk.programs, self.catalog.facts, self.given)
-        unit = without_vain_preparation(unit)
+        unit = without_vain_preparation(with_width_of_config(unit, version_of))
         name = unit.settings.get("model.name")
         named = name.value if name is not None and isinstance(name.value, str) else None
         model, identity, fault = self._model_named(named)

@@ -46,6 +46,7 @@ from kb.advice.settings_reader import (
     zero_stage_of,
 )
 from kb.core.document import Setting, Unit
+from kb.core.expression import Unknown
 from kb.core.facts import FactType, VersionOf
 from kb.core.model import Model
 from kb.core.setup import ACCUMULATED, Assumption, Method, TrainingSetup
@@ -53,6 +54,9 @@ from kb.core.typed import Any
 from kb.memory.releases import PACKS_ONLY_LINEAR
 
 NOT_MODELLED = "run.not_modelled"
+HANDED, UNASKED = "quantization.handed", "quantization.unasked"
+WIDTHS = ("quantization.load_in_4bit", "quantization.load_in_8bit")
+PACKS_UNASKED = (4, 38)  # transformers since which a BitsAndBytesConfig packs whether or not it asks to
 # Kinds of post-training whose memory is that of plain training. Preference and reinforcement runs hold two answers a
 # sample, a second model, or answers made on the way.
 MODELLED_TRAINERS = frozenset(("sft", "pretraining"))
@@ -98,6 +102,26 @@ def without_vain_preparation(unit: Unit) -> Unit:
     said = {name: each for name, each in unit.settings.items() if "checkpointing" in name}
     vain = [name for name, each in said.items() if [*map(str, each.path[:1])] == [*map(str, prepared.path[:1])]]
     return unit._replace(settings={name: each for name, each in unit.settings.items() if name not in vain})
+
+
+def with_width_of_config(unit: Unit, versions: VersionOf) -> Unit:
+    """The unit in 4 bits where ``from_pretrained`` is handed a BitsAndBytesConfig that turns on neither width.
+
+    Since 4.38 transformers asks such a config for 8 bits alone, and takes 4 else (``AutoHfQuantizer.from_config`` in
+    quantizers/auto.py); earlier releases load the weights whole. Of a release that nothing says, it is the newest.
+    """
+    handed, (in_4bit, in_8bit) = unit.settings.get(HANDED), map(unit.settings.get, WIDTHS)
+    if handed is None or handed.value is not True or WIDTHS[1].startswith(unit.hidden):
+        return unit
+    if (in_8bit is not None and in_8bit.value is not False) or (in_4bit is not None and in_4bit.value is True):
+        return unit
+    release = versions("transformers", PACKS_UNASKED)
+    if release is not None and release < PACKS_UNASKED:
+        return unit
+    packed = (in_4bit or handed)._replace(value=True)
+    known = in_4bit is None or not isinstance(in_4bit.value, Unknown)
+    said = {WIDTHS[0]: packed, UNASKED: packed} if known else {WIDTHS[0]: packed}
+    return unit._replace(settings={**unit.settings, **said})
 
 
 def as_loaded(unit: Unit) -> Unit:

@@ -22,7 +22,7 @@ from kb.config.python.refused import (
     with_gone,
 )
 from kb.config.python.source_says import goes_its_own_way, said_by_source
-from kb.config.python.syntax import Module, called_name
+from kb.config.python.syntax import Module, called_name, dotted_name
 from kb.config.python.values import Arguments, Values, given_to
 from kb.config.text import guard
 from kb.config.text.nodes import MAPPING
@@ -51,6 +51,7 @@ HIDDEN = {  # settings that the ``**more`` of a call of each group may hold
     "quantization": ("quantization.",),
     "model": (*OF_MODELS[1:], "model.attn_implementation"),
 }
+HANDED = "quantization.handed"
 PACKING = ("quantization", "format")  # groups of calls that say how weights are packed
 MAX_RUNS = 200  # each is checked and predicted by itself; a real file has one or two
 
@@ -164,7 +165,7 @@ class PythonReader:
             heard = [*part.events, *analysis.never_had(call, [event.span for event in part.events])]
             events += [_as_python(event) for event in heard if event.span not in told]
             told.update(event.span for event in heard)
-        settings = _without_undone(settings, calls, analysis)
+        settings = _without_undone(settings, calls, analysis) | _handed(run, analysis)
         if not any(name in settings for name in (SOURCE, "trl.max_length", "trl.max_seq_length")):
             settings |= lengths_by_constants(analysis.module, analysis.names, analysis.values)
         for call in calls:
@@ -318,6 +319,19 @@ def _packed_out_of_sight(calls: Sequence[Call], analysis: Analysis) -> tuple[str
     named = ("quantization_config", "config") if prepared else ("quantization_config",)
     handed = (each.value for each in given if each.path[1:2] and each.path[1] in named)
     return OF_MODELS[1:3] if any(node.kind == MAPPING or node.data is not None for node in handed) else ()
+
+
+def _handed(run: Run, analysis: Analysis) -> dict[str, Setting]:
+    """Whether the run's model is handed the quantization config that is made there, in the call itself and under no
+    condition: transformers looks at such a config even where it turns on neither width."""
+    made = [call for call in run.certain if call.kind.group == "quantization"]
+    if len(made) != 1:
+        return {}
+    models = [call for call in run.certain if call.kind.sets.get("model.loader") == "transformers"]
+    given = models[0].argument("quantization_config") if len(models) == 1 else None
+    taken = given is not None and (given is made[0].node or dotted_name(given) == (made[0].target or ""))
+    span = analysis.name_span(made[0])
+    return {HANDED: Setting(True if taken else _unknown(HANDED), span, span, (str(made[0].number),), alias=True)}
 
 
 def _without_undone(settings: dict[str, Setting], calls: Sequence[Call], analysis: Analysis) -> dict[str, Setting]:

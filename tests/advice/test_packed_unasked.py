@@ -1,0 +1,56 @@
+"""A BitsAndBytesConfig that a program hands its model: since transformers 4.38 it packs in 4 bits unless it asks for 8."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_runs import run_kb
+
+PROGRAM = """\
+import sys
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, TrainingArguments
+wanted = "--whole" not in sys.argv
+packed = BitsAndBytesConfig({asked})
+model = AutoModelForCausalLM.from_pretrained("mistralai/Mistral-7B-v0.1", quantization_config={handed}, torch_dtype=torch.bfloat16)
+model = get_peft_model(model, LoraConfig(r=8, target_modules=["q_proj", "v_proj"]))
+args = TrainingArguments("out", per_device_train_batch_size=1, bf16=True, learning_rate=2e-4)
+"""
+OF_WIDTH = {"bitsandbytes-config-packs-unasked", "quantization-options-without-4bit"}
+
+
+def checked(folder: Path, asked: str, handed: str = "packed", pins: str = "") -> dict[str, Any]:
+    (folder / "train.py").write_text(PROGRAM.format(asked=asked, handed=handed), "utf-8")
+    if pins:
+        (folder / "requirements.txt").write_text(pins, "utf-8")
+    done = run_kb(folder / "train.py", "--gpu", "l4", "--format", "json", "--no-cache", module="kb.check")
+    (file,) = json.loads(done.stdout)["files"]
+    assert isinstance(file, dict)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("asked", "pins", "method", "told"),
+    [
+        ('load_in_4bit=False, bnb_4bit_quant_type="nf4"', "", "qlora", {"bitsandbytes-config-packs-unasked"}),
+        ('bnb_4bit_quant_type="nf4"', "transformers==4.38.0\n", "qlora", {"bitsandbytes-config-packs-unasked"}),
+        ('bnb_4bit_quant_type="nf4"', "transformers==4.37.2\n", "lora", {"quantization-options-without-4bit"}),
+        ('load_in_4bit=wanted, bnb_4bit_quant_type="nf4"', "", "qlora", set()),
+        ('load_in_4bit=True, bnb_4bit_quant_type="nf4"', "", "qlora", set()),
+    ],
+)
+def test_a_config_packs_unless_it_asks_for_eight_bits(
+    tmp_path: Path, asked: str, pins: str, method: str, told: set[str]
+) -> None:
+    file = checked(tmp_path, asked, pins=pins)
+    assert file["setup"]["method"] == method
+    assert {each["rule"] for each in file["findings"]} & OF_WIDTH == told
+
+
+def test_a_config_that_may_not_be_handed_says_nothing_of_the_width(tmp_path: Path) -> None:
+    file = checked(tmp_path, 'load_in_4bit=wanted, bnb_4bit_quant_type="nf4"', "packed if wanted else None")
+    assert {each["rule"] for each in file["findings"]} & OF_WIDTH == set()
+    assert file["prediction"] is None
