@@ -1,4 +1,4 @@
-"""A BitsAndBytesConfig that a program hands its model: since transformers 4.38 it packs in 4 bits unless it asks for 8."""
+"""A BitsAndBytesConfig that a model is handed packs in 4 bits unless it asks for 8, since transformers 4.38."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,8 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, TrainingArguments
 wanted = "--whole" not in sys.argv
 packed = BitsAndBytesConfig({asked})
-model = AutoModelForCausalLM.from_pretrained("mistralai/Mistral-7B-v0.1", quantization_config={handed}, torch_dtype=torch.bfloat16)
+NAME, WIDTH = "mistralai/Mistral-7B-v0.1", torch.bfloat16
+model = AutoModelForCausalLM.from_pretrained(NAME, quantization_config={handed}, torch_dtype=WIDTH)
 model = get_peft_model(model, LoraConfig(r=8, target_modules=["q_proj", "v_proj"]))
 args = TrainingArguments("out", per_device_train_batch_size=1, bf16=True, learning_rate=2e-4)
 """
