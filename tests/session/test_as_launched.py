@@ -228,3 +228,23 @@ def test_a_script_is_read_once_for_all_configs_that_it_names(project: Path, monk
     ready = checker()
     assert [gpus(result_of(name, ready)) for name in names] == [4, 4, 4]
     assert len(reads) == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "launched", "stage"),
+    [
+        ("distributed_type: DEEPSPEED\nnum_processes: 4\n", SHARDED.replace("fsdp", "ds"), 2),
+        ("distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config: {zero_stage: 1}\n", SHARDED, 1),
+        ("distributed_type: MULTI_GPU\nnum_processes: 4\n", SHARDED, 0),
+        ("", "accelerate launch --use_deepspeed --num_processes 4", 2),
+    ],
+)
+def test_deepspeed_of_accelerate_is_of_stage_two_where_nothing_says_one(
+    project: Path, config: str, launched: str, stage: int
+) -> None:
+    (project / "ds.yaml").write_text(config)
+    (project / "run.sh").write_text(launched.replace("fsdp.yaml", "ds.yaml") + " train.py\n")
+    setup = result_of("train.py", checker()).setup
+    assert setup is not None and setup.zero_stage == stage
+    assumed = {each.name: each.value for each in setup.assumed}
+    assert assumed.get("deepspeed.zero_stage") == (2 if stage == 2 else None)

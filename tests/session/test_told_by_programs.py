@@ -79,7 +79,33 @@ def test_a_reference_that_follows_says_nothing_of_the_loss(tmp_path: Path) -> No
     """``sync_ref_model`` is DPO's, GRPO's and others'."""
     said = "--output_dir out --per_device_train_batch_size 8 --sync_ref_model --beta 0.1"
     told = result(tmp_path, COMMAND.replace("--num_generations 8", "").replace("{more}", said), "run.sh")
-    assert told.prediction is None and told.note == "preference_not_predicted"
+    assert told.prediction is None and told.note == "preference_of_command"
+
+
+PREFERS = """
+from transformers import HfArgumentParser
+from trl import {names}
+
+args = HfArgumentParser(DPOConfig).parse_args_into_dataclasses()[0]
+{calls}
+"""
+
+
+@pytest.mark.parametrize(
+    ("trainers", "kind"),
+    [(("DPOTrainer",), "dpo"), (("DPOTrainer", "SFTTrainer"), None), (("DPOTrainer", "KTOTrainer"), None), ((), None)],
+)
+def test_the_program_says_which_trainer_takes_a_name_that_several_have(
+    tmp_path: Path, trainers: tuple[str, ...], kind: str | None
+) -> None:
+    calls = "\n".join(f"{each}(model, None, args, train_dataset=rows).train()" for each in trainers)
+    names = ", ".join(("DPOConfig", *trainers))
+    (tmp_path / "prefer.py").write_text(PREFERS.format(names=names, calls=calls), "utf-8")
+    (tmp_path / "requirements.txt").write_text("trl==0.24.0\ntransformers==4.57.1\n", "utf-8")
+    command = "python prefer.py --model_name_or_path Qwen/Qwen2.5-0.5B --beta 0.1 --max_length 1024 --output_dir o "
+    told = result(tmp_path, command + "--per_device_train_batch_size 1 --bf16\n", "run.sh")
+    assert (told.setup.post.kind if told.setup and told.setup.post else None) == kind
+    assert kind is None or told.prediction is not None
 
 
 LOADS = """

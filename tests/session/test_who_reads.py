@@ -238,6 +238,39 @@ def test_a_program_that_adds_an_adapter_itself_leaves_the_method_open(
     assert method is not None or result.prediction is None
 
 
+OF_A_COURSE = (
+    PARSER
+    + """
+model_args, training_args = parser.parse_args_into_dataclasses()
+# To set an argument by hand:
+# training_args.per_device_train_batch_size = 4
+class QuestionAnsweringTrainer(Trainer):
+    def evaluate(self):
+        whole = True if self.compute_metrics is None else None
+        return self.prediction_loop(self.get_eval_dataloader(), description="Evaluation", prediction_loss_only=whole)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "predicted"),
+    [
+        ("", True),
+        ("training_args.gradient_checkpointing = model_args.use_qlora\n", False),
+        ("training_args.prediction_loss_only = model_args.use_qlora\n", False),
+    ],
+)
+def test_what_a_comment_shows_and_what_a_loop_takes_sets_no_argument(
+    tmp_path: Path, line: str, predicted: bool
+) -> None:
+    command = "python train.py --model_name_or_path gpt2 --do_train --eval_strategy epoch --output_dir o\n"
+    put(tmp_path, {"run.sh": command, "train.py": OF_A_COURSE + line})
+    outcome = check_input(Input(str(tmp_path / "run.sh")), checker_of(tmp_path))
+    assert not isinstance(outcome, Unusable)
+    (result,) = outcome.results
+    assert (result.prediction is not None) == predicted, result.note
+
+
 def test_a_bare_flag_is_a_switch_where_the_program_says_so(tmp_path: Path) -> None:
     put(tmp_path, {"run.sh": "python train.py --learning_rate 1e-4 --fp16 --resume_from_checkpoint\n"})
     assert said(tmp_path, "run.sh", "setting-of-wrong-type") is not None

@@ -8,7 +8,15 @@ from kb.core.document import Setting, Unit
 from kb.core.expression import Unknown
 from kb.core.facts import FactType
 from kb.core.naming import HANDS_ON, is_unread
-from kb.core.program import Program, freezes, guards_sampling, has_own_loss, hints_at_trainer, trainers_of
+from kb.core.program import (
+    SEVERAL_HAVE_IT,
+    Program,
+    freezes,
+    guards_sampling,
+    has_own_loss,
+    hints_at_trainer,
+    trainers_of,
+)
 
 DECIDED = ("training.", "data.", "lora.", "quantization.", "model.torch_dtype", "model.attn_implementation")
 """Settings that a program fills in itself where the command does not say them."""
@@ -27,6 +35,7 @@ OF_UNSLOTH = (
 """What a model that Unsloth loads has otherwise than transformers' default."""
 # Words in a flag's name by which not all weights train.
 PARTLY = frozenset(("peft", "lora", "qlora", "dora", "adapter", "adapters", "freeze", "frozen"))
+WITHOUT_BETA = frozenset(("sft", "reward", "ppo", "prm"))  # trainers of TRL whose class has no ``beta``
 NOT_SAID = ("false", "0", "no", "none", "")
 TRAINER, OF_TRL = "script.trainer", "trl"
 IN_4_BITS = "quantization.load_in_4bit"
@@ -106,9 +115,13 @@ def _with_trainer(unit: Unit, programs: Sequence[Program]) -> Unit:
     names; untold where there are several."""
     hinted = unit.settings.get(TRAINER)
     handing = [each.text for each in programs if each.hands_on]
-    if hinted is None or unit.dialect != OF_TRL or unit.program or hints_at_trainer(hinted, *handing):
+    vaguely = hinted is not None and hinted.value == SEVERAL_HAVE_IT
+    sure = not vaguely and hints_at_trainer(hinted, *handing)
+    if hinted is None or unit.dialect != OF_TRL or unit.program or sure:
         return unit
-    started = frozenset[str]().union(*map(trainers_of, handing))
+    started = frozenset[str]().union(*map(trainers_of, handing)) - (WITHOUT_BETA if vaguely else frozenset())
+    if vaguely and len(started) != 1:
+        return unit
     if len(started) != 1:
         return _untold(unit, (TRAINER,))
     return unit._replace(settings={**unit.settings, TRAINER: hinted._replace(value=next(iter(started)))})

@@ -20,7 +20,7 @@ MOST_NAMED = 4  # settings in one sentence
 NO_MODEL_OF_THE_RUN = (
     "cpu_only", "ddp_refuses", "ddp_refuses_named", "deepspeed_not_read", "engine_not_followed", "gpus_not_counted",
     "gpus_not_said", "method_open", "no_such_run", "no_training_call", "not_modelled", "pictures_not_said",
-    "preference_not_predicted", "quantized_alone", "server", "several_ways", "trainer_not_followed",
+    "preference_not_predicted", "preference_of_command", "quantized_alone", "server", "several_ways", "trainer_not_followed",
     "trainer_not_predicted", "width_open",
 )  # fmt: skip
 # Releases of TRL whose losses are followed: from the first to before the second, and from the third (trl-wheels).
@@ -60,7 +60,8 @@ def why_no_prediction(
     trainer = unit.settings.get(TRAINER)
     named_trainer = given.get(TRAINER) if trainer is None else trainer.value
     if TRAINER in setup.unresolved and isinstance(named_trainer, str):
-        return _trainer_note(named_trainer, str(trainer.path[-1]) if trainer is not None else TRAINER)
+        said = str(trainer.path[-1]) if trainer is not None else TRAINER
+        return _trainer_note(named_trainer, said, of_command=bool(unit.program))
     if setup.unmodelled:
         return _cpu_note(unit) or ("not_modelled", {"named": ", ".join(setup.unmodelled)})
     speaks = next((unit.settings[name] for name in ("run.adapter", "run.quantized") if name in unit.settings), None)
@@ -171,10 +172,10 @@ def unpredictable(error: UnsupportedArchitectureError, model: str) -> UserError:
     return UserError(f"note.{note[0]}", **note[1])
 
 
-def _trainer_note(trainer: str, key: str) -> Note:
+def _trainer_note(trainer: str, key: str, *, of_command: bool) -> Note:
     """That kb has no memory model of such a run, and the key that says which one it is."""
     if trainer == "preference":
-        return "preference_not_predicted", {"said": key}
+        return "preference_of_command" if of_command else "preference_not_predicted", {"said": key}
     shown = {"trainer": _SPELT.get(trainer, trainer.upper()), "said": key}
     if trainer not in get_args(PostKind):
         return "trainer_not_predicted", shown

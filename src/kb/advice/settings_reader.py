@@ -130,6 +130,7 @@ PROCESSES = "launch.num_processes"
 DEVICE_MAP = "model.device_map"
 BATCH = ("training.per_device_train_batch_size", "training.gradient_accumulation_steps")
 AUTO = -1  # as the dialect reads it
+STAGE_OF_ACCELERATE = 2  # where nothing says one (DeepSpeedPlugin.__post_init__ in accelerate/utils/dataclasses.py)
 FSDP2_SINCE = (5, 12)  # transformers that take FSDP2, and wrap the layers, where fsdp_config does not say
 
 
@@ -149,9 +150,7 @@ def spread_of(read: SettingsReader, d_model: int | None, versions: VersionOf) ->
     return Spread(
         nodes=read.number("launch.num_machines") or 1,
         tensor_parallel=read.number("training.parallelism_config.tp_size") or 1,
-        deepspeed=named
-        or read.value("accelerate.distributed_type") == "DEEPSPEED"
-        or read.value("launch.use_deepspeed") is True,
+        deepspeed=named or by_accelerate(read),
         reduce_bucket=_elements(read, "deepspeed.reduce_bucket_size", d_model, 1.0),
         prefetch_bucket=_elements(read, "deepspeed.stage3_prefetch_bucket_size", d_model, 0.9),
         max_live_parameters=read.number("deepspeed.stage3_max_live_parameters", least=0),
@@ -250,7 +249,14 @@ def zero_stage_of(read: SettingsReader, unit: Unit) -> int:
             read.or_assume("deepspeed.zero_stage", None, stage, "guessed_from_name")
     elif stage is None and hidden_behind(unit, "deepspeed.zero_stage") in NAMES_A_FILE:
         read.unresolved["deepspeed.zero_stage"] = None
+    elif stage is None and by_accelerate(read) and not any(read.written(name) for name in NAMES_A_FILE):
+        return int(read.or_assume("deepspeed.zero_stage", None, STAGE_OF_ACCELERATE, "library_default"))
     return int(read.default("deepspeed.zero_stage")) if stage is None else stage
+
+
+def by_accelerate(read: SettingsReader) -> bool:
+    """Whether Accelerate sets up DeepSpeed, by its own config or by an option of ``accelerate launch``."""
+    return read.value("accelerate.distributed_type") == "DEEPSPEED" or read.value("launch.use_deepspeed") is True
 
 
 def uses_fsdp(read: SettingsReader) -> bool:

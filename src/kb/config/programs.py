@@ -114,8 +114,10 @@ def _named(folder: str, top: str, named: str) -> Iterator[Program]:
 
 
 def _with_modules(path: str, text: str, modules: Iterable[str]) -> Program:
-    """The program with the texts of the project's modules that it brings in, behind its own."""
-    return Program(path, "\n".join((text, *modules)), len(text))
+    """The program with the texts of the project's modules that it brings in, behind its own. Lines of comments are
+    left empty: what is switched off in them (``# args.per_device_train_batch_size = 4``) sets nothing."""
+    own, *others = (re.sub(r"(?m)^[ \t]*#[^\n]*", "", each) for each in (text, *modules))
+    return Program(path, "\n".join((own, *others)), len(own))
 
 
 def _ends(named: str) -> Iterator[str]:

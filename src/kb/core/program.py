@@ -25,6 +25,8 @@ _OWN_LOSS = r"""(?mx) \b(?:linear_cross_entropy|cce_patch|apply_liger_kernel_to_
     | \bAutoLigerKernelFor | ^class[ ]\w+\([^)\n]*\w(?:ForCausalLM|ForConditionalGeneration)\b"""
 _BY_UNSLOTH = r"(?m)^[^#\n]*\bFast(?:Language|Vision|Text)?Model\.from_pretrained\s*\("
 _GIVEN = r"""\b(\w+)["']?\s*(?:=(?!=)|\]\s*=(?!=)|:)"""
+# What the Trainer's own loops take by this name, which a trainer built on it hands on: of the arguments it says nothing.
+OF_LOOPS = ("prediction_loss_only",)
 MOST_PROGRAMS = 1024  # whose sources' marks are remembered
 _TRAINS = r"Trainer\(|TrainingArguments\b|\.backward\(|\.fit\("
 _MAY_TRAIN = r"""(?mix)^[ \t]*(?:from|import)\b[^\n]*(?:train|tune|tuning|runner|engine|lightning|accelerate|deepspeed)
@@ -41,6 +43,7 @@ _ASKS_TO = r"""(?mxi)^[ \t]+\w*(?:lora|peft|adapter)\w*[ \t]*:[ \t]*(?:Optional\
     |\bget_peft_config\("""
 _IMPORTS_TRAINER = r"(?m)^[ \t]*(?:from|import)[ \t]+(?:trl\b|transformers\b[^\n]*\bTrainer\b)|^[ \t]+Trainer,"
 _OF_TRL = ("SFT", "DPO", "GRPO", "Reward", "KTO", "ORPO", "CPO", "PPO", "RLOO", "GKD", "XPO", "NashMD", "BCO", "PRM")
+SEVERAL_HAVE_IT = "preference"  # what ``script.trainer`` is by a name that several trainers of TRL take (``beta``)
 _TRAINERS = {"NashMD": "nash_md"}
 _EVERY = (("Online", "DPO"), *(("", name) for name in _OF_TRL))
 
@@ -109,7 +112,8 @@ class Program(NamedTuple):
         if key == "gradient_checkpointing" and re.search(_CHECKPOINTS, self.text) is not None:
             return True
         given = _given(self.text)
-        return key in given or f"use_{key}" in given
+        of_loop = key in OF_LOOPS and not self.fixes(key) and re.search(rf"\.{key}\s*=(?!=)", self.text) is None
+        return (key in given and not of_loop) or f"use_{key}" in given
 
     def fixes(self, key: str) -> bool:
         """Whether it gives a setting of this name a value that stands there, in a table of arguments."""

@@ -24,7 +24,7 @@ from kb.config.shell.flags import Flag, Speller, known_when_run, setting_of
 from kb.config.text.source import Places
 from kb.core.document import REWRITTEN, Setting, Unit
 from kb.core.expression import Unknown
-from kb.core.program import Program, hints_at_trainer, trainers_of
+from kb.core.program import SEVERAL_HAVE_IT, Program, hints_at_trainer, trainers_of
 
 BROUGHT = (
     "data.", "lora.", "quantization.", "model.name", "model.torch_dtype", "model.attn_implementation",
@@ -98,8 +98,9 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
         settings[OWN_LOOP] = naming._replace(value=True)
         if "deepspeed.initialize(" in program.text and _FILLS.search(program.text) is None:
             settings[CALLS_DEEPSPEED] = naming._replace(value=True, path=("deepspeed.initialize",))
-    trainers = trainers_of(program.text)
-    if trainers - PLAIN and not hints_at_trainer(unit.settings.get(TRAINER), program.text):
+    trainers, hinted = trainers_of(program.text), unit.settings.get(TRAINER)
+    vaguely = hinted is not None and hinted.value == SEVERAL_HAVE_IT
+    if trainers - PLAIN and (vaguely or not hints_at_trainer(hinted, program.text)):
         told = known_when_run(TRAINER)
         settings[TRAINER] = naming._replace(
             value=next(iter(trainers)) if len(trainers) == 1 else told, path=("Trainer",)
