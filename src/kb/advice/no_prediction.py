@@ -20,8 +20,8 @@ MOST_NAMED = 4  # settings in one sentence
 NO_MODEL_OF_THE_RUN = (
     "cpu_only", "ddp_refuses", "ddp_refuses_named", "deepspeed_not_read", "engine_not_followed", "gpus_not_counted",
     "gpus_not_said", "method_open", "no_such_run", "no_training_call", "not_modelled", "pictures_not_said",
-    "preference_not_predicted", "preference_of_command", "quantized_alone", "server", "several_ways", "trainer_not_followed",
-    "trainer_not_predicted", "width_open",
+    "preference_not_predicted", "preference_of_command", "quantized_alone", "server", "several_ways",
+    "trainer_not_followed", "trainer_not_predicted", "width_open",
 )  # fmt: skip
 # Releases of TRL whose losses are followed: from the first to before the second, and from the third (trl-wheels).
 TRL_READ = ((0, 15), (1, 9), (1, 15))

@@ -25,7 +25,7 @@ _OWN_LOSS = r"""(?mx) \b(?:linear_cross_entropy|cce_patch|apply_liger_kernel_to_
     | \bAutoLigerKernelFor | ^class[ ]\w+\([^)\n]*\w(?:ForCausalLM|ForConditionalGeneration)\b"""
 _BY_UNSLOTH = r"(?m)^[^#\n]*\bFast(?:Language|Vision|Text)?Model\.from_pretrained\s*\("
 _GIVEN = r"""\b(\w+)["']?\s*(?:=(?!=)|\]\s*=(?!=)|:)"""
-# What the Trainer's own loops take by this name, which a trainer built on it hands on: of the arguments it says nothing.
+# What the Trainer's own loops take by this name, and a trainer built on it hands on: it says nothing of the arguments.
 OF_LOOPS = ("prediction_loss_only",)
 MOST_PROGRAMS = 1024  # whose sources' marks are remembered
 _TRAINS = r"Trainer\(|TrainingArguments\b|\.backward\(|\.fit\("
