@@ -19,7 +19,10 @@ _PREFIX = re.compile(
     r"""\s{0,80}(?:
         \[(?:rank|default|worker)?\s?\d{1,4}\]:\s? | \d{1,4}:\s
       | \([^()\n]{0,80}pid=\d{1,9}[^()\n]{0,60}\)\s?                                     # Ray, vLLM
-      | \[?\d{4}-\d\d-\d\d[T\s]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?[,:]?\s{0,4}
+      | \[?\d{4}-\d\d-\d\d[T\s]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?
+        (?:\s(?:TP|DP|PP|EP)\d{1,4}){0,4}\]?[,:]?\s{0,4}                                 # with SGLang's ranks
+      | (?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\s\d\d-\d\d\s\d\d:\d\d:\d\d\s
+        \[?[\w./-]{1,80}:\d{1,6}\]\s?                                                    # vLLM
       | [A-Z][a-z]{2}\s{1,2}\d{1,2}\s\d\d:\d\d:\d\d\s[\w.-]{1,60}\s                      # syslog
       | \[[A-Z][a-z]{2}\s[A-Z][a-z]{2}\s{1,2}\d{1,2}\s[\d:]{8}\s\d{4}\]\s                # dmesg -T
       | \[\s{0,6}\d{1,9}\.\d{1,9}\]\s                                                    # dmesg
