@@ -6,7 +6,7 @@ import pytest
 
 from catalog_sample import CATALOG, shallow
 from kb.advice.estimator import Estimator, on_gpu
-from kb.core.setup import TrainingSetup
+from kb.core.setup import PostTraining, TrainingSetup
 from kb.core.units import GIB
 from kb.memory import search
 from kb.memory.search import divisors_of
@@ -18,6 +18,9 @@ RUNS = {
     "kobart": PLAIN._replace(bf16=False, per_device_train_batch_size=24, gradient_accumulation_steps=5),
     "qwen2.5-0.5b": PLAIN._replace(method="lora", lora_r=16, lora_target_modules=("q_proj", "v_proj")),
     "qwen2.5-0.5b with Adafactor": PLAIN._replace(optim="adafactor", gradient_accumulation_steps=1),
+    "qwen2.5-0.5b by SFT": PLAIN._replace(post=PostTraining("sft"), gradient_checkpointing=True),
+    "qwen2.5-0.5b by DPO": PLAIN._replace(post=PostTraining("dpo", reference="model"), weights="bf16"),
+    "qwen2.5-0.5b by GRPO": PLAIN._replace(post=PostTraining("grpo", "rows", "model", 64, generated_rows=2)),
 }
 
 
@@ -43,7 +46,11 @@ def test_the_share_found_is_the_largest_that_fits(name: str, known: bool) -> Non
         assert here.largest_share(setup, own) == fitting[-1], gib
 
 
-def test_few_batches_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("t5-base", 2), ("qwen2.5-0.5b by SFT", 2), ("qwen2.5-0.5b by DPO", 2), ("qwen2.5-0.5b by GRPO", 3)],
+)
+def test_few_batches_are_followed(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     real = search.predict
 
@@ -52,11 +59,11 @@ def test_few_batches_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(setup, *args, **named)
 
     monkeypatch.setattr(search, "predict", counted)
-    setup = RUNS["t5-base"]
+    setup = RUNS[name]
     for gib in (2, 3, 4, 6, 9, 14, 24):
-        here, asked[:] = estimator("t5-base", gib), []
+        here, asked[:] = estimator(name, gib), []
         here.largest_share(setup, here.predict(setup).phase("train"))
-        assert len(asked) <= 2, (gib, asked)
+        assert len(asked) <= most, (gib, asked)
 
 
 def test_what_takes_all_at_once_and_fits_is_not_followed_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ _PHASES = {
 }
 # Terms that grow with the batch whatever the loss is made of: of a fused one a head has chunks.
 ACTIVATIONS = "activations_encoder", "activations_decoder", "encoder_output"
-STATES = "parameters", "gradients", "optimizer", "adapters"  # terms that no batch changes
+STATES = "parameters", "gradients", "optimizer", "adapters", "reference_model"  # terms that no batch changes
 UNEVEN = 0.02  # by how much what grows may miss a line: blocks are rounded, and small ones come and go
 
 
@@ -177,6 +177,11 @@ def use_by_batch(
 def _is_beside_vllm(setup: TrainingSetup) -> bool:
     """Whether vLLM takes a share of the GPU's bytes beside the run, so that these always count."""
     return setup.post is not None and setup.post.colocated is not None
+
+
+def _pairs_samples(setup: TrainingSetup) -> bool:
+    """Whether each sample of a batch is compared with every other one, so that bytes do not grow as a line does."""
+    return setup.post is not None and setup.post.kind == "embedding"
 
 
 def _most_used(phases: list[Phase], *, alive: bool = False) -> int:
@@ -346,7 +351,7 @@ def largest_share(
     whole = first * setup.gradient_accumulation_steps
     capability = compute_capability or (gpu.compute_capability if gpu else None)
     followed = not rough and is_followed(setup, architecture, capability)
-    if setup.post is not None or not followed:
+    if not followed or _is_beside_vllm(setup) or _pairs_samples(setup):
         used = use_by_batch(setup, architecture, "per_device_train_batch_size", **where, rough=rough)
         known_use = own.high_bytes if own is not None and followed else None
         return largest_dividing(
@@ -389,7 +394,8 @@ class ByBatch:
         self.phases: dict[int, Phase] = {}
         self._limit, self._constants, self._context = limit_bytes, constants, context
         self._holes = {"checkpointing": setup.gradient_checkpointing, "eager": setup.attn_implementation == "eager"}
-        self._surely_grows = ACTIVATIONS if setup.fused_loss else (*ACTIVATIONS, "activations_head")
+        tiled = setup.fused_loss or setup.post is not None  # the head, whose bytes need not grow
+        self._surely_grows = ACTIVATIONS if tiled else (*ACTIVATIONS, "activations_head")
 
     def surely_over(self, batch: int) -> bool:
         """Whether the tensors of a moment alone are too much."""

@@ -31,7 +31,7 @@ TOP_ADDRESS = RANGE_BYTES << 4
 class Part(Block):
     """A part of a range of addresses; one that is not ``mapped`` has no memory behind it."""
 
-    __slots__ = ("mapped",)
+    __slots__ = ("free", "mapped")
 
     before: "Part | None"
     after: "Part | None"
@@ -89,7 +89,7 @@ class ExpandableAllocator(CachingAllocator):
 
     def _best_fit(self, size: int, small: bool) -> Part | None:
         """The free block whose growth would be least, among those large enough today."""
-        cache = self._free[small]
+        cache = self._free.small if small else self._free.large
         at = bisect_left(cache.keys, size << ADDRESS_BITS)
         if at == len(cache.keys):
             return None
@@ -124,8 +124,9 @@ class ExpandableAllocator(CachingAllocator):
 
     def _start(self, size: int, small: bool) -> Part:
         """The lowest free or unmapped block from which ``size`` bytes of addresses are unused."""
+        pool = self._free.small if small else self._free.large
         for first in reversed(self._ranges):  # they are made from the top down
-            block: Part | None = first if first.cache is self._free[small] else None
+            block: Part | None = first if first.cache is pool else None
             while block is not None:
                 if not block.mapped:
                     start = block.before if block.before is not None and block.before.free else block
@@ -133,7 +134,7 @@ class ExpandableAllocator(CachingAllocator):
                         return start
                 block = block.after
         self._next_segment -= RANGE_BYTES
-        block = Part(self._next_segment, RANGE_BYTES, self._free[small], mapped=False)
+        block = Part(self._next_segment, RANGE_BYTES, pool, mapped=False)
         self._ranges.append(block)
         return block
 
@@ -171,7 +172,7 @@ class ExpandableAllocator(CachingAllocator):
 
     def empty_cache(self) -> None:
         """Unmap every page without a tensor on it."""
-        for cache in (cache for pools in self._streams.values() for cache in pools.values()):
+        for cache in self._caches():
             for block in cache.blocks[:]:
                 assert isinstance(block, Part)
                 self._unmap(block)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Literal
 
 from kb.core.model import Architecture
-from kb.memory.engine.world import NO_ENDS, Recording, world
+from kb.memory.engine.world import NO_ENDS, Label, Recording, world
 
 Stack = Literal["encoder", "decoder"]
 Place = tuple[Stack, int]  # a layer of a stack
@@ -19,6 +19,7 @@ OF_LAYERS: Mapping[Stack, tuple[str, ...]] = {  # fields of an architecture that
     "decoder": ("slides", "turns", "dense"),
 }
 TOWERS = ("vision", "visual")  # whose layers are not the model's own
+Asked = tuple[int, Label, Place | None]  # a size, the moment with the term, and the layer
 AGREEING = 4  # requests in a row that must be alike where two logs come together again
 
 
@@ -172,7 +173,7 @@ def paired(
             here += 1  # asked for in the shallow run alone: sizes that depend on all layers
             continue
         for back in range(1, min(more, here) + 1):
-            if ones[here - back] == others[there + more - back] and ones[here - back][1] is None:
+            if ones[here - back] == others[there + more - back] and ones[here - back][2] is None:
                 found[one[here - back]].append(other[there + more - back])
         there += more
     return found
@@ -194,17 +195,24 @@ def inserted(shallow: Sequence[int], deep: Sequence[int]) -> list[tuple[int, lis
     return found
 
 
-def _asked(
-    recording: PlacedRecording, like: Callable[[Place], Place | None] | None
-) -> tuple[list[int], list[tuple[object, Place | None]]]:
-    """The entries that ask for a block, and what tells one from another: size, moment, term and layer."""
-    turns = recording.turns_of_entries()
-    known = {place: like(place) if like is not None and place is not None else place for place in set(turns)}
-    added = {place for place, found in known.items() if found is None and place is not None}
+def _asked(recording: PlacedRecording, like: Callable[[Place], Place | None] | None) -> tuple[list[int], list[Asked]]:
+    """The entries that ask for a block, and what tells one from another."""
     log, labels, first = recording.log, recording.labels(), recording.first
-    looked_at = (*range(first.start), *range(first.stop, len(log)))
-    ats = [at for at in looked_at if log[at] >= 0 and turns[at] not in added]
-    return ats, [((log[at], labels[at]), known[turns[at]]) for at in ats]
+    known: dict[Place | None, Place | None] = {None: None}
+    ats: list[int] = []
+    kinds: list[Asked] = []
+    for (start, place), (end, _) in pairwise([*recording.spans(), (len(log), None)]):
+        if place not in known:
+            known[place] = like(place) if like is not None and place is not None else place
+        if place is not None and known[place] is None:  # the added layer's
+            continue
+        passed: Sequence[int] = range(start, end)
+        if start < first.stop and end > first.start:  # what is asked for again is looked at once
+            passed = (*range(start, min(end, first.start)), *range(max(start, first.stop), end))
+        here = [at for at in passed if log[at] >= 0]
+        ats += here
+        kinds += [(log[at], labels[at], known[place]) for at in here]
+    return ats, kinds
 
 
 def _more(ones: Sequence[object], others: Sequence[object], here: int, there: int) -> int | None:

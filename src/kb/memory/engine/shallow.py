@@ -51,11 +51,15 @@ class Line(NamedTuple):
         return Line(one[1] - each * one[0], each, moment)
 
 
-class Unsummed(PlacedRecording):
+class Unsummed(Recording):
     """Without what sums hold: logs of two batches are paired, and what blocks share depends on how many tokens there
     are."""
 
     books_sums = False
+
+
+class PlacedUnsummed(PlacedRecording, Unsummed):
+    """One that is paired with that of a deeper run, layer by layer."""
 
 
 class Process:
@@ -65,7 +69,7 @@ class Process:
         more: by how many layers the model is deeper than ``base``, for each of ``deeper``.
     """
 
-    def __init__(self, base: PlacedRecording, deeper: Sequence[PlacedRecording], more: Sequence[int]) -> None:
+    def __init__(self, base: Recording, deeper: Sequence[Recording], more: Sequence[int]) -> None:
         self.base, self.deeper, self.more = base, deeper, more
         self._runs = (base, *deeper)
         self._labels = base.labels()
@@ -102,7 +106,7 @@ class Process:
             added: the layer that each of ``deeper`` has more, in each stack.
         """
         pairs = [
-            paired(self.base, each, partial(_like, added=layers))
+            paired(self.base, each, partial(_like, added=layers))  # type: ignore[arg-type]
             for each, layers in zip(self.deeper, added, strict=True)
         ]
         log, found = self.base.log, dict[str, list[Moment]]()
@@ -149,19 +153,29 @@ class Process:
             for each, allocated in zip(self._runs, self._all, strict=True)
         ]
 
-    def found(self, phase: str, moment: Moment | None) -> Found:
-        """The phase's peak with its ledger, by terms, of the whole depth; without a moment as it begins."""
-        ats = self._rests(phase) if moment is None else [moment.at, *moment.deeper]
-        base, *deeper = (recording.sums([at])[at] for recording, at in zip(self._runs, ats, strict=True))
-        sums = {
-            term: base.get(term, 0)
-            + sum(
-                number * (each.get(term, 0) - base.get(term, 0)) for each, number in zip(deeper, self.more, strict=True)
-            )
-            for term in dict.fromkeys(name for each in (base, *deeper) for name in each)
+    def found(self, best: Mapping[str, Moment | None]) -> dict[str, Found]:
+        """Each phase's peak, which lies at a moment of ``best``, with its ledger, by terms, of the whole depth; without
+        a moment as it begins."""
+        ats = {
+            phase: self._rests(phase) if moment is None else [moment.at, *moment.deeper]
+            for phase, moment in best.items()
         }
-        allocated = self.resting(phase) if moment is None else self.value(moment)
-        return Found(allocated, allocated, _balanced(sums, allocated), moment_of(self.base, phase, ats[0]))
+        of_runs = [recording.sums({each[at] for each in ats.values()}) for at, recording in enumerate(self._runs)]
+        found = {}
+        for phase, moment in best.items():
+            base, *deeper = (sums[at] for sums, at in zip(of_runs, ats[phase], strict=True))
+            sums = {
+                term: base.get(term, 0)
+                + sum(
+                    number * (each.get(term, 0) - base.get(term, 0))
+                    for each, number in zip(deeper, self.more, strict=True)
+                )
+                for term in dict.fromkeys(name for each in (base, *deeper) for name in each)
+            }
+            allocated = self.resting(phase) if moment is None else self.value(moment)
+            name = moment_of(self.base, phase, ats[phase][0])
+            found[phase] = Found(allocated, allocated, _balanced(sums, allocated), name)
+        return found
 
 
 def roughly(run: Run) -> Followed:
@@ -174,11 +188,12 @@ def roughly(run: Run) -> Followed:
     lost: dict[str, int] = {}
     processes, added = _processes(run)
     for process in processes:
+        best: dict[str, Moment | None] = {}
         for phase, moments in process.moments(added).items():
-            best = max(moments, key=process.value, default=None)
-            if best is not None and process.value(best) < process.resting(phase):
-                best = None
-            here = process.found(phase, best)
+            highest = max(moments, key=process.value, default=None)
+            rests = highest is not None and process.value(highest) < process.resting(phase)
+            best[phase] = None if rests else highest
+        for phase, here in process.found(best).items():
             if phase not in found or here.allocated > found[phase].allocated:
                 if phase == "generate":
                     here = here._replace(use=_use(run.setup, process.base))
@@ -295,7 +310,7 @@ def _processes(run: Run) -> tuple[list[Process], list[dict[Stack, int]]]:
     if len(wanted) > 1 and len(set(more)) == 1:  # as many more of each: all at once
         depths, more = [layers, layers | dict.fromkeys(wanted, least + 1)], more[:1]
     added = [_added(layers, depth) for depth in depths[1:]]
-    base, *deeper = (_recorded(run, depth) for depth in depths)
+    base, *deeper = (_recorded(run, depth, paired=bool(wanted)) for depth in depths)
     return [Process(each, others, more) for each, *others in zip(base, *deeper, strict=True)], added
 
 
@@ -308,10 +323,11 @@ def _least(run: Run, kinds: Mapping[Kind, int]) -> int:
     return LEAST + shared
 
 
-def _recorded(run: Run, layers: Mapping[Kind, int]) -> list[PlacedRecording]:
+def _recorded(run: Run, layers: Mapping[Kind, int], *, paired: bool) -> list[Recording]:
+    """The run of a model of so many layers; ``paired`` with another, whose layers are looked at one by one."""
     shallow = _of(run.architecture, layers)
-    found = record_runs(run.setup, shallow, run.capability, kind=partial(Unsummed, shallow))
-    return found  # type: ignore[return-value]
+    kind = partial(PlacedUnsummed, shallow) if paired else Unsummed
+    return record_runs(run.setup, shallow, run.capability, kind=kind)
 
 
 def _added(layers: Mapping[Kind, int], deeper: Mapping[Kind, int]) -> dict[Stack, int]:

@@ -74,21 +74,25 @@ def save(node: Node | None, tensors: Iterable[Tensor | None]) -> None:
     """Keep ``tensors`` for backward; inside a checkpointed call only their places."""
     if node is None:
         return
-    for tensor in tensors:
-        if tensor is None:
-            node.saved.append(None)
-        elif world.recomputed is not None:  # handed to the frame, which ends the recomputation with the last
-            values, wanted = world.recomputed
-            values.append(bare(tensor))
-            node.saved.append(tensor)
-            if len(values) == wanted:
+    kept, frame = node.saved, world.frame
+    if world.recomputed is not None:  # handed to the frame, which ends the recomputation with the last
+        values, wanted = world.recomputed
+        for tensor in tensors:
+            if tensor is not None:
+                values.append(bare(tensor))
+            kept.append(tensor)
+            if len(values) == wanted and tensor is not None:
                 raise Stop
-        elif world.frame is not None:  # only a node that saves something holds the frame
-            node.frame = world.frame
-            node.saved.append(node.frame.count)
-            node.frame.count += 1
-        else:
-            node.saved.append(tensor)
+    elif frame is not None:  # only a node that saves something holds the frame
+        for tensor in tensors:
+            if tensor is not None:
+                node.frame = frame
+                kept.append(frame.count)
+                frame.count += 1
+            else:
+                kept.append(None)
+    else:
+        kept += tensors
 
 
 def saved(node: Node) -> list[Any]:
@@ -223,6 +227,7 @@ def _run_back(root: Any, first: Tensor, more: Sequence[tuple[Any, Tensor]] = ())
     runs_back = recording.runs_back if recording.knows_layers else None
     while ready:
         node = heappop(ready)[1]
+        edges = node.edges
         if hooks and node in hooks:
             hooks.pop(node)()
         world.back = node.sequence
@@ -235,12 +240,10 @@ def _run_back(root: Any, first: Tensor, more: Sequence[tuple[Any, Tensor]] = ())
             grad = [buffers.pop((node, number), None) for number in range(node.results)]
         outs = list(node.run(node, grad))
         valid = True
-        for at, out in enumerate(outs):
-            if out is not None:
-                wanted = node.edges[at]
-                if wanted is None or out.shape != wanted[1] or out.dtype != wanted[2]:
-                    valid = False
-                    break
+        for out, wanted in zip(outs, edges, strict=False):
+            if out is not None and (wanted is None or out.shape != wanted[1] or out.dtype != wanted[2]):
+                valid = False
+                break
         out = wanted = None  # lest they hold what is replaced
         if not valid:
             _validate(node, outs)
@@ -248,7 +251,7 @@ def _run_back(root: Any, first: Tensor, more: Sequence[tuple[Any, Tensor]] = ())
         if node.saved:  # what saved nothing may run back again, for another root
             node.saved.reverse()  # release_variables: the first goes first
         node.saved = node.frame = None
-        for at, edge in enumerate(node.edges):
+        for at, edge in enumerate(edges):
             if edge is None:
                 continue
             target, out = edge[0], outs[at]
@@ -266,8 +269,9 @@ def _run_back(root: Any, first: Tensor, more: Sequence[tuple[Any, Tensor]] = ())
                 old = out = None
             if type(target) is tuple:
                 target = target[0]
-            waits[target] -= 1
-            if waits[target]:
+            left = waits[target] - 1
+            if left:
+                waits[target] = left
                 continue
             if type(target) is Node:
                 heappush(ready, (-target.sequence, target))

@@ -143,7 +143,10 @@ def like(tensor: Tensor, dtype: str | None = None, node: Any = None) -> Tensor:
 
 def bare(tensor: Tensor) -> Tensor:
     """The same storage off the tape: what autograd saves of a result."""
-    return Tensor(tensor.shape, tensor.dtype, tensor.strides, tensor.storage)
+    seen: Tensor = _Whole()
+    seen.shape, seen.dtype, seen.strides, seen.storage = tensor.shape, tensor.dtype, tensor.strides, tensor.storage
+    seen.node, seen.needs, seen.based, seen.grad = None, False, False, None
+    return seen
 
 
 def seen_as(tensor: Tensor, shape: Shape, strides: Shape) -> Tensor:

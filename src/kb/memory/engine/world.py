@@ -174,18 +174,18 @@ class Recording:
         blocks: Blocks = [None] * len(self.log)
         phase, start = "", 0
         ends = max((at for at, which in self.starts if which == last), default=len(self.log))
-        for at, stop, kind, which in self._stages():
-            with uncollected():
+        with uncollected():
+            for at, stop, kind, which in self._stages():
                 pool.serve(self.log, blocks, at, stop)
-            if kind == "phase":
-                if phase:
-                    place = start - 1 if pool.peak_at is None else pool.peak_at
-                    peak = Peak(pool.peak_allocated, pool.peak_reserved, place)
-                    found[phase] = peak if phase not in found else _higher(found[phase], peak)
-                if stop > ends:
-                    break
-                phase, start = which, stop
-            self._done(pool, kind, which)
+                if kind == "phase":
+                    if phase:
+                        place = start - 1 if pool.peak_at is None else pool.peak_at
+                        peak = Peak(pool.peak_allocated, pool.peak_reserved, place)
+                        found[phase] = peak if phase not in found else _higher(found[phase], peak)
+                    if stop > ends:
+                        break
+                    phase, start = which, stop
+                self._done(pool, kind, which)
         return found
 
     def served(self, pool: CachingAllocator) -> Iterator[tuple[int, int]]:
@@ -220,9 +220,12 @@ class Recording:
         found, done = {}, 0
         for at in sorted(ats):
             passed = self.log[done : at + 1]
-            given_back = {~entry for entry in passed if entry < 0}
-            living = [number for number in living if number not in given_back]
-            living += [number for number, entry in enumerate(passed, done) if entry >= 0 and number not in given_back]
+            given_back = set(passed)  # sizes among them, which no ``~number`` is
+            living = [number for number in living if ~number not in given_back]
+            backs = range(~done, ~done - len(passed), -1)
+            living += [
+                ~back for back, entry in zip(backs, passed, strict=True) if entry >= 0 and back not in given_back
+            ]
             done = max(done, at + 1)
             found[at] = living
         return found

@@ -67,7 +67,9 @@ def _broadcast(first: Shape, first_strides: Shape, second: Shape, second_strides
 def promoted(first: Tensor, second: Tensor) -> str:
     """The type of the two together: fp32 where one is, and of the two half types."""
     one, other = first.dtype, second.dtype
-    return F32 if F32 in (one, other) or (one != other and one in HALF and other in HALF) else one
+    if one == other:
+        return one
+    return F32 if F32 in (one, other) or (one in HALF and other in HALF) else one
 
 
 def add(first: Tensor, second: Tensor) -> Tensor:

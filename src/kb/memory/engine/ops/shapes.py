@@ -1,10 +1,11 @@
 """Views, copies and look-ups: what they allocate, and what their backward does."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 
 from kb.memory.engine.tape import Gradients, Node, record, saved
-from kb.memory.engine.tensor import BOOL, I64, WIDTH, Shape, Tensor, like, new, packed, scratch, viewed
+from kb.memory.engine.tensor import BOOL, I64, SHAPES, WIDTH, Shape, Tensor, like, new, packed, scratch, viewed
 
 
 def passed(node: Node, grad: Tensor) -> Gradients:
@@ -23,10 +24,12 @@ def clone(tensor: Tensor) -> Tensor:
 
 def is_contiguous(tensor: Tensor) -> bool:
     """Dimensions of one element do not count."""
-    for size, have, want in zip(tensor.shape, tensor.strides, packed(tensor.shape), strict=True):
-        if size > 1 and have != want:
-            return False
-    return True
+    return tensor.strides == packed(tensor.shape) or _lies_so(tensor.shape, tensor.strides)
+
+
+@lru_cache(SHAPES)
+def _lies_so(shape: Shape, strides: Shape) -> bool:
+    return all(size <= 1 or have == want for size, have, want in zip(shape, strides, packed(shape), strict=True))
 
 
 def contiguous(tensor: Tensor) -> Tensor:
@@ -63,6 +66,7 @@ def reshape(tensor: Tensor, shape: Shape) -> Tensor:
     return view(tensor, shape)
 
 
+@lru_cache(SHAPES)
 def swapped(values: Shape, first: int, second: int) -> Shape:
     """``values`` with two of them exchanged."""
     found = list(values)
@@ -83,22 +87,38 @@ def _transpose_back(node: Node, grad: Tensor) -> Gradients:
 
 def permute(tensor: Tensor, order: Shape) -> Tensor:
     node = record(_permute_back, (tensor,), (), order)
-    shape, strides = tuple(tensor.shape[at] for at in order), tuple(tensor.strides[at] for at in order)
+    shape, strides = _ordered(tensor.shape, order), _ordered(tensor.strides, order)
     return Tensor(shape, tensor.dtype, strides, tensor.storage, node)
 
 
+@lru_cache(SHAPES)
+def _ordered(values: Shape, order: Shape) -> Shape:
+    return tuple(values[at] for at in order)
+
+
+@lru_cache(SHAPES)
+def _back_to(order: Shape) -> Shape:
+    """The order that undoes another."""
+    return tuple(sorted(range(len(order)), key=lambda at: order[at]))
+
+
 def _permute_back(node: Node, grad: Tensor) -> Gradients:
-    back = sorted(range(len(node.extra)), key=lambda at: node.extra[at])
-    shape, strides = tuple(grad.shape[at] for at in back), tuple(grad.strides[at] for at in back)
+    back = _back_to(node.extra)
+    shape, strides = _ordered(grad.shape, back), _ordered(grad.strides, back)
     return (Tensor(shape, grad.dtype, strides, grad.storage, based=True),)
 
 
 def expand(tensor: Tensor, shape: Shape) -> Tensor:
     """Dimensions of one element seen as many; ``shape`` may have more dimensions in front."""
-    own = (1,) * (len(shape) - len(tensor.shape)) + tensor.shape
-    steps = (0,) * (len(shape) - len(tensor.shape)) + tensor.strides
-    strides = tuple(0 if was == 1 != size else step for was, size, step in zip(own, shape, steps, strict=True))
+    strides = _expanded(tensor.shape, tensor.strides, shape)
     return Tensor(shape, tensor.dtype, strides, tensor.storage, record(passed, (tensor,)))
+
+
+@lru_cache(SHAPES)
+def _expanded(own: Shape, strides: Shape, shape: Shape) -> Shape:
+    more = len(shape) - len(own)
+    sizes, steps = (1,) * more + own, (0,) * more + strides
+    return tuple(0 if was == 1 != size else step for was, size, step in zip(sizes, shape, steps, strict=True))
 
 
 def unsqueeze(tensor: Tensor, at: int) -> Tensor:
