@@ -169,6 +169,7 @@ class UnitFacts:
                 release=self.release,
                 given=self.given,
                 counted=self.machine.counted_gpus is not None,
+                taken=lambda: self.assumed,
             ).of,
         )
 

@@ -1,6 +1,6 @@
 """How each fact of a unit is known, and which assumption of a prediction would turn a finding. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from kb.core.document import Unit
 from kb.core.facts import CERTAINTIES, NOT_SAID, Certainty, FactType, Ground, MovedDefault, Origin, certainty_of
@@ -139,6 +139,7 @@ class Grounds:
         release: what is known of a library's release.
         given: facts that the project says of itself.
         counted: whether the user said how many GPUs there are.
+        taken: what the prediction took for granted, beside what the setup says: asked for where one is made anyway.
     """
 
     def __init__(
@@ -152,9 +153,10 @@ class Grounds:
         release: Release,
         given: Mapping[str, Any],
         counted: bool,
+        taken: Callable[[], tuple[Assumption, ...]],
     ) -> None:
-        self._unit, self._setup, self._model, self._machine = unit, setup, model, machine
-        self._types, self._release, self._given, self._counted = types, release, given, counted
+        self._unit, self._model, self._machine = unit, model, machine
+        self._types, self._release, self._given, self._counted, self._taken = types, release, given, counted, taken
         self._assumed = {each.name for each in setup.assumed if each.reason not in SETTLED}
 
     def of(self, name: str) -> Ground:
@@ -168,7 +170,7 @@ class Grounds:
         if name.startswith(OF_RELEASE):
             return self._of_release(name.removeprefix(OF_RELEASE))
         if name.startswith(PREDICTED) and name not in (*OF_SHAPES, *CHANGES_NO_RESULT):
-            return Ground("assumed" if matter(self._setup.assumed) else "library")
+            return Ground("assumed" if matter(self._taken()) else "library")
         if name in OF_PROCESSES or name == "gpu.count":
             return self._of_processes(name)
         if name.startswith(("gpu.", "host.")):
