@@ -109,3 +109,26 @@ def test_whose_fused_loss_nobody_names_has_no_kernels_in_the_layers(tmp_path: Pa
     assert (file["setup"]["fused_loss"], file["setup"]["liger_kernels"]) == (True, None)
     listed = {each["name"]: each["value"] for each in file["prediction"]["assumed"]}
     assert listed["training.fused_loss"] is True and "liger_kernel.release" not in listed
+
+
+PUBLISHED = {
+    # ms-swift's examples/train (4.6.0), on A100 of 80 GB: its comments say what a GPU took
+    "--model Qwen/Qwen2.5-7B --max_length 16384 --attn_impl flash_attn": (4, 42),  # packing/liger_kernel.sh
+    "--model Qwen/Qwen2.5-7B --max_length 8192 --attn_impl flash_attn": (4, 42),  # liger/sft.sh
+    "--model Qwen/Qwen2.5-32B --max_length 8192 --attn_impl flash_attn": (8, 80),  # full/qwen2_5_32b.sh
+}
+
+
+@pytest.mark.parametrize("asked", PUBLISHED)
+def test_a_fused_loss_of_shards_takes_what_was_published_of_it(tmp_path: Path, asked: str) -> None:
+    """Under ZeRO-3 the output layer is whole for the kernel, and no logits are: they were 28 GiB of the first."""
+    gpus, published = PUBLISHED[asked]
+    (tmp_path / "train.sh").write_text(
+        f"NPROC_PER_NODE={gpus} swift sft {asked} --train_type full --torch_dtype bfloat16 --dataset a --packing true "
+        "--per_device_train_batch_size 1 --deepspeed zero3 --use_liger_kernel true --eval_strategy no\n",
+        "utf-8",
+    )
+    done = run_kb(tmp_path / "train.sh", "--gpu", "a100-80gb", "--format", "json", "--no-cache", module="kb.check")
+    (file,) = json.loads(done.stdout)["files"]
+    taken = file["prediction"]["phases"]["train"]["process_used_bytes"] / 2**30
+    assert 0.9 * published < taken < 1.1 * published

@@ -442,7 +442,8 @@ def test_what_rests_on_a_variables_default_is_likely_and_says_which(tmp_path: Pa
 FUSED = (
     "model_name_or_path: Qwen/Qwen2.5-1.5B-Instruct\ntorch_dtype: bfloat16\nuse_peft: true\nlora_r: 16\nbf16: true\n"
     "lora_target_modules: all-linear\nuse_liger_kernel: {fused}\nmax_length: 4096\nper_device_train_batch_size: 4\n"
-    "packing: true\ngradient_checkpointing: true\nfsdp: full_shard auto_wrap\noutput_dir: out\n"
+    "lora_modules_to_save: [lm_head]\npacking: true\ngradient_checkpointing: true\nfsdp: full_shard auto_wrap\n"
+    "output_dir: out\n"
 )
 
 
@@ -450,7 +451,8 @@ FUSED = (
 def test_what_the_engine_puts_for_a_loss_that_it_does_not_follow_is_said_of_the_finding(
     tmp_path: Path, fused: str, certainty: str
 ) -> None:
-    """Under FSDP a fused loss is counted with whole logits: that memory runs out rests on it."""
+    """Of an output layer that trains beside adapters a fused loss is, under FSDP, counted with whole logits: that memory
+    runs out rests on it."""
     pin(tmp_path, "trl==0.24.0\ntransformers==4.57.1\npeft==0.17.0")
     rule = "training-peak-exceeds-gpu"
     finding = found(tmp_path, FUSED.format(fused=fused), rule, gpu="rtx-4090", gpus=2)

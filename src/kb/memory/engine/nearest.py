@@ -105,6 +105,16 @@ def _of_spread(name: str) -> Callable[[Run], Any]:
     return lambda run: getattr(run.setup.spread, name)
 
 
+def _fused_of_shards(run: Run, what: str) -> Run:
+    """The output layer's weight is whole while the kernel reads it: of ZeRO-3 as a parameter that another module reads
+    (``register_external_parameter``), of FSDP in its unit. One that trains beside adapters lies in no unit that has
+    run, and its loss is counted with whole logits."""
+    setup = run.setup
+    if setup.fsdp and setup.method != "full" and setup.modules_to_save:
+        return _set(fused_loss=False, liger_kernels=None)(run, what)
+    return _followed(run, what)
+
+
 def _in_bf16(run: Run, _: str) -> Run:
     """As wide, and without a loss scaler, which keeps numbers (runtime/fp16/loss_scaler.py of DeepSpeed 0.19.8)."""
     setup = run.setup
@@ -270,8 +280,8 @@ def _fits(name: str, parts: list[str]) -> bool:
 
 
 ROWS = (
-    Row("FSDP with use_liger_kernel|ZeRO-3 with use_liger_kernel", _set(fused_loss=False, liger_kernels=None),
-        "training.fused_loss", _of("fused_loss"), "whole_logits"),
+    Row("FSDP with use_liger_kernel|ZeRO-3 with use_liger_kernel", _fused_of_shards, "training.fused_loss",
+        _of("fused_loss"), "whole_logits"),
     Row("optim *|FSDP with optim *", _known_optimizer, "training.optim", _of("optim"), "optimizer_as_adamw"),
     Row("*with use_dora|use_dora of *", _dora, "lora.use_dora", _of("use_dora"), "dora_norms"),
     Row("FSDP1 in fp16|ZeRO in fp16|DeepSpeed in fp16", _in_bf16, "training.bf16", lambda run: True, "fp16_as_bf16"),

@@ -4,6 +4,7 @@
 It reads as ``modeling_llama.py``: names that live on there live on here.
 """
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -241,14 +242,17 @@ class Decoder(Model):
         """``LigerForCausalLMLoss`` (liger_kernel/transformers/model/loss_utils.py): labels get one more, and lose one.
 
         It is handed ``lm_head.weight``, which of a layer that PEFT adapts is the weight below (peft 0.21.2,
-        ``BaseTunerLayer.weight``): the adapter is not asked, and gets no gradients.
+        ``BaseTunerLayer.weight``): the adapter is not asked, and gets no gradients. Where that is sharded it is made
+        whole for the kernel.
         """
         assert self.options.fused is not None
         world.recording.term = "loss"
         batch, length, width = x.shape
         longer = new((batch, length + 1), I64)
         shifted = new((batch, length), I64) if batch > 1 else longer  # one row without its first is contiguous
-        loss = fused_cross_entropy(ops.view(x, (batch * length, width)), self.head.weight, self.options.fused.release)
+        whole = self.head.weight if self.units is None else self.units.made_whole(self.head.weight)
+        with nullcontext() if self.units is None else self.units.reading((whole,)):
+            loss = fused_cross_entropy(ops.view(x, (batch * length, width)), whole, self.options.fused.release)
         del longer, shifted
         return loss
 
