@@ -451,8 +451,8 @@ FUSED = (
 def test_what_the_engine_puts_for_a_loss_that_it_does_not_follow_is_said_of_the_finding(
     tmp_path: Path, fused: str, certainty: str
 ) -> None:
-    """Beside adapters an output layer that trains is, under FSDP, counted with whole logits in a fused loss: that memory
-    runs out rests on it."""
+    """Beside adapters an output layer that trains is, under FSDP, counted with whole logits in a fused loss: that
+    memory runs out rests on it."""
     pin(tmp_path, "trl==0.24.0\ntransformers==4.57.1\npeft==0.17.0")
     rule = "training-peak-exceeds-gpu"
     finding = found(tmp_path, FUSED.format(fused=fused), rule, gpu="rtx-4090", gpus=2)
