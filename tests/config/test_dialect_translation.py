@@ -1,8 +1,11 @@
 """What a dialect makes of written values: skipped, translated, split, added up, borrowed, filled in."""
 
+from pathlib import Path
+
 import pytest
 
 from catalog_sample import load_catalog, read_units
+from command_runs import run_kb
 from config_sample import FACTS, dialect_of
 from kb.config.reader import ConfigReader
 from kb.core.document import Unit
@@ -186,3 +189,18 @@ def test_a_plugin_among_others_says_how_the_loss_is_computed(
     (unit,) = read_units(text, "axolotl.yaml", catalog.dialects, catalog.facts)
     found = [unit.settings.get(name) for name in ("model.fused_loss", "model.fused_evaluation")]
     assert [each and each.value for each in found] == [training, evaluation]
+
+
+def test_a_fix_of_a_setting_that_the_format_takes_from_another_adds_its_own_key(tmp_path: Path) -> None:
+    """Axolotl evaluates in batches of ``micro_batch_size`` where nothing else is said: a smaller evaluation batch is no
+    smaller training batch, which would be another run."""
+    path = tmp_path / "axolotl.yml"
+    path.write_text(
+        "base_model: Qwen/Qwen2-1.5B-Instruct\nadapter: qlora\nload_in_4bit: true\nlora_r: 32\nsequence_len: 4096\n"
+        "micro_batch_size: 8\ngradient_accumulation_steps: 4\nval_set_size: 0.05\nbf16: true\nnum_epochs: 1\n"
+        "gradient_checkpointing: true\nlora_target_linear: true\ndatasets: [{path: a/b, type: alpaca}]\n",
+        "utf-8",
+    )
+    run_kb(path, "--gpu", "rtx-4090", "--fix", "--no-cache", module="kb.check")
+    said = path.read_text("utf-8")
+    assert "micro_batch_size: 8\neval_batch_size: 3\n" in said

@@ -280,10 +280,14 @@ class Extractor:
         return reference(node, self._entries) if self._dialect.interpolates else node
 
     def _follow_fallbacks(self, part: Part) -> None:
-        """A setting that the format takes from another one where the config does not give it."""
+        """A setting that the format takes from another one where the config does not give it: it stands where that one
+        does, and has the key that would say it, for a fix adds that key and leaves the other as it is."""
         for name, other in self._dialect.fallbacks.items():
             if other in part.settings and name not in part.settings and name not in part.left_open:
-                part.settings[name] = part.settings[other]._replace(alias=True, comment="")
+                found = part.settings[other]
+                own = [path for path, all_ in self._dialect.targets.items() if any(t.fact.name == name for t in all_)]
+                path = (*found.path[:-1], own[0].rpartition(".")[2]) if own and found.path else found.path
+                part.settings[name] = found._replace(alias=True, inherited=True, comment="", path=path)
 
     def _follow_renames(self, part: Part) -> None:
         """A value under an old name counts under the new one too, unless that is written itself."""
