@@ -352,6 +352,8 @@ def plan_unit(
     setup = result.setup
     if setup is None:
         raise ValueError(f"{result.unit.path}: nothing is set up to run")
+    if result.unit.as_written("run.own_loop") is True:
+        steps = steps._replace(fused_types=())  # Liger's kernels are switched on by an argument of the Trainer
     if speller is None:
         gpu = plan_gpu(setup, estimator, gpus, steps)
         plan = combined(gpu, plan_host(setup, gpu.setup, estimator), setup)

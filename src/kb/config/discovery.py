@@ -34,6 +34,7 @@ _MOST_OF_LINE, _MOST_IN_BRACKETS = 1000, 4000  # bytes behind an import in which
 # Names at the top of configs that are Python, of XTuner's: 0.x and 1.x.
 _ASSIGNED = r"(?m)^(?:optim_wrapper|train_cfg)[ \t]*=[ \t]*dict\(|^\w+[ \t]*=[ \t]*\w*TrainerConfig\("
 _SERVER = rb"(?<!\w)(?:LLM|AsyncEngineArgs)[ \t]*\("  # of vLLM; other packages have a class of that name too
+_OF_LOOP = (b".backward(", b".from_pretrained(", b"transformers")  # of a training loop of a program's own
 _SERVED = rb"vllm|sglang|text-generation-|llama-server|llama\.cpp:"
 _STARTED = rb"(?mi)^[ \t]*(?:CMD|ENTRYPOINT)[ \t]"  # of a Dockerfile
 _TESTS, _TESTED = r"test_.*\.py|.*_tests?\.py|conftest\.py", rb"(?m)^[ \t]*(?:async )?def test_|@pytest\.fixture"
@@ -48,7 +49,9 @@ def bears_marks(raw: bytes) -> bool:
 
 def describes_run(raw: bytes) -> bool:
     """Whether the bytes name a call that describes a run."""
-    return re.search(_MARKS, raw) is not None or (b"vllm" in raw and re.search(_SERVER, raw) is not None)
+    if re.search(_MARKS, raw) is not None or (b"vllm" in raw and re.search(_SERVER, raw) is not None):
+        return True
+    return all(sign in raw for sign in _OF_LOOP)
 
 
 def _imports_gone(raw: bytes) -> bool:

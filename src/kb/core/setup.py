@@ -200,6 +200,8 @@ class TrainingSetup(NamedTuple):
     lengths: DataLengths | None = None  # None: every sample is at the maximum
     optim: str = "adamw_torch_fused"
     keeps_outputs: KeepsOutputs = "no"
+    outputs_widened: bool = True  # what autocast made is made fp32 (accelerate); a loop of one's own may leave it
+    gradients_kept: bool = False  # those of a step live through the next one's forward pass
     gradient_checkpointing: bool = False
     use_reentrant: bool = False
     label_smoothing_factor: float = 0.0
@@ -267,6 +269,11 @@ class TrainingSetup(NamedTuple):
     def effective_batch_size(self) -> int:
         """Samples for one optimizer step: per device × accumulation × data-parallel size."""
         return self.per_device_train_batch_size * self.gradient_accumulation_steps * self.data_parallel_size
+
+    @property
+    def holds_more(self) -> bool:
+        """Whether a loop of the program's own holds what a Trainer lets go of, or leaves outputs in autocast's type."""
+        return self.keeps_outputs != "no" or self.gradients_kept or not self.outputs_widened
 
     @property
     def batch_known(self) -> bool:

@@ -17,10 +17,11 @@ from kb.config.files import MAX_BYTES, ConfigError
 from kb.config.notebook.reader import read_cells, suppress_in_cells
 from kb.config.program_files import ProgramFiles
 from kb.config.python.held import CommandLine, GivenConfig
+from kb.config.python.own_loop import SIGN
 from kb.config.python.reader import PythonReader
 from kb.config.python.rewritten import rewritten
 from kb.config.python.syntax import Module, declared_encoding, string_extents
-from kb.config.reader import ConfigReader
+from kb.config.reader import HALF, PRECISION, ConfigReader
 from kb.config.shell.command import CommandReader, read_shell
 from kb.config.shell.flags import Speller
 from kb.config.shell.program_settings import BROUGHT, OWN_LOOP, with_program
@@ -177,9 +178,8 @@ def _taken(unit: Unit, programs: Sequence[Program], catalog: Catalog, files: Pro
     if len(programs) != 1 or not unit.keys:
         return None
     program = programs[0]
-    if (
-        "Arguments" not in program.text and "Trainer(" not in program.own
-    ):  # TRL's classes are called DPOConfig and so on
+    reads = "Arguments" in program.text or "Trainer(" in program.own  # TRL's classes are called DPOConfig and so on
+    if not reads and SIGN not in program.own:
         return None
     given = CommandLine(unit.path, unit.keys, _environment(unit))
     python = PythonReader(catalog.dialects, catalog.facts)
@@ -227,8 +227,15 @@ def _told_in_command(unit: Unit, run: Unit, catalog: Catalog) -> Unit:
         return known and setting.span not in flags and not name.startswith(BROUGHT)
 
     kept = {name: each for name, each in unit.settings.items() if not name.startswith(BY_ITS_CALLS)}
-    taken = {name: placed(each) for name, each in run.settings.items() if not idle(name, each)}
+    told = {name: each for name, each in run.settings.items() if name not in kept or not is_unknown(each.value)}
+    taken = {name: placed(each) for name, each in told.items() if not idle(name, each)}
+    said = unit.settings.get(PRECISION)
+    launched = unit.launcher == "python" or (said is not None and not is_unknown(said.value))
+    # Accelerate's own default without its launcher is none; what that is told holds where the program says nothing
+    left = [name for name in HALF.values() if launched and name in run.hidden]
+    kept |= {name: unit.settings[name] for name in left if name in unit.settings}
     return run._replace(
+        hidden=tuple(name for name in run.hidden if name not in left),
         section=unit.section,
         settings={**kept, **taken},
         span=start,

@@ -189,6 +189,8 @@ def _check_plain(setup: TrainingSetup) -> None:
     """
     if setup.post is not None:
         raise UserError("probe.not_plain", kind=setup.post.kind.upper())
+    if setup.holds_more:
+        raise UserError("probe.own_loop")
     if setup.fused_loss:
         raise UserError("probe.fused_loss")
     if setup.fsdp or setup.spread.tensor_parallel > 1:

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kb.config.python.expressions import met, tested
@@ -20,6 +20,7 @@ CUTTING = ("tokenizer", "target")  # groups of the calls that cut texts
 
 LOSS = "loss"  # the group of what a trainer is given under this name
 TRAINER = "trainer"  # the group of what is given the arguments
+MADE = ("model", "loader", "accelerator")  # groups of what a loop of the program's own is made of
 # Libraries with a PPOConfig, an SFTConfig or a TrainingArguments of their own.
 NAMESAKES = frozenset(("trlx", "ray", "torchrl", "tianshou", "verl", "openrlhf", "setfit", "paddlenlp", "mindformers"))
 
@@ -49,6 +50,27 @@ class Home(NamedTuple):
     place: ast.Call
 
 
+class Said(NamedTuple):
+    """A setting that code says otherwise than by an argument: its name, its value or the expression that says it, where
+    it stands, and the word that says it there."""
+
+    name: str
+    value: Any
+    node: ast.expr
+    word: str
+    at: Where | None = None  # of a value that is an expression: where it is read
+
+
+class Loop(NamedTuple):
+    """A training loop of a program's own: the ``for`` over its batches, by the id of its node; the calls that make its
+    model, its batches and its accelerator; what it says by itself; and the settings that it leaves to its launcher."""
+
+    place: int
+    made_by: tuple[ast.Call, ...]
+    said: tuple[Said, ...]
+    hidden: tuple[str, ...] = ()
+
+
 class Call(NamedTuple):
     """One recognised call; ``number`` counts them in the order of the text.
 
@@ -62,6 +84,7 @@ class Call(NamedTuple):
     target: str | None
     home: Home | None = None
     declared: frozenset[str] = frozenset()  # fields of the class that the project itself declares
+    loop: Loop | None = None  # set of a loop, which is a run
 
     @property
     def place(self) -> ast.Call:
@@ -153,9 +176,10 @@ def _kind(row: Mapping[str, Any]) -> Kind:
 
 
 def _truncates(node: ast.Call) -> bool:
-    """Whether ``max_length`` of a tokenizer's call holds: only where it is told to cut."""
+    """Whether ``max_length`` of a tokenizer's call holds: only where it is told to cut, or pads by the old name, which
+    cuts as well (``longest_first``)."""
     given = {keyword.arg: keyword.value for keyword in node.keywords}
-    cuts = given.get("truncation")
+    cuts = given.get("truncation", given.get("pad_to_max_length"))
     return "max_length" in given and cuts is not None and not (isinstance(cuts, ast.Constant) and cuts.value is False)
 
 
@@ -213,7 +237,7 @@ def _within(call: Call, scope: Scope) -> bool:
 
 def _run(own: Call | None, others: list[Call]) -> Run:
     groups: dict[str, list[Call]] = {}
-    for call in others:
+    for call in others if own is None or own.loop is None else _of_loop(own.loop, others):
         if own is None or not call.where.excludes(own.where):
             groups.setdefault(call.kind.group, []).append(call)
     trainer = _trainer_of(own, groups.pop(TRAINER, []))
@@ -227,11 +251,17 @@ def _run(own: Call | None, others: list[Call]) -> Run:
         chosen = _before(candidates, anchor) if each else _chosen(its or candidates, anchor, _linked_names(trainer))
         for call in chosen:
             sure = len(chosen) == 1 and (anchor is None or call.where.holds_at(anchor.where) or _apart(call, anchor))
+            sure |= own is not None and own.loop is not None and group in MADE  # the loop's own, followed there
             (certain if sure else doubtful).append(call)
     if anchor is not None and _loads_whole(certain, anchor):
         certain, doubtful = ([each for each in calls if not _elsewhere(each, anchor)] for calls in (certain, doubtful))
     certain.sort(key=lambda call: PREPARED in call.kind.sets)  # what PEFT turns on besides, other calls say better
     return Run(own, tuple(certain), tuple(doubtful))
+
+
+def _of_loop(loop: Loop, others: list[Call]) -> Iterable[Call]:
+    """The calls without those that make another model, other batches or another accelerator than the loop's."""
+    return (call for call in others if call.kind.group not in MADE or any(call.node is each for each in loop.made_by))
 
 
 def _loads_whole(certain: Iterable[Call], anchor: Call) -> bool:
@@ -332,15 +362,22 @@ def cast_back(call: Call, names: Names) -> bool:
     return False
 
 
-def calls_of(entry: "Expressions", table: CallTable) -> tuple[list[Call], bool]:
+def calls_of(
+    entry: "Expressions", table: CallTable, loops: Callable[["Expressions", CallTable], list[Call]]
+) -> tuple[list[Call], bool]:
     """The calls that a program comes to, its own and those that it brings in, in the order of its text.
 
-    A program without a training call of its own brings in none: it may be anything. What stands in an arm that is not
-    taken is left out; then whether that rests on what a command line may give otherwise.
+    A program without a training call or loop of its own brings in none: it may be anything. What stands in an arm that
+    is not taken is left out; then whether that rests on what a command line may give otherwise.
+
+    Args:
+        loops: finds the training loops of a program without a training call.
     """
     own: list[Call] = []
     by_default = False
     found_here = table.find(entry.names)
+    if not any(call.kind.dialect is not None for call in found_here):
+        found_here += loops(entry, table)
     of_runs = (call.where.branch for call in found_here if call.kind.dialect is not None)
     given = {tested(condition, entry) for branch in of_runs for condition, _ in branch} - {""}
     for call in found_here:
@@ -386,7 +423,7 @@ class _Found:
             home: where the program itself comes to it: its place there, and the conditions it is met under.
             target: the name that the program gives the result.
         """
-        body = _body(owner, node.func)
+        body = body_of(owner, node.func)
         if body is not None:
             _changed_by(body, owner, node)
         if body is not None and body.owner is not self._entry:  # whose calls are all gone through
@@ -394,7 +431,7 @@ class _Found:
                 body.owner.shared.called(body.owner.path, body.name, Caller(owner, node, at))
             self._go_through(body, Made(body.scope, owner, node, at), home, target, depth)
         for name, given in (*((None, each) for each in node.args), *((each.arg, each.value) for each in node.keywords)):
-            handed = _body(owner, given) if isinstance(given, ast.Name | ast.Attribute) else None
+            handed = body_of(owner, given) if isinstance(given, ast.Name | ast.Attribute) else None
             if handed is not None:  # model_init=load_model is called without anything; what else is given, who knows
                 unknown = ast.Call(given, [ast.Starred(given, ast.Load())], [])
                 made = None if name == "model_init" else Made(handed.scope, owner, unknown, at)
@@ -429,7 +466,7 @@ class _Found:
         return self._calls[owner.path]
 
 
-def _body(owner: "Expressions", called: ast.expr) -> _Body | None:
+def body_of(owner: "Expressions", called: ast.expr) -> _Body | None:
     """The function or class of the project's own that a name stands for: this module's, or one that it imports."""
     name = dotted_name(called)
     if name is None:

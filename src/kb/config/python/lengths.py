@@ -2,13 +2,14 @@
 
 import ast
 import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from kb.config.python.calls import Call
 from kb.config.python.expressions import Expressions
 from kb.config.python.held import UnknownValueError
 from kb.config.python.names import Names
 from kb.config.python.places import MAX_STEPS, Where
-from kb.config.python.syntax import Module
+from kb.config.python.syntax import Module, called_name
 from kb.config.python.values import Values
 from kb.core.document import Setting
 from kb.core.finding import Span
@@ -127,6 +128,92 @@ def lengths_by_constants(module: Module, names: Names, values: Values) -> dict[s
     if grouped and SOURCE not in found:
         found |= _length_of_groups(module)
     return found or _length_of_embedder(module, names)
+
+
+LENGTH_WORDS = frozenset(("len", "length", "maxlen", "seqlen", "maxlength", "seqlength", "ctx"))
+_OF_TARGETS = frozenset(
+    ("target", "tgt", "summary", "label", "labels", "answer", "decoder", "dec", "response", "reply")
+)
+_OF_OTHERS = frozenset((  # of what is generated, counted or paid for
+    "min", "gen", "generate", "generated", "generation", "new", "output", "penalty", "warmup", "query", "doc", "mean",
+    "avg", "total", "train", "val", "test", "data", "dataset", "audio", "stride", "overlap",
+))  # fmt: skip
+LEAST = 8  # tokens: what is shorter is a length of something else
+
+
+def lengths_by_names(modules: Sequence[ast.AST]) -> dict[str, set[int]]:
+    """The lengths that plain numbers give under such names anywhere in a program, for what its own data sets cut to:
+    ``max_len=64`` of a call, ``MAX_LENGTH = 64``, ``"max_length": 64``, a flag ``--max_len``. A number that is given by
+    position counts under the argument's name, and an argument's default where nothing else has that name."""
+    nodes = [node for tree in modules for node in ast.walk(tree)]
+    given = [pair for node in nodes for pair in _numbered(node)]
+    calls: dict[str, list[ast.Call]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            calls.setdefault(called_name(node), []).append(node)
+    for function, called in _functions(nodes):
+        given += _by_position(function, calls.get(called, []), {name for name, _ in given})
+    found: dict[str, set[int]] = {SOURCE: set(), TARGET: set()}
+    for name, value in given:
+        words = set(re.split(r"[_\W]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).casefold()))
+        if words & LENGTH_WORDS and not words & _OF_OTHERS and LEAST <= value <= MOST:
+            found[TARGET if words & _OF_TARGETS else SOURCE].add(value)
+    return found
+
+
+def _functions(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.FunctionDef, str]]:
+    """Every function, and the name that it is called by: of ``__init__`` that of its class."""
+    for node in nodes:
+        if isinstance(node, ast.ClassDef):
+            yield from ((each, node.name) for each in node.body if getattr(each, "name", "") == "__init__")  # type: ignore[misc]
+        elif isinstance(node, ast.FunctionDef) and node.name != "__init__":
+            yield node, node.name
+
+
+def _by_position(function: ast.FunctionDef, calls: Sequence[ast.Call], known: Collection[str]) -> list[tuple[str, int]]:
+    """The numbers that a function's calls give by position, else the defaults of arguments that nothing else names."""
+    placed = [*function.args.posonlyargs, *function.args.args]
+    names = [each.arg for each in placed if each.arg not in ("self", "cls")]
+    found = [
+        (name, value.value) for call in calls for name, value in zip(names, call.args, strict=False)
+        if isinstance(value, ast.Constant) and type(value.value) is int
+    ]  # fmt: skip
+    defaults = dict(zip((each.arg for each in placed[::-1]), function.args.defaults[::-1], strict=False))
+    defaults |= {
+        arg.arg: each for arg, each in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if each
+    }
+    taken = {name for call in calls for name, _ in zip(names, call.args, strict=False)} | set(known)
+    return found + [
+        (name, each.value) for name, each in defaults.items()
+        if name not in taken and isinstance(each, ast.Constant) and type(each.value) is int
+    ]  # fmt: skip
+
+
+def _numbered(node: ast.AST) -> Iterator[tuple[str, int]]:
+    """The names that an assignment, a dictionary or a call gives a plain number."""
+    pairs: list[tuple[str | None, ast.expr | None]] = []
+    if isinstance(node, ast.Assign):
+        pairs = [(called_or_named(each), node.value) for each in node.targets]
+    elif isinstance(node, ast.AnnAssign):
+        pairs = [(called_or_named(node.target), node.value)]
+    elif isinstance(node, ast.Dict):
+        keys = ((getattr(key, "value", None), value) for key, value in zip(node.keys, node.values, strict=True))
+        pairs = [(key, value) for key, value in keys if isinstance(key, str)]
+    elif isinstance(node, ast.Call) and called_name(node) not in ("generate", "pipeline", "GenerationConfig"):
+        pairs = [(each.arg, each.value) for each in node.keywords]
+        flag = node.args[0] if node.args and called_name(node) == "add_argument" else None
+        if isinstance(flag, ast.Constant):
+            pairs = [(str(flag.value).lstrip("-"), each.value) for each in node.keywords if each.arg == "default"]
+    for name, value in pairs:
+        if name and isinstance(value, ast.Constant) and type(value.value) is int:
+            yield name, value.value
+
+
+def called_or_named(node: ast.expr) -> str | None:
+    """``max_len`` of ``max_len``, ``self.max_len`` and ``config["max_len"]``."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        return str(node.slice.value)
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)
 
 
 def _length_of_groups(module: Module) -> dict[str, Setting]:

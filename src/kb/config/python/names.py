@@ -11,14 +11,14 @@ class Names:
     """All bindings of a module by scope; ``calls`` are its calls, each with its place and the name it is given."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self._tree = tree
+        self.tree = tree
         self._found = walk(tree)
         self.calls, self.uses, self.answers = self._found.calls, self._found.uses, self._found.answers
         self.stored = self._found.stored
 
     def imports(self, package: str) -> bool:
         """Whether the module imports the package, or a part of it, anywhere."""
-        for node in ast.walk(self._tree):
+        for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
                 named = [alias.name for alias in node.names]
             else:
@@ -48,6 +48,28 @@ class Names:
                 return scope
             scope = scope[:-1] if scope else None
         return None
+
+    def every(self, name: str, at: Where) -> tuple[Scope, list[Binding]]:
+        """Every binding of a name in the scope whose name is seen at a place, though it is changed in place."""
+        scope: Scope | None = at.scope
+        while scope is not None:
+            found = self._found.bound.get((scope, name), [])
+            if found and (scope == at.scope or scope not in self._found.class_scopes):
+                return scope, found
+            scope = scope[:-1] if scope else None
+        return at.scope, []
+
+    def part(self, name: str, where: Where) -> tuple[ast.expr, int] | None:
+        """Of ``model, loader = prepare(model, loader)`` what stands on the right, and which part of it a name is."""
+        return self._found.parts.get((name, where.order))
+
+    def begins(self, loop: ast.stmt) -> Where | None:
+        """Where a ``for`` begins."""
+        return self._found.rounds.get(id(loop))
+
+    def definition(self, scope: int) -> ast.AST | None:
+        """The function that a scope's last part stands for."""
+        return self._found.definitions.get(scope)
 
     def at_top(self) -> list[str]:
         """The names that are bound outside functions and classes."""

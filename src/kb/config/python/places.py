@@ -120,6 +120,9 @@ class Walked:
         self.unpacked: dict[tuple[Scope, str], Binding] = {}  # `model_args, data_args = parser.parse_…()`
         self.tests: dict[int, tuple[ast.expr, Where]] = {}  # of each if, by the id of its node
         self.unpacked_at: dict[tuple[Scope, str], int] = {}  # which of the results
+        self.parts: dict[tuple[str, int], tuple[ast.expr, int]] = {}  # the same of every such statement, by its order
+        self.definitions: dict[int, ast.FunctionDef | ast.AsyncFunctionDef] = {}  # every function, by its id
+        self.rounds: dict[int, Where] = {}  # where each `for` begins, by the id of its node
         self.methods: dict[Scope, str] = {}  # the scope of a method, and the name of its class
         self.members: dict[tuple[str, str], list[Binding]] = {}  # `self.batch = …` in the methods of a class
         self.attributes: dict[str, list[tuple[str, Binding]]] = {}  # `args.seed = 1`, by what holds them
@@ -228,6 +231,7 @@ class _Walk:
                 self._targets(node.target, at)
         elif isinstance(node, ast.AugAssign | ast.For | ast.AsyncFor):
             self._targets(node.target, at)
+            names.rounds[id(node)] = at
             merges = isinstance(node, ast.AugAssign) and isinstance(node.op, ast.BitOr)
             if merges and isinstance(node.target, ast.Name):  # config |= {"batch": 1}: in place
                 names.change(node.target.id)
@@ -281,6 +285,7 @@ class _Walk:
             names.define(node, inner)
             self._class_names[inner] = node.name
         else:
+            names.definitions[id(node)] = node
             self._arguments(node, at, inner)
         # a function may be called from anywhere: what is certain in it is certain of its own
         return node.body, inner, at.branch if isinstance(node, ast.ClassDef) else ()
@@ -322,14 +327,22 @@ class _Walk:
                 self._names.members.setdefault((holder, target.attr), []).append(Binding(node.value, at))
             if isinstance(target, ast.Tuple | ast.List) and isinstance(node.value, ast.Tuple | ast.List):
                 pairs = list(zip(target.elts, node.value.elts, strict=False))
-                if len(target.elts) == len(node.value.elts) and all(isinstance(each, ast.Name) for each, _ in pairs):
+                alike = len(target.elts) == len(node.value.elts)
+                if alike and all(isinstance(each, ast.Name) for each, _ in pairs):
                     for each, value in pairs:
                         assert isinstance(each, ast.Name)
                         self._names.bind(at.scope, each.id, Binding(value, at))
                     continue
-            if isinstance(target, ast.Tuple | ast.List) and isinstance(node.value, ast.Call):
+                holder = self._class_names.get(at.scope[:-1])
+                if alike and holder:  # self.rows, self.length = rows, length
+                    for each, value in pairs:
+                        if isinstance(each, ast.Attribute) and getattr(each.value, "id", "") == "self":
+                            self._names.members.setdefault((holder, each.attr), []).append(Binding(value, at))
+            if isinstance(target, ast.Tuple | ast.List):
                 for number, each in enumerate(target.elts):
                     if isinstance(each, ast.Name):
+                        self._names.parts[each.id, at.order] = node.value, number
+                    if isinstance(each, ast.Name) and isinstance(node.value, ast.Call):
                         self._names.unpacked[at.scope, each.id] = Binding(node.value, at)
                         self._names.unpacked_at[at.scope, each.id] = number
             self._targets(target, at)

@@ -7,12 +7,25 @@ from typing import Any
 from kb.config.dialect.dialects import DOT, CompiledDialect, Entry
 from kb.config.dialect.settings import Extractor, Part
 from kb.config.files import ConfigError
-from kb.config.python.calls import CUTTING, LOSS, PREPARED, TRAINER, Call, CallTable, Run, calls_of, cast_back, runs_of
+from kb.config.python.calls import (
+    CUTTING,
+    LOSS,
+    PREPARED,
+    TRAINER,
+    Call,
+    CallTable,
+    Loop,
+    Run,
+    calls_of,
+    cast_back,
+    runs_of,
+)
 from kb.config.python.expressions import COMPUTED
 from kb.config.python.held import CommandLine, GivenConfig, NoSources, Sources
-from kb.config.python.lengths import SOURCE, evaluated_rows, lengths_by_constants
+from kb.config.python.lengths import SOURCE, evaluated_rows, lengths_by_constants, lengths_by_names
 from kb.config.python.names import Names
 from kb.config.python.own_classes import as_based, as_declared, left_to_class
+from kb.config.python.own_loop import loops_of
 from kb.config.python.refused import (
     TrainerArguments,
     gone_imports,
@@ -50,6 +63,7 @@ HIDDEN = {  # settings that the ``**more`` of a call of each group may hold
     "lora": ("lora.",),
     "quantization": ("quantization.",),
     "model": (*OF_MODELS[1:], "model.attn_implementation"),
+    "loader": ("training.per_device_train_batch_size",),
 }
 HANDED = "quantization.handed"
 PACKING = ("quantization", "format")  # groups of calls that say how weights are packed
@@ -101,7 +115,7 @@ class PythonReader:
         """The recognised calls of a module and what each says."""
         names = Names(module.tree)
         values = Values(module, names, self._constants, path, sources, started)
-        calls, by_default = calls_of(values.expressions, self._table)
+        calls, by_default = calls_of(values.expressions, self._table, loops_of)
         around = sources or NoSources()
         based = (as_based(call, module, names, path, around, self._table) for call in calls)
         calls = [call for call in based if call is not None]
@@ -166,6 +180,9 @@ class PythonReader:
             events += [_as_python(event) for event in heard if event.span not in told]
             told.update(event.span for event in heard)
         settings = _without_undone(settings, calls, analysis) | _handed(run, analysis)
+        if run.own is not None and run.own.loop is not None:
+            settings = self._said_by_loop(run.own, run.own.loop, analysis) | settings
+            settings = self._lengths_of_loop(run.own, analysis) | settings
         if not any(name in settings for name in (SOURCE, "trl.max_length", "trl.max_seq_length")):
             settings |= lengths_by_constants(analysis.module, analysis.names, analysis.values)
         for call in calls:
@@ -175,6 +192,7 @@ class PythonReader:
             settings |= said_by_source(analysis.module.text, settings, analysis.name_span(run.own))
         hidden = [name for call in calls for name in _hidden_by(call, analysis)]
         hidden += _packed_out_of_sight(calls, analysis)
+        hidden += run.own.loop.hidden if run.own is not None and run.own.loop is not None else ()
         hidden += left_to_class(run.own, self.compiled(dialect).targets) if run.own is not None else ()
         trainers = [call for call in calls if call.kind.group == TRAINER]
         elsewhere = not trainers or any(call.argument("args") for call in trainers)
@@ -195,6 +213,32 @@ class PythonReader:
             hidden=tuple(dict.fromkeys(hidden)),
             keys=keys,
         )
+
+    def _said_by_loop(self, call: Call, loop: Loop, analysis: "Analysis") -> dict[str, Setting]:
+        """What a training loop of the program's own says beside its calls."""
+        found: dict[str, Setting] = {}
+        values = analysis.values if call.home is None else analysis.values.of(call.home.owner)
+        for name, value, node, word, at in loop.said:
+            span = analysis.name_span(call) if call.home is not None else analysis.place_of(node)
+            data = value if at is None else values.scalar_of(value, at)
+            data = Unknown(frozenset((name,)), COMPUTED) if isinstance(data, Unknown) else data
+            found[name] = Setting(data, span, span, (word,), alias=True)
+        return found
+
+    def _lengths_of_loop(self, call: Call, analysis: "Analysis") -> dict[str, Setting]:
+        """How long the rows of a loop's own data sets are, where numbers under such names agree; unknown where they do
+        not, or where no tokenizer is told to cut to what the model takes."""
+        others = [each for each in analysis.values.expressions.shared.modules.values() if each is not None]
+        numbers = lengths_by_names([analysis.module.tree, *(each.names.tree for each in others)])
+        cut = any("truncation=True" in text for text in (analysis.module.text, *(each.text for each in others)))
+        found: dict[str, Setting] = {}
+        span = analysis.name_span(call)
+        for name, values in numbers.items():
+            if len(values) == 1:
+                found[name] = Setting(next(iter(values)), span, span, (name.rpartition(".")[2],), alias=True)
+            elif values or (name == SOURCE and not cut):
+                found[name] = Setting(_unknown(name), span, span, ("max_length",), alias=True)
+        return found
 
     def _agreeing(self, group: str, cuts: list[Call], run: Run, analysis: "Analysis") -> list[Call]:
         """The tokenizer's calls of one kind, where all that may count cut to one length."""
@@ -265,12 +309,19 @@ class Analysis(NamedTuple):
 
     def says_something(self, run: Run) -> bool:
         """Whether at least one keyword is literal: a call with nothing but other code's values describes no run."""
+        if run.own is not None and run.own.loop is not None:
+            return True
         calls = [call for call in (run.own,) if call is not None] or [*run.certain, *run.doubtful]
         found = (given.value for call in calls for given in self.given[call.number].known)
         return any(node.kind == MAPPING or not isinstance(node.data, Unknown) for node in found)
 
     def span(self, call: Call) -> Span:
         return self._span(call.place)
+
+    def place_of(self, node: ast.expr) -> Span:
+        """The text of a node; of one in another module the beginning."""
+        inside = any(each is node for each in ast.walk(self.module.tree))
+        return self._span(node) if inside else Span(1, 1, 1, 1, 0, 0)
 
     def name_span(self, call: Call) -> Span:
         """The called name."""

@@ -152,7 +152,7 @@ class References:
             return of_flag(self._own, Flags(self._own), name)
         by_this = at.made is not None and at.made.scope == scope
         calls = [Caller(*at.made[1:])] if by_this and at.made is not None else self.calls_of(argument.function)
-        given = [self._given(name, argument, call.node) for call in calls]
+        given = [self.given(name, argument, call.node) for call in calls]
         if len(given) == 1 and given[0] is not None:
             return calls[0].owner.references.follow(given[0], calls[0].at, depth + 1)
         if any(each is not None for each in given):
@@ -184,7 +184,7 @@ class References:
         self._own.shared.by_default = True
         return Instance(self._own, kind, None, at)
 
-    def _given(self, name: str, argument: Argument, call: ast.Call) -> ast.expr | None:
+    def given(self, name: str, argument: Argument, call: ast.Call) -> ast.expr | None:
         """What a call gives for an argument; None where it leaves it out."""
         if any(isinstance(each, ast.Starred) for each in call.args) or any(each.arg is None for each in call.keywords):
             raise UnknownValueError

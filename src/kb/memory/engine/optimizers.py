@@ -37,10 +37,11 @@ class Optimizer:
         NotFollowedError: an optimizer that the engine does not follow.
     """
 
-    def __init__(self, model: Any, name: str, *, foreach: bool = True) -> None:
+    def __init__(self, model: Any, name: str, *, foreach: bool = True, keeps: bool = False) -> None:
         if name not in KNOWN:
             raise NotFollowedError(f"optim {name}")
         self.model, self.name, self.names, self.foreach = model, name, model.names(), foreach
+        self.keeps = keeps  # gradients
         self.states: dict[int, tuple[Tensor, ...]] = {}
         self.tables: tuple[Tensor, ...] = ()
         self.sizes: dict[int, Tensor] = {}  # Adafactor's RMS of each parameter
@@ -51,14 +52,14 @@ class Optimizer:
         return self.name != "adafactor"  # whose sizes of parameters are made anew
 
     def step(self) -> None:
-        """Clip the gradients, update, and let them go."""
+        """Clip the gradients, update, and let them go, unless a loop keeps them."""
         recording = world.recording
         recording.moment, recording.term = "optimizer_step", "temporaries"
         trained = [tensor for tensor in self.model.trained() if tensor.grad is not None]
         if self.name != "none":
             self._clip(trained)
             self.update(trained)
-        for tensor in self._turns(trained):
+        for tensor in self._turns([] if self.keeps else trained):
             tensor.grad = None
 
     def _turns(self, tensors: list[Tensor]) -> Iterator[Tensor]:

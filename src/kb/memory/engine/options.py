@@ -57,6 +57,7 @@ class Options(NamedTuple):
 
     dtype: str = F32
     autocast: str | None = None
+    widened: bool = True  # outputs are made fp32 after autocast
     checkpointing: bool = False
     reentrant: bool = False
     eager: bool = False
@@ -117,6 +118,7 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
     return Options(
         dtype=dtype,
         autocast=autocast,
+        widened=setup.outputs_widened,
         checkpointing=setup.gradient_checkpointing,
         reentrant=setup.use_reentrant,
         eager=setup.attn_implementation == "eager",

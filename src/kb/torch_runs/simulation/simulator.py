@@ -85,7 +85,7 @@ def training_run(
         tell_global_tokens(model, tracer)
         route_evenly(model, tracer)
         if setup.autocast:
-            as_accelerate(model, "float16" if setup.fp16 else "bfloat16")
+            as_accelerate(model, "float16" if setup.fp16 else "bfloat16", widens=setup.outputs_widened)
         optimizer = train(model, setup, tracer, lengths=lengths)
         tracer.phase = ENDED
         del optimizer
@@ -132,7 +132,7 @@ def _infer(job: Job, model: Any, tracer: Any) -> Passed:
 def _train_and_evaluate(job: Job, model: Any, tracer: Any) -> Passed:
     setup = job.setup
     if setup.autocast:
-        as_accelerate(model, "float16" if setup.fp16 else "bfloat16")
+        as_accelerate(model, "float16" if setup.fp16 else "bfloat16", widens=setup.outputs_widened)
     optimizer = train(model, setup, tracer) if setup.do_train else None
     gathered = 0
     if setup.do_eval:

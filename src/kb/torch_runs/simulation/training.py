@@ -52,11 +52,13 @@ def train(
     optimizer = optimizer_of(model, setup)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     passes = setup.gradient_accumulation_steps
+    held: dict[str, Any] = {}
     lengths = lengths or (setup.max_source_length,) * (steps * passes)
     with paged_on_host():
         for at in range(0, len(lengths), passes):
-            for length in lengths[at : at + passes]:
-                _pass(model, as_long(setup, length), tracer, inputs)
+            for number, length in enumerate(lengths[at : at + passes]):
+                stale = parameters if setup.gradients_kept and number == 0 else ()
+                _pass(model, as_long(setup, length), tracer, inputs, held, stale)
             tracer.phase = "train:optimizer"
             for parameter in parameters:
                 if parameter.grad is not None:
@@ -65,13 +67,28 @@ def train(
                 torch.nn.utils.clip_grad_norm_(parameters, GRADIENT_NORM)
                 optimizer.step()
                 _mark_states(optimizer, tracer)
-            for parameter in parameters:
+            for parameter in parameters if not setup.gradients_kept else ():
                 parameter.grad = None
+            if setup.keeps_outputs == "step":
+                held.clear()
     return optimizer
 
 
-def _pass(model: Any, setup: TrainingSetup, tracer: "Tracer", inputs: dict[str, Any] | None) -> None:
-    """One forward and backward pass; the batch lives until its end, the outputs do not outlive the loss."""
+def _pass(
+    model: Any,
+    setup: TrainingSetup,
+    tracer: "Tracer",
+    inputs: dict[str, Any] | None,
+    held: dict[str, Any],
+    stale: Sequence[Any],
+) -> None:
+    """One forward and backward pass; the batch lives until its end. The outputs do not outlive the loss, but where a
+    loop of a program's own keeps them.
+
+    Args:
+        held: what such a loop keeps.
+        stale: parameters whose gradients of the step before are let go once the loss is there.
+    """
     tracer.phase = "train:inputs"
     batch = batch_of(model, setup, setup.per_device_train_batch_size, tracer.known) if inputs is None else dict(inputs)
     if not setup.padded:
@@ -79,9 +96,14 @@ def _pass(model: Any, setup: TrainingSetup, tracer: "Tracer", inputs: dict[str, 
     for tensor in batch.values():
         tracer.mark(tensor, "inputs")
     tracer.phase = "train:forward"
-    loss = loss_of(model, setup, batch)[0]
+    loss, outputs = loss_of(model, setup, batch)
+    if setup.keeps_outputs != "no":
+        held["outputs"] = outputs
+    del outputs
     if setup.gradient_accumulation_steps > 1:
         loss = loss / setup.gradient_accumulation_steps
+    for parameter in stale:
+        parameter.grad = None
     tracer.phase = "train:backward"
     try:
         loss.backward()
@@ -147,10 +169,11 @@ def _features(model: Any, setup: TrainingSetup, rows: int) -> Any:
     return torch.zeros((rows, config.num_mel_bins, 2 * config.max_source_positions), dtype=dtype, device="cuda")
 
 
-def as_accelerate(model: "torch.nn.Module", dtype: str) -> "torch.nn.Module":
+def as_accelerate(model: "torch.nn.Module", dtype: str, *, widens: bool = True) -> "torch.nn.Module":
     """Wrap ``model.forward`` in place as ``Accelerator.prepare_model`` does: autocast inside, float outputs outside.
 
     ``dtype`` is ``"float16"`` or ``"bfloat16"``. What is called past ``forward`` (an encoder alone) is not wrapped.
+    ``widens`` is False of a loop of a program's own, with autocast alone.
     """
     from accelerate.utils.operations import convert_to_fp32
 
@@ -160,7 +183,7 @@ def as_accelerate(model: "torch.nn.Module", dtype: str) -> "torch.nn.Module":
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         with torch.autocast("cuda", dtype=cast):
             outputs = forward(*args, **kwargs)
-        return convert_to_fp32(outputs)
+        return convert_to_fp32(outputs) if widens else outputs
 
     model.forward = functools.update_wrapper(wrapped, forward)
     return model

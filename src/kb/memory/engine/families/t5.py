@@ -347,6 +347,7 @@ class T5(EncoderDecoder):
 
     def forward(self, *batch: Any, smoothed: bool = False) -> tuple[Any, ...]:
         ids, padding, labels = batch
+        self.cache = []  # a loop may still hold the last pass's
         if smoothed:
             decoder_ids = self.collate(labels)
         encoded = self.encoder(ids, padding)

@@ -46,7 +46,7 @@ def train(
     model.zero = zero = _zero_of(model, setup)
     units = units if setup.zero_stage < 3 else None
     optimizer = zero or Optimizer(
-        units or model, setup.optim, foreach=units is None or units.flat
+        units or model, setup.optim, foreach=units is None or units.flat, keeps=setup.gradients_kept
     )  # none of sharded tensors
     passes = min(setup.gradient_accumulation_steps, MOST_PASSES)
     recording = world.recording
@@ -54,8 +54,10 @@ def train(
     same = reducer is None or reducer.finds_unused  # else buckets are made again after the first
     same = same and (units is None or not units.flat)  # FSDP1 tries its buffers before the first
     same = same and setup.keeps_outputs == "no"  # else the first step has none of a step before it
+    same = same and not setup.gradients_kept
     repeats = recording.repeats and sources is None and optimizer.alike and same
     plain = reducer is None and zero is None and units is None and setup.keeps_outputs == "no"
+    plain = plain and not setup.gradients_kept
     passes_alike = recording.repeats and sources is None and plain and passes > 1
     outputs = Outputs(setup.keeps_outputs)
     lengths = sources or (setup.max_source_length,) * (STEPS * passes)
@@ -75,7 +77,7 @@ def train(
                 reducer.reduces = number == passes
             if units is not None:
                 units.reduces = number == passes
-            one_pass(model, setup, source, loss, outputs)
+            one_pass(model, setup, source, loss, outputs, stale=setup.gradients_kept and number == 1)
             if zero is not None:
                 zero.after_pass(last=number == passes)
         optimizer.step()
@@ -137,8 +139,14 @@ def one_pass(
     source: int,
     own: Callable[[int], Any] | None = None,
     outputs: Outputs | None = None,
+    *,
+    stale: bool = False,
 ) -> None:
-    """One forward and backward pass over samples of ``source`` tokens; the batch lives until its end."""
+    """One forward and backward pass over samples of ``source`` tokens; the batch lives until its end.
+
+    Args:
+        stale: gradients of the step before are let go once the loss is there.
+    """
     target = max(1, setup.max_target_length * source // setup.max_source_length)
     if own is None:
         batch = inputs_of(model, setup.per_device_train_batch_size, source, target, masked=setup.padded)
@@ -152,6 +160,8 @@ def one_pass(
         loss, *batch = own(source)
     if setup.gradient_accumulation_steps > 1:
         loss = ops.scale(loss)
+    for tensor in model.trained() if stale else ():
+        tensor.grad = None
     recording = world.recording
     recording.moment, recording.term = "backward", "temporaries"
     backward(loss, None if model.units is None else model.units.finish)
@@ -223,13 +233,14 @@ def summed_logits(model: Model, batch: list[Any]) -> Any:
 
 
 def outputs_of(model: Model, batch: list[Any], *, smoothed: bool = False) -> tuple[Any, ...]:
-    """Loss, logits, what lets go of a cache that the outputs hold, and what else they hold: an encoder's states."""
+    """Loss, logits, what lets go of a cache that the outputs hold, and what else they hold: an encoder's states. They
+    are made fp32 where accelerate wraps the model."""
     kind = model.options.autocast
     with autocast(kind):
         loss, logits, *kept = model.run(*batch, smoothed=smoothed)
     more = beside_logits(kept)
     tuples = model.in_tuples()
-    if kind:
+    if kind and model.options.widened:
         behind = 1 + len(tuples)  # those before live until all are there
         wide = [tensor and ops.cast(tensor, F32) for tensor in (logits, *tuples, *more)]
         logits, tuples, more = wide[0], wide[1:behind], wide[behind:]

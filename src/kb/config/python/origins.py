@@ -1,0 +1,306 @@
+"""Where an object of a Python program comes from: the call that makes it, through names, functions and what hands it
+on. Nothing is executed.
+
+Values are told only where they are certain (``expressions``); an object keeps its identity through an optimizer's
+changed learning rate, ``model.to(device)`` and a loop around, and so is followed more freely.
+"""
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kb.config.python.held import UnknownValueError
+from kb.config.python.places import END, Binding, Made, Where
+from kb.config.python.syntax import called_name, dotted_name
+from kb.core.record import NamedTuple
+
+if TYPE_CHECKING:
+    from kb.config.python.expressions import Expressions
+
+# Methods that give back what they are called on, and functions that give back what they are given first.
+_SAME = frozenset(
+    ("to", "cuda", "cpu", "half", "bfloat16", "float", "train", "eval", "requires_grad_", "to_bettertransformer")
+)
+_WRAPPED = frozenset((
+    "get_peft_model", "prepare_model_for_kbit_training", "prepare_model_for_int8_training", "prepare", "compile",
+    "DataParallel", "DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "fully_shard",
+    "prepare_model", "prepare_data_loader", "prepare_optimizer", "setup", "setup_dataloaders",
+))  # fmt: skip
+PARALLEL = frozenset((
+    "DataParallel", "DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "fully_shard",
+))  # fmt: skip
+_ADAPTED = "PeftModel"
+# What gives the items of what it is given: a data loader goes through it on its way to the loop.
+HANDED_ON = frozenset(("enumerate", "tqdm", "iter", "track", "progress_bar", "skip_first_batches", "Progbar"))
+MAX_DEPTH = 30
+
+
+class Traced(NamedTuple):
+    """The expression that an object goes back to, where it stands, and the calls that it was handed through."""
+
+    value: ast.expr
+    at: Where
+    owner: "Expressions"
+    through: tuple[ast.Call, ...] = ()
+
+    @property
+    def node(self) -> ast.Call:
+        assert isinstance(self.value, ast.Call)
+        return self.value
+
+
+class Origins:
+    """Traces the objects of one program."""
+
+    def __init__(self) -> None:
+        self._parents: dict[int, dict[int, ast.AST]] = {}  # of each module's tree, by the ids of nodes
+
+    def of(self, node: ast.expr, at: Where, owner: "Expressions", depth: int = 0) -> Traced:
+        """What an expression goes back to.
+
+        Raises:
+            UnknownValueError: it cannot be told.
+        """
+        owner.count()
+        if depth > MAX_DEPTH:
+            raise UnknownValueError
+        if isinstance(node, ast.Name):
+            return self._name(node.id, at, owner, depth + 1)
+        if isinstance(node, ast.Attribute):
+            return self._attribute(node, at, owner, depth + 1)
+        if isinstance(node, ast.Call):
+            return self._call(node, at, owner, depth + 1)
+        if isinstance(node, ast.IfExp):  # model.module if distributed else model
+            arms = [self.of(arm, at, owner, depth + 1) for arm in (node.body, node.orelse)]
+            if arms[0].value is arms[1].value:
+                return arms[1]
+        return Traced(node, at, owner)
+
+    def last(self, name: str, at: Where, owner: "Expressions") -> tuple[Binding, int | None]:
+        """The binding that a name has at a place, the text gone through once from above; of one of several results of
+        a call, which one.
+
+        Raises:
+            UnknownValueError: it may have another.
+        """
+        scope, found = owner.names.every(name, at)
+        before = [each for each in found if each.where.order < at.order] if scope == at.scope else found
+        binding = _latest([each for each in before if not each.where.excludes(at)], at)
+        if binding.value is not None:
+            return binding, None
+        part = owner.names.part(name, binding.where)
+        if part is None:
+            return binding, None
+        return Binding(part[0], binding.where), part[1]
+
+    def _name(self, name: str, at: Where, owner: "Expressions", depth: int) -> Traced:
+        binding, number = self.last(name, at, owner)
+        scope = binding.where.scope
+        argument = owner.names.argument(name, scope_of_argument(owner, name, at))
+        if argument is not None and binding.where == argument.where and binding.value is None:
+            return self._argument(name, at, owner, depth)
+        if binding.value is None:
+            opened = owner.names.opened(name, scope)
+            given = self._given_to_method(name, at, owner)
+            if given is not None:
+                return self.of(given[0], given[1], owner, depth)
+            if opened is not None and opened.value is not None and called_name(opened.value) in HANDED_ON:
+                return self.of(opened.value, binding.where.told(at), owner, depth)  # with tqdm(loader) as bar:
+            return self._imported(name, scope, owner, depth)
+        found = binding.where.told(at)
+        if number is None:
+            return self.of(binding.value, found, owner, depth)
+        call = binding.value
+        assert isinstance(call, ast.Call)
+        if called_name(call) in ("prepare", "setup", "initialize") and number < len(call.args):
+            traced = self.of(call.args[number], found, owner, depth)
+            return traced._replace(through=(*traced.through, call))
+        inner = self.into(call, found, owner)
+        if inner is None or not isinstance(inner.value, ast.Tuple) or number >= len(inner.value.elts):
+            raise UnknownValueError
+        return self.of(inner.value.elts[number], inner.at, inner.owner, depth)
+
+    def _argument(self, name: str, at: Where, owner: "Expressions", depth: int) -> Traced:
+        """What the one call of a function gives for an argument."""
+        scope = scope_of_argument(owner, name, at)
+        argument = owner.names.argument(name, scope)
+        assert argument is not None
+        calls = [at.made] if at.made is not None and at.made.scope == scope else [
+            Made(scope, each.owner, each.node, each.at) for each in owner.references.calls_of(argument.function)
+        ]  # fmt: skip
+        given = [(owner.references.given(name, argument, each.node), each) for each in calls]
+        if not given or any(node is None for node, _ in given):
+            raise UnknownValueError
+        found = [self.of(node, each.at, each.owner, depth) for node, each in given if node is not None]
+        if any(each.value is not found[0].value for each in found):
+            raise UnknownValueError
+        return found[0]
+
+    def _imported(self, name: str, scope: tuple[int, ...], owner: "Expressions", depth: int) -> Traced:
+        imported = owner.names.imported(name, scope)
+        other = owner.other(imported) if imported is not None and imported.name is not None else None
+        if other is None or imported is None or imported.name is None:
+            raise UnknownValueError
+        return self._name(imported.name, END, other, depth)
+
+    def _attribute(self, node: ast.Attribute, at: Where, owner: "Expressions", depth: int) -> Traced:
+        """``self.model`` that a method of the class sets; ``model.module`` is the model."""
+        if node.attr in ("module", "forward"):
+            return self.of(node.value, at, owner, depth)
+        holder = owner.names.class_around(at.scope)
+        if not isinstance(node.value, ast.Name) or node.value.id != "self" or holder is None:
+            raise UnknownValueError
+        every = owner.names.set_on_self(holder, node.attr)
+        found = [each for each in every if each.where.scope != at.scope or each.where.order < at.order]
+        binding = _latest(found, at)
+        if binding.value is None:
+            raise UnknownValueError
+        return self.of(binding.value, binding.where, owner, depth)
+
+    def _call(self, node: ast.Call, at: Where, owner: "Expressions", depth: int) -> Traced:
+        name = called_name(node)
+        inner: ast.expr | None = None
+        if name in _SAME and isinstance(node.func, ast.Attribute):
+            inner = node.func.value
+        elif name in _WRAPPED or name in HANDED_ON or _adds_adapter(node):
+            inner = first_argument(node)
+        if inner is not None:
+            traced = self.of(inner, at, owner, depth)
+            return traced._replace(through=(*traced.through, node))
+        returned = self.into(node, at, owner)
+        if returned is None:
+            return Traced(node, at, owner)
+        return self.of(returned.value, returned.at, returned.owner, depth)
+
+    def into(self, call: ast.Call, at: Where, owner: "Expressions") -> Traced | None:
+        """What a function of the program's own returns, where it says so once; None of any other call."""
+        if not isinstance(call.func, ast.Name):
+            return None
+        home, returned = owner, owner.names.returned(call.func.id)
+        if returned is None:
+            _, found = owner.names.every(call.func.id, at)
+            imported = owner.names.imported(call.func.id, found[0].where.scope) if len(found) == 1 else None
+            other = owner.other(imported) if imported is not None and imported.name is not None else None
+            if other is None or imported is None or imported.name is None:
+                return None
+            home, returned = other, other.names.returned(imported.name)
+        if returned is None or returned.value is None:
+            return None
+        scope = returned.where.scope
+        return Traced(returned.value, Where(scope, (), END.order, Made(scope, owner, call, at)), home)
+
+    def _given_to_method(self, name: str, at: Where, owner: "Expressions") -> tuple[ast.expr, Where] | None:
+        """What the one call of a method in its own module, ``self.train_epoch(loader)``, gives for an argument; None of
+        what is no such argument."""
+        function = self.function_at(at.scope, owner)
+        if function is None or owner.names.class_around(at.scope) is None:
+            return None
+        places = [each.arg for each in (*function.args.posonlyargs, *function.args.args)][1:]
+        calls = self.calls_of(function, owner)
+        if name not in places or len(calls) != 1:
+            return None
+        node, where = calls[0]
+        number = places.index(name)
+        if number < len(node.args):
+            return node.args[number], where
+        named = next((each.value for each in node.keywords if each.arg == name), None)
+        return None if named is None else (named, where)
+
+    def function_at(self, scope: tuple[int, ...], owner: "Expressions") -> ast.FunctionDef | None:
+        """The function or method that has a scope."""
+        found = owner.names.definition(scope[-1]) if scope else None
+        return found if isinstance(found, ast.FunctionDef) else None
+
+    def calls_of(self, function: ast.FunctionDef, owner: "Expressions") -> list[tuple[ast.Call, Where]]:
+        """The calls of a function by its name in its own module; of a method by that of its object, ``self`` first."""
+        name = function.name
+        found = [(node, at, dotted_name(node.func)) for node, at, _ in owner.names.calls if called_name(node) == name]
+        for wanted in (name, f"self.{name}"):
+            own = [(node, at) for node, at, written in found if written == wanted]
+            if own:
+                return own
+        return [(node, at) for node, at, written in found if written and written.count(".") == 1]
+
+    def around(self, owner: "Expressions", node: ast.AST) -> list[ast.AST]:
+        """What a node lies in, from within, as far as the function that it stands in."""
+        parents = self._parents_in(owner)
+        found: list[ast.AST] = []
+        above = parents.get(id(node))
+        while above is not None and not isinstance(above, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module):
+            found.append(above)
+            above = parents.get(id(above))
+        return found
+
+    def lies_in(self, node: ast.AST, outer: ast.AST, owner: "Expressions") -> bool:
+        return any(each is outer for each in self.around(owner, node))
+
+    def told_of(self, called: ast.expr, owner: "Expressions") -> Iterator[ast.Call]:
+        """The statements that change a model in its place: ``model.half()``, by the name that is called."""
+        name = dotted_name(called)
+        for node, _, _ in owner.names.calls:
+            func = node.func
+            if isinstance(func, ast.Attribute) and name is not None and dotted_name(func.value) == name:
+                yield node
+
+    def package(self, call: ast.Call, owner: "Expressions") -> str:
+        """The package that the class of a call comes from, by its import; empty where none is in sight."""
+        first = (dotted_name(call.func) or "").partition(".")[0]
+        found = next((each for _, each in owner.names.imports_of(first)), None)
+        return (
+            found.module.partition(".")[0]
+            if found is not None and not found.level
+            else first
+            if first == "torch"
+            else ""
+        )
+
+    def _parents_in(self, owner: "Expressions") -> dict[int, ast.AST]:
+        tree = owner.names.tree
+        if id(tree) not in self._parents:
+            self._parents[id(tree)] = {
+                id(child): node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)
+            }
+        return self._parents[id(tree)]
+
+
+def scope_of_argument(owner: "Expressions", name: str, at: Where) -> tuple[int, ...]:
+    """The scope whose argument a name is at a place; that of the place where it is none."""
+    scope: tuple[int, ...] | None = at.scope
+    while scope:
+        if owner.names.argument(name, scope) is not None:
+            return scope
+        scope = scope[:-1]
+    return at.scope
+
+
+def _adds_adapter(call: ast.Call) -> bool:
+    """Whether a call is ``PeftModel.from_pretrained(model, …)``."""
+    return called_name(call) == "from_pretrained" and _ADAPTED in (dotted_name(call.func) or "")
+
+
+def _latest(bindings: list[Binding], at: Where) -> Binding:
+    """The last of several bindings; copies of a model on several GPUs that are made under a condition do not count: on
+    one GPU there are none.
+
+    Raises:
+        UnknownValueError: there is none.
+    """
+    kept = [
+        each for each in bindings if each.where.holds_at(at) or called_name(each.value or ast.Pass()) not in PARALLEL
+    ]
+    if not kept:
+        raise UnknownValueError
+    found = max(kept, key=lambda each: each.where.order)
+    if called_name(found.value or ast.Pass()) == "from_config":  # else a model with random weights is made, as large
+        loads = (each for each in kept if called_name(each.value or ast.Pass()) == "from_pretrained")
+        found = next((each for each in loads if each.where.excludes(found.where)), found)
+    return found
+
+
+def first_argument(call: ast.Call) -> ast.expr | None:
+    """What a call is given first; by position or, of a model, by its name."""
+    if call.args and not isinstance(call.args[0], ast.Starred):
+        return call.args[0]
+    return next(
+        (each.value for each in call.keywords if each.arg in ("model", "iterable", "optimizer", "params")), None
+    )

@@ -1,0 +1,275 @@
+"""Training loops of a program's own: what is read of them, and what is left alone."""
+
+from pathlib import Path
+
+import pytest
+
+from catalog_sample import load_catalog
+from kb.config.python.reader import PythonReader
+from kb.core.document import Unit
+from kb.core.expression import is_unknown
+from warm_runs import run_text
+
+READER = PythonReader(load_catalog().dialects, load_catalog().facts)
+BATCH, STEPS = "training.per_device_train_batch_size", "training.gradient_accumulation_steps"
+
+HEAD = """
+import torch
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("openai-community/gpt2")
+model.to("cuda")
+loader = DataLoader(rows, batch_size=8, shuffle=True)
+optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)
+max_length = 256
+"""
+PASS = """
+for epoch in range(3):
+    for batch in loader:
+        outputs = model(**batch)
+        loss = outputs.loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def read(text: str) -> list[Unit]:
+    return READER.read(text, "train.py")
+
+
+def said(text: str) -> dict[str, object]:
+    """What the one run of a program says; None of what cannot be told."""
+    (unit,) = read(text)
+    assert unit.dialect == "loop"
+    hidden = dict.fromkeys(unit.hidden)
+    return hidden | {name: None if is_unknown(each.value) else each.value for name, each in unit.settings.items()}
+
+
+def test_a_loop_says_its_model_batch_length_and_optimizer() -> None:
+    found = said(HEAD + PASS)
+    assert found["model.name"] == "openai-community/gpt2"
+    assert (found[BATCH], found["data.max_source_length"], found["training.optim"]) == (8, 256, "adamw_torch")
+    assert (found["run.keeps_outputs"], found["run.outputs_widened"]) == ("loop", False)
+    assert found["training.learning_rate"] == 5e-5
+    assert "run.gradients_kept" not in found and STEPS not in found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name", "value"),
+    [
+        ("outputs = model(**batch)\n        loss = outputs.loss", "loss = model(**batch)[0]",
+         "run.keeps_outputs", "no"),
+        ("outputs = model(**batch)\n        loss = outputs.loss", "loss, logits = model(**batch)[:2]",
+         "run.keeps_outputs", "loop"),
+        ("loss = outputs.loss", "loss = outputs.loss / 4", BATCH, 8),
+        ("        optimizer.step()", "        if (step + 1) % 4 == 0:\n            optimizer.step()", STEPS, 4),
+        ("        optimizer.step()", "        if step % every == 0:\n            optimizer.step()", STEPS, None),
+        ("        optimizer.step()", "        if ready(step):\n            optimizer.step()", STEPS, None),
+        ("loss.backward()\n        optimizer.step()\n        optimizer.zero_grad()",
+         "optimizer.zero_grad()\n        loss.backward()\n        optimizer.step()", "run.gradients_kept", True),
+        ("\n        optimizer.zero_grad()", "", "run.gradients_kept", True),
+        ("zero_grad()", "zero_grad(set_to_none=False)", "run.gradients_kept", True),
+        ("in loader:", "in tqdm(enumerate(loader)):", BATCH, 8),
+        ("for batch in loader:", "for start in range(0, len(rows), 16):", BATCH, 16),
+        ("for batch in loader:", "for batch in batches(rows):", BATCH, None),
+        ("        outputs = model(**batch)", "        with torch.autocast('cuda', dtype=torch.bfloat16):\n            "
+         "outputs = model(**batch)", "training.bf16", True),
+        ("        outputs = model(**batch)", "        with torch.cuda.amp.autocast():\n            "
+         "outputs = model(**batch)", "training.fp16", True),
+        ("        outputs = model(**batch)", "        with torch.cuda.amp.autocast(enabled=False):\n            "
+         "outputs = model(**batch)", "training.fp16", False),
+        ("        outputs = model(**batch)", "        with torch.autocast('cuda', enabled=args.amp):\n            "
+         "outputs = model(**batch)", "training.fp16", None),
+        ("        outputs = model(**batch)", "        with context:\n            outputs = model(**batch)",
+         "training.bf16", None),
+    ],
+)  # fmt: skip
+def test_of_the_pass_is_read_what_changes_memory(old: str, new: str, name: str, value: object) -> None:
+    assert PASS.count(old) == 1
+    found = said(HEAD + PASS.replace(old, new))
+    assert name in found
+    assert found[name] == value
+
+
+@pytest.mark.parametrize(
+    ("made", "optim"),
+    [
+        ("from transformers import AdamW\noptimizer = AdamW(model.parameters())", "adamw_hf"),
+        ("from torch.optim import Adam\noptimizer = Adam(model.parameters())", "adamw_torch"),
+        ("import bitsandbytes as bnb\noptimizer = bnb.optim.AdamW8bit(model.parameters())", "adamw_bnb_8bit"),
+        ("optimizer = torch.optim.AdamW(model.parameters(), fused=True)", "adamw_torch_fused"),
+        ("optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)", "SGD with momentum"),
+        ("optimizer = torch.optim.AdamW(model.lm_head.parameters())", None),
+        ("optimizer = make(model)", None),
+    ],
+)
+def test_an_optimizer_goes_by_the_trainers_name_or_by_its_own(made: str, optim: str | None) -> None:
+    head = HEAD.replace("optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)", made)
+    assert said(head + PASS)["training.optim"] == optim
+
+
+def test_accelerate_says_precision_and_accumulation() -> None:
+    text = HEAD + (
+        "from accelerate import Accelerator\n"
+        "accelerator = Accelerator(mixed_precision='bf16', gradient_accumulation_steps=4)\n"
+        "model, optimizer, loader = accelerator.prepare(model, optimizer, loader)\n"
+    ) + PASS.replace("loss.backward()", "accelerator.backward(loss)")  # fmt: skip
+    found = said(text)
+    assert (found["training.bf16"], found["training.fp16"], found[STEPS], found[BATCH]) == (True, False, 4, 8)
+    assert "run.outputs_widened" not in found  # as under the Trainer
+    by_launcher = said(text.replace("mixed_precision='bf16', ", ""))
+    assert (by_launcher["training.bf16"], by_launcher["training.fp16"]) == (None, None)
+    apart = said(
+        text.replace(
+            "model, optimizer, loader = accelerator.prepare(model, ", "optimizer, loader = accelerator.prepare("
+        )
+    )
+    assert (apart["training.bf16"], apart["run.outputs_widened"]) == (False, False)  # its model is not wrapped
+
+
+def test_functions_methods_and_casts_are_followed() -> None:
+    functions = """
+def load(name):
+    model = AutoModelForCausalLM.from_pretrained(name)
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    return model, tokenizer
+
+def train_epoch(net, data, opt):
+    for batch in data:
+        loss = net(**batch).loss
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+
+model, tokenizer = load("openai-community/gpt2")
+model = model.to(torch.bfloat16).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for epoch in range(3):
+    train_epoch(model, DataLoader(rows, batch_size=4), optimizer)
+"""
+    found = said(HEAD.split("model =")[0] + "MAX_LEN = 64\n" + functions)
+    assert (found["model.torch_dtype"], found["training.optim"], found[BATCH]) == ("bfloat16", "adamw_torch", 4)
+    methods = """
+class Fit:
+    def __init__(self, rows):
+        self.model = AutoModelForCausalLM.from_pretrained("openai-community/gpt2")
+        if many:
+            self.model = torch.nn.DataParallel(self.model)
+        self.loader = DataLoader(rows, batch_size=2)
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+
+    def step(self, batch):
+        outputs = self.model(**batch)
+        outputs.loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def fit(self):
+        for batch in self.loader:
+            self.step(batch)
+"""
+    found = said(HEAD.split("model =")[0] + "MAX_LEN = 64\n" + methods)
+    assert (found[BATCH], found["run.keeps_outputs"]) == (2, "step")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEAD + PASS.replace("model(**batch)", "Net(model)(**batch)"),
+        HEAD.replace("AutoModelForCausalLM.from_pretrained", "Net") + PASS,
+        HEAD + PASS.replace("outputs.loss", "criterion(outputs.logits, batch['labels'])"),  # of a whole vocabulary
+        HEAD + PASS.replace("outputs.loss", "outputs.loss + penalty(model)"),
+        HEAD + PASS.replace("model(**batch)", "model(batch['input_ids'])"),  # no labels: it gives no loss
+        HEAD + "loss = model(**rows).loss\nloss.backward()\n",  # no loop
+    ],
+)
+def test_any_other_loss_is_left_alone(text: str) -> None:
+    assert all(unit.dialect != "loop" for unit in read(text))
+
+
+def test_a_classifiers_own_loss_takes_as_little_as_the_models() -> None:
+    head = HEAD.replace("AutoModelForCausalLM.from_pretrained", "AutoModelForSequenceClassification.from_pretrained")
+    assert said(head + PASS.replace("outputs.loss", "criterion(outputs.logits, batch['labels'])"))[BATCH] == 8
+
+
+@pytest.mark.parametrize(
+    "change", ["apply_lora(model)", "for p in model.transformer.parameters():\n    p.requires_grad = False"]
+)
+def test_what_trains_is_open_where_code_changes_it(change: str) -> None:
+    assert said(HEAD + change + PASS)["lora.enabled"] is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "length"),
+    [
+        ("data = Rows(path, max_len=64)", 64),
+        ("class Rows:\n    def __init__(self, path, max_len=128):\n        self.max_len = max_len", 128),
+        ("class Rows:\n    def __init__(self, path, max_len=128):\n        self.max_len = max_len\nRows('a', 64)", 64),
+        ("parser.add_argument('--max_seq_length', type=int, default=96)", 96),
+        ("options = {'max_length': 48}", 48),
+        ("data = Rows(path, max_len=64)\nother = Rows(path, max_len=96)", None),
+        ("text = model.generate(ids, max_length=50)", None),
+    ],
+)
+def test_its_length_is_what_numbers_under_such_names_agree_on(lines: str, length: int | None) -> None:
+    assert said(HEAD.replace("max_length = 256", lines) + PASS)["data.max_source_length"] == length
+
+
+def test_a_trainers_program_is_none(tmp_path: Path) -> None:
+    own = "class Own(Trainer):\n    def training_step(self, model, inputs):\n        loss = model(**inputs).loss\n"
+    text = HEAD + "from transformers import Trainer, TrainingArguments\n" + own + "        loss.backward()\n"
+    text += "Own(model, TrainingArguments(per_device_train_batch_size=4)).train()\n"
+    assert [unit.dialect for unit in read(text)] == ["hf"]
+
+
+def test_its_report_names_the_batch_where_it_stands_and_no_argument_of_the_trainer(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(HEAD.replace("batch_size=8", "batch_size=512") + PASS)
+    ended = run_text("kb.check", path.name, "--gpu", "rtx-3090", "--lang", "en", "--notes", cwd=tmp_path)
+    assert ended.returncode == 1
+    assert "train.py:8:38: error training-peak-exceeds-gpu" in ended.stdout
+    assert "TrainingArguments" not in ended.stdout
+    text = path.read_text()
+    run_text("kb.check", path.name, "--gpu", "rtx-3090", "--unsafe-fixes", cwd=tmp_path)  # adds nothing to backward()
+    changed = [line for line in path.read_text().splitlines() if line not in text.splitlines()]
+    assert changed in ([], ["loader = DataLoader(rows, batch_size=32, shuffle=True)"])
+
+
+def test_a_command_hands_a_loop_its_flags_and_its_precision(tmp_path: Path) -> None:
+    program = """
+import argparse
+import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--model_name_or_path", default=None)
+parser.add_argument("--per_device_train_batch_size", type=int, default=8)
+parser.add_argument("--block_size", type=int, default=128)
+args = parser.parse_args()
+accelerator = Accelerator()
+model = AutoModelForCausalLM.from_pretrained(args.model_name_or_path)
+loader = DataLoader(rows, batch_size=args.per_device_train_batch_size)
+optimizer = torch.optim.AdamW(model.parameters())
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for batch in loader:
+    loss = model(**batch).loss
+    accelerator.backward(loss)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    (tmp_path / "clm.py").write_text(program)
+    script = tmp_path / "run.sh"
+    flags = "clm.py --model_name_or_path openai-community/gpt2 --per_device_train_batch_size 4 --block_size 512\n"
+    script.write_text(f"accelerate launch --num_processes 1 --mixed_precision bf16 {flags}")
+    ended = run_text("kb.check", script, "--gpu", "rtx-3090", "--lang", "en")
+    assert "effective batch 4 = 4 × 1" in ended.stdout and "No prediction" not in ended.stdout
+    script.write_text(f"accelerate launch --num_processes 1 {flags}")
+    assert "fp16, bf16 cannot be told" in " ".join(
+        run_text("kb.check", script, "--lang", "en", "--gpu", "rtx-3090").stdout.split()
+    )
+    script.write_text(f"python {flags}")
+    assert "No prediction" not in run_text("kb.check", script, "--gpu", "rtx-3090", "--lang", "en").stdout
