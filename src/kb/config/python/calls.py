@@ -51,24 +51,22 @@ class Home(NamedTuple):
 
 
 class Said(NamedTuple):
-    """A setting that code says otherwise than by an argument: its name, its value or the expression that says it, where
-    it stands, and the word that says it there."""
+    """A setting that code says otherwise than by an argument: its value, or the expression of it."""
 
     name: str
     value: Any
     node: ast.expr
-    word: str
+    word: str  # that says it there
     at: Where | None = None  # of a value that is an expression: where it is read
 
 
 class Loop(NamedTuple):
-    """A training loop of a program's own: the ``for`` over its batches, by the id of its node; the calls that make its
-    model, its batches and its accelerator; what it says by itself; and the settings that it leaves to its launcher."""
+    """A training loop of a program's own, and what it says by itself."""
 
-    place: int
-    made_by: tuple[ast.Call, ...]
+    place: int  # the ``for`` over its batches, by the id of its node
+    made_by: tuple[ast.Call, ...]  # its model, its batches and its accelerator
     said: tuple[Said, ...]
-    hidden: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()  # what it leaves to its launcher
 
 
 class Call(NamedTuple):
@@ -176,8 +174,7 @@ def _kind(row: Mapping[str, Any]) -> Kind:
 
 
 def _truncates(node: ast.Call) -> bool:
-    """Whether ``max_length`` of a tokenizer's call holds: only where it is told to cut, or pads by the old name, which
-    cuts as well (``longest_first``)."""
+    """Whether ``max_length`` of a tokenizer's call holds: only where it is told to cut, or pads by the old name."""
     given = {keyword.arg: keyword.value for keyword in node.keywords}
     cuts = given.get("truncation", given.get("pad_to_max_length"))
     return "max_length" in given and cuts is not None and not (isinstance(cuts, ast.Constant) and cuts.value is False)
@@ -367,11 +364,8 @@ def calls_of(
 ) -> tuple[list[Call], bool]:
     """The calls that a program comes to, its own and those that it brings in, in the order of its text.
 
-    A program without a training call or loop of its own brings in none: it may be anything. What stands in an arm that
-    is not taken is left out; then whether that rests on what a command line may give otherwise.
-
-    Args:
-        loops: finds the training loops of a program without a training call.
+    A program without a training call, nor a loop that ``loops`` finds, brings in none: it may be anything. What stands
+    in an arm that is not taken is left out; then whether that rests on what a command line may give otherwise.
     """
     own: list[Call] = []
     by_default = False

@@ -4,18 +4,17 @@ such a loop says of its run. Nothing is executed; what its text leaves open is u
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kb.config.python.calls import Call, CallTable, Home, Kind, Loop, Said, body_of
-from kb.config.python.expressions import COMPUTED
 from kb.config.python.held import Caller, UnknownValueError
+from kb.config.python.loop_update import Around, Pass, untold, updates_of
 from kb.config.python.origins import HANDED_ON, PARALLEL, Origins, Traced, first_argument
 from kb.config.python.places import Where
 from kb.config.python.syntax import called_name, dotted_name
 from kb.core.document import NO_SUCH_RUN
 from kb.core.expression import Unknown
-from kb.core.record import NamedTuple
 
 if TYPE_CHECKING:
     from kb.config.python.expressions import Expressions
@@ -25,19 +24,13 @@ KIND = Kind(LOOP, "", (), (), {"run.own_loop": True})
 SIGN = ".backward("
 MOST_LOOPS = 20  # of one program: a real one has one or two
 MAX_STEPS = 20  # from a loss to the forward pass
-BATCH, STEPS, OPTIMIZER = (
-    f"training.{name}" for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "optim")
-)
+BATCH = "training.per_device_train_batch_size"
 FP16, BF16, DTYPE, NOT_MODELLED = "training.fp16", "training.bf16", "model.torch_dtype", "run.not_modelled"
-ACCUMULATES = "gradient_accumulation_steps"
-KEEPS, WIDENS, HELD = "run.keeps_outputs", "run.outputs_widened", "run.gradients_kept"
+KEEPS, WIDENS = "run.keeps_outputs", "run.outputs_widened"
 _SMALL = ("SequenceClassification", "ImageClassification", "AudioClassification", "MultipleChoice")  # heads: few logits
 _SHAPES = frozenset(
     ("view", "reshape", "squeeze", "unsqueeze", "float", "contiguous", "to", "transpose", "permute", "flatten")
 )
-_NAMED_SO = (
-    "adam", "sgd", "lion", "adafactor", "lamb", "rmsprop", "adagrad", "adadelta", "muon", "lars", "sophia", "optim",
-)  # fmt: skip
 LORA = "lora.enabled"
 _CHANGING = frozenset((  # words of functions that change which weights train, or what they are
     "lora", "adapter", "adapters", "freeze", "unfreeze", "inject", "peft", "quantize", "prune", "replace", "patch",
@@ -46,25 +39,6 @@ _CHANGING = frozenset((  # words of functions that change which weights train, o
 _KNOWN = ("get_peft_model", "prepare_model_for_kbit_training")
 _LABELS = ("labels", "lm_labels", "masked_lm_labels", "start_positions", None)  # **batch may hold them
 _HALF = {"half": "float16", "bfloat16": "bfloat16", "float": "float32"}  # methods that cast a model
-# Optimizers by the package that they are imported from, and the Trainer's names of what they do.
-OPTIMIZERS = {
-    ("torch", "AdamW"): "adamw_torch",
-    ("torch", "Adam"): "adamw_torch",
-    ("torch", "SGD"): "sgd",
-    ("transformers", "AdamW"): "adamw_hf",
-    ("transformers", "Adafactor"): "adafactor",
-    ("bitsandbytes", "AdamW8bit"): "adamw_bnb_8bit",
-    ("bitsandbytes", "Adam8bit"): "adamw_bnb_8bit",
-    ("bitsandbytes", "PagedAdamW8bit"): "paged_adamw_8bit",
-    ("bitsandbytes", "PagedAdam8bit"): "paged_adamw_8bit",
-    ("bitsandbytes", "PagedAdamW32bit"): "paged_adamw_32bit",
-    ("bitsandbytes", "PagedAdamW"): "paged_adamw_32bit",
-    ("bitsandbytes", "Lion"): "lion_32bit",
-    ("bitsandbytes", "Lion8bit"): "lion_8bit",
-    ("bitsandbytes", "PagedLion8bit"): "paged_lion_8bit",
-}
-OF_OPTIMIZERS = {"lr": "training.learning_rate", "eps": "training.adam_epsilon"}
-_OTHERWISE = {"SGD": ("momentum",), "Adam": ("weight_decay", "amsgrad"), "AdamW": ("amsgrad",)}  # what takes more
 
 
 def loops_of(entry: "Expressions", table: CallTable) -> list[Call]:
@@ -110,27 +84,6 @@ def _loops_in(entry: "Expressions", table: CallTable) -> list[Call]:
     return found
 
 
-class _Pass(NamedTuple):
-    """One forward pass: the call of the model, where it stands, and what of its outputs outlives it."""
-
-    node: ast.Call
-    at: Where
-    owner: "Expressions"
-    keeps: str
-    own_loss: bool
-
-
-class _Around(NamedTuple):
-    """A loop: its forward pass, its ``backward`` and where that stands, the ``for`` over batches, and what all of it
-    lies in, from within."""
-
-    forward: _Pass
-    backward: ast.Call
-    at: Where
-    batches: ast.For
-    around: Sequence[ast.AST]
-
-
 class _Reader:
     """Reads the loops of one program."""
 
@@ -173,7 +126,9 @@ class _Reader:
         said += self._changed_model(forward)
         loader = self._loader(batches, at, said)
         made += [loader] if loader is not None else []
-        said += self._steps(_Around(forward, node, at, batches, around), accelerated=_counts(accelerator))
+        said += updates_of(
+            Around(forward, node, at, batches, around), self._entry, self._origins, accelerated=_counts(accelerator)
+        )
         return Loop(id(batches), tuple(made), tuple(said), hidden)
 
     def _loop_around(self, node: ast.Call, at: Where) -> tuple[list[ast.AST], ast.For | None, bool]:
@@ -206,7 +161,7 @@ class _Reader:
             return first_argument(holder), None
         return holder, None
 
-    def _pass(self, loss: ast.expr, at: Where, owner: "Expressions", held: str | None, depth: int = 0) -> _Pass:
+    def _pass(self, loss: ast.expr, at: Where, owner: "Expressions", held: str | None, depth: int = 0) -> Pass:
         """The forward pass that a loss comes from.
 
         Args:
@@ -235,7 +190,7 @@ class _Reader:
             return self._called(loss, at, owner, held, again)
         raise UnknownValueError
 
-    def _named(self, loss: ast.Name, at: Where, owner: "Expressions", held: str | None, depth: int) -> _Pass:
+    def _named(self, loss: ast.Name, at: Where, owner: "Expressions", held: str | None, depth: int) -> Pass:
         """What a name was given last: outputs that have a name live on under it."""
         binding, number = self._origins.last(loss.id, at, owner)
         if number not in (None, 0) or binding.value is None:
@@ -244,7 +199,7 @@ class _Reader:
         kept = held or (None if of_loss else "loop" if number == 0 or "loss" not in loss.id.casefold() else None)
         return self._pass(binding.value, binding.where, owner, kept, depth)
 
-    def _called(self, call: ast.Call, at: Where, owner: "Expressions", held: str | None, depth: int) -> _Pass:
+    def _called(self, call: ast.Call, at: Where, owner: "Expressions", held: str | None, depth: int) -> Pass:
         """A call that gives a loss: of the model, of a function of the program, of a loss made of the logits."""
         name = called_name(call)
         if name in ("mean", "sum", "to", "float") and isinstance(call.func, ast.Attribute):
@@ -253,7 +208,7 @@ class _Reader:
         if inner is not None:
             return self._pass(inner.value, inner.at, inner.owner, None, depth)._replace(keeps=held or "no")
         if self._is_model(call.func, at, owner):
-            return _Pass(call, at, owner, held or "no", own_loss=False)
+            return Pass(call, at, owner, held or "no", own_loss=False)
         for each in call.args:  # criterion(outputs.logits, labels)
             try:
                 return self._of_logits(each, at, owner, depth)._replace(own_loss=True)
@@ -261,7 +216,7 @@ class _Reader:
                 continue
         raise UnknownValueError
 
-    def _of_logits(self, logits: ast.expr, at: Where, owner: "Expressions", depth: int) -> _Pass:
+    def _of_logits(self, logits: ast.expr, at: Where, owner: "Expressions", depth: int) -> Pass:
         """The forward pass that logits come from: ``outputs.logits``, ``outputs[0].view(-1, 2)``."""
         if depth > MAX_STEPS:
             raise UnknownValueError
@@ -292,7 +247,7 @@ class _Reader:
         kind = self._table.kind_of(dotted_name(call.func) or "")
         return kind is not None and kind.group == "model" and not kind.of
 
-    def _model_of(self, forward: _Pass) -> Traced | None:
+    def _model_of(self, forward: Pass) -> Traced | None:
         """What loads the model of a pass; None where its loss is not the model's own, or it has no head for one."""
         traced = self._origins.of(forward.node.func, forward.at, forward.owner)
         assert isinstance(traced.value, ast.Call)
@@ -302,7 +257,7 @@ class _Reader:
         labels = any(each.arg in _LABELS for each in forward.node.keywords)
         return traced if labels or len(forward.node.args) > 1 else None  # labels by position, in old programs
 
-    def _model_as(self, model: Traced, forward: _Pass) -> Iterator[Said]:
+    def _model_as(self, model: Traced, forward: Pass) -> Iterator[Said]:
         """What becomes of a model between its loading and the loop: casts, a compiler, copies on several GPUs."""
         casts = {kind for each in (*model.through, *self._origins.told_of(forward.node.func, forward.owner))
                  if (kind := self._cast(each, forward)) is not None}  # fmt: skip
@@ -316,7 +271,7 @@ class _Reader:
             elif name in PARALLEL:
                 yield Said(NOT_MODELLED, name, each, name)
 
-    def _changed_model(self, forward: _Pass) -> Iterator[Said]:
+    def _changed_model(self, forward: Pass) -> Iterator[Said]:
         """That a function of the program's own may change which weights train: ``apply_lora(model)``."""
         name = dotted_name(forward.node.func)
         for node, _, _ in self._entry.names.calls:
@@ -326,7 +281,7 @@ class _Reader:
                 unknown = Unknown(frozenset((LORA,)), NO_SUCH_RUN)
                 yield Said(LORA, unknown, node, called_name(node))
 
-    def _cast(self, call: ast.Call, forward: _Pass) -> str | None:
+    def _cast(self, call: ast.Call, forward: Pass) -> str | None:
         """The type that a call casts the model to: ``model.half()``, ``model.to(torch.bfloat16)``."""
         name = called_name(call)
         if name in _HALF and not call.args:
@@ -339,7 +294,7 @@ class _Reader:
                 return "float16" if last == "half" else last
         return None
 
-    def _precision(self, forward: _Pass, around: Sequence[ast.AST]) -> Iterator[Said]:
+    def _precision(self, forward: Pass, around: Sequence[ast.AST]) -> Iterator[Said]:
         """Autocast around a forward pass, by the program itself."""
         passes = self._origins.around(forward.owner, forward.node)
         outer = [] if forward.owner is self._entry and passes[-1:] == list(around[-1:]) else list(around)
@@ -349,15 +304,15 @@ class _Reader:
         ]  # fmt: skip
         if not opened:
             if any(_may_be_autocast(item) for each in passes if isinstance(each, ast.With) for item in each.items):
-                yield from (Said(name, _untold(name), forward.node, "autocast") for name in (FP16, BF16))
+                yield from (Said(name, untold(name), forward.node, "autocast") for name in (FP16, BF16))
             return
         call = opened[0][0]
         assert isinstance(call, ast.Call)
         kind = self._autocast(call, forward)
         for name, wanted in ((FP16, "float16"), (BF16, "bfloat16")):
-            yield Said(name, _untold(name) if kind is None else kind == wanted, call, "autocast")
+            yield Said(name, untold(name) if kind is None else kind == wanted, call, "autocast")
 
-    def _autocast(self, call: ast.Call, forward: _Pass) -> str | None:
+    def _autocast(self, call: ast.Call, forward: Pass) -> str | None:
         """The type of ``torch.autocast(device_type, dtype, enabled)``, ``torch.cuda.amp.autocast(enabled, dtype)``; an
         empty text where it is switched off, None where only a run can tell."""
         of_cuda = not call.args and not any(each.arg == "device_type" for each in call.keywords)
@@ -393,110 +348,8 @@ class _Reader:
         loads = isinstance(origin, ast.Call) and called_name(origin) == "DataLoader"
         if loads and isinstance(origin, ast.Call) and all(each.arg != "batch_sampler" for each in origin.keywords):
             return origin
-        said.append(Said(BATCH, _untold(BATCH), batches.iter, "batch_size"))
+        said.append(Said(BATCH, untold(BATCH), batches.iter, "batch_size"))
         return None
-
-    def _steps(self, loop: _Around, *, accelerated: bool) -> Iterator[Said]:
-        """How the loop updates: its optimizer, after how many passes, and when gradients are let go.
-
-        Args:
-            accelerated: Accelerate counts the passes to an update.
-        """
-        forward, backward = loop.forward, loop.backward
-        loops = [each for each in loop.around if isinstance(each, ast.For | ast.While)]
-        optimizer = self._optimizer(self._called_in(loop.batches, "step"))
-        parted = optimizer is None and len(loops) > 1  # an inner loop over parts of a batch
-        if parted:
-            optimizer = self._optimizer(self._called_in(loops[1], "step"))
-        if optimizer is None:
-            yield Said(OPTIMIZER, _untold(OPTIMIZER), backward, "optimizer")
-        else:
-            yield from self._named_optimizer(optimizer[0], forward)
-            if not accelerated:
-                yield from self._accumulation(optimizer[1], loop, parted=parted)
-        zeroed = [node for node, _ in self._called_in(loop.batches, "zero_grad")]
-        inside = self._origins.lies_in(forward.node, loop.batches, self._entry)
-        begins = forward.node.lineno if inside else backward.lineno
-        late = bool(zeroed) and all(begins < each.lineno < backward.lineno for each in zeroed)
-        kept = any(each.arg == "set_to_none" and _is_nothing(each.value) for call in zeroed for each in call.keywords)
-        never = "zero_grad" not in self._entry.text and ".grad" not in self._entry.text
-        if late or kept or (never and optimizer is not None):
-            yield Said(HELD, True, zeroed[0] if zeroed else backward, "zero_grad")
-
-    def _called_in(self, loop: ast.AST, name: str) -> list[tuple[ast.Call, Where]]:
-        """The calls of a name that stand in a loop."""
-        calls = ((node, where) for node, where, _ in self._entry.names.calls if called_name(node) == name)
-        return [each for each in calls if self._origins.lies_in(each[0], loop, self._entry)]
-
-    def _optimizer(self, steps: Iterable[tuple[ast.Call, Where]]) -> tuple[Traced, ast.Call] | None:
-        """What makes the optimizer among what the loop calls ``step`` of, and that call."""
-        for node, where in steps:
-            held = (
-                first_argument(node) if node.args else node.func.value if isinstance(node.func, ast.Attribute) else None
-            )
-            if held is None:
-                continue
-            try:
-                origin = self._origins.of(held, where, self._entry)
-            except UnknownValueError:
-                continue
-            if isinstance(origin.value, ast.Call) and _is_optimizer(origin.value):
-                return origin, node
-        return None
-
-    def _named_optimizer(self, made: Traced, forward: _Pass) -> Iterator[Said]:
-        """The settings that an optimizer says: its class, which goes by its own name where the Trainer has none for it,
-        and what it is given by name."""
-        call = made.node
-        name = called_name(call)
-        package = self._origins.package(call, made.owner)
-        known = OPTIMIZERS.get((package, name))
-        given = {each.arg: each.value for each in call.keywords}
-        more = [each for each in _OTHERWISE.get(name, ()) if not _is_nothing(given.get(each))]
-        if known == "adamw_torch" and isinstance(fused := given.get("fused"), ast.Constant) and fused.value is True:
-            known = "adamw_torch_fused"
-        if not self._has_all(made, forward):
-            yield Said(OPTIMIZER, _untold(OPTIMIZER), call, name)
-        elif known is None or more:
-            yield Said(OPTIMIZER, f"{name} with {more[0]}" if more else name, call, "optimizer")
-        else:
-            yield Said(OPTIMIZER, known, call, "optimizer")
-        for word, setting in OF_OPTIMIZERS.items():
-            if word in given and made.owner is self._entry:
-                yield Said(setting, given[word], given[word], word, made.at)
-
-    def _has_all(self, made: Traced, forward: _Pass) -> bool:
-        """Whether an optimizer is given what trains of the model, not ``model.classifier.parameters()``."""
-        given = first_argument(made.node)
-        while isinstance(given, ast.Call) and called_name(given) in ("filter", "list"):
-            given = given.args[-1] if given.args else None
-        if not isinstance(given, ast.Call) or called_name(given) not in ("parameters", "named_parameters"):
-            return given is not None  # groups of parameters, made by the program
-        assert isinstance(given.func, ast.Attribute)
-        try:
-            origin = self._origins.of(given.func.value, made.at, made.owner).value
-        except UnknownValueError:
-            return False
-        return origin is self._origins.of(forward.node.func, forward.at, forward.owner).value
-
-    def _accumulation(self, step: ast.Call, loop: _Around, *, parted: bool) -> Iterator[Said]:
-        """Passes to an update, by the ``if (step + 1) % 8 == 0:`` around it."""
-        if parted:
-            yield Said(STEPS, _untold(STEPS), loop.batches.iter, ACCUMULATES)
-            return
-        for each in self._origins.around(self._entry, step):
-            if each is loop.batches:
-                return
-            if not isinstance(each, ast.If) or self._origins.lies_in(loop.backward, each, self._entry):
-                continue  # or only such a pass runs backward at all
-            shares = [
-                node for node in ast.walk(each.test) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)
-            ]
-            if shares:
-                yield Said(STEPS, shares[0].right, shares[0].right, ACCUMULATES, loop.at)
-            elif "nan" not in ast.unparse(each.test) and "inf" not in ast.unparse(each.test):
-                yield Said(STEPS, _untold(STEPS), step, ACCUMULATES)
-            return
 
 
 def _counts(accelerator: ast.Call | None) -> bool:
@@ -505,21 +358,7 @@ def _counts(accelerator: ast.Call | None) -> bool:
     return accelerator is not None and any(each.arg in told for each in accelerator.keywords)
 
 
-def _untold(name: str) -> Unknown:
-    return Unknown(frozenset((name,)), COMPUTED)
-
-
-def _is_optimizer(call: ast.Call) -> bool:
-    name = called_name(call)
-    return any(word in name.casefold() for word in _NAMED_SO) and not name.endswith(("LR", "Scheduler"))
-
-
 def _may_be_autocast(item: ast.withitem) -> bool:
     """Whether a ``with`` opens what only the program knows: ``with context:``, ``with nullcontext() if … else …:``."""
     unnamed = called_name(item.context_expr) in ("", "nullcontext")
     return unnamed and "no_grad" not in ast.unparse(item.context_expr)
-
-
-def _is_nothing(value: ast.expr | None) -> bool:
-    """Whether an argument is left out, or is 0 or False."""
-    return value is None or (isinstance(value, ast.Constant) and not value.value)

@@ -181,8 +181,7 @@ class PythonReader:
             told.update(event.span for event in heard)
         settings = _without_undone(settings, calls, analysis) | _handed(run, analysis)
         if run.own is not None and run.own.loop is not None:
-            settings = self._said_by_loop(run.own, run.own.loop, analysis) | settings
-            settings = self._lengths_of_loop(run.own, analysis) | settings
+            settings = self._of_loop(run.own, run.own.loop, analysis) | settings
         if not any(name in settings for name in (SOURCE, "trl.max_length", "trl.max_seq_length")):
             settings |= lengths_by_constants(analysis.module, analysis.names, analysis.values)
         for call in calls:
@@ -190,14 +189,7 @@ class PythonReader:
                 settings = evaluated_rows(call, analysis.values.expressions, analysis.name_span(call)) | settings
         if run.own is not None and not run.own.kind.module:  # a server trains nothing
             settings |= said_by_source(analysis.module.text, settings, analysis.name_span(run.own))
-        hidden = [name for call in calls for name in _hidden_by(call, analysis)]
-        hidden += _packed_out_of_sight(calls, analysis)
-        hidden += run.own.loop.hidden if run.own is not None and run.own.loop is not None else ()
-        hidden += left_to_class(run.own, self.compiled(dialect).targets) if run.own is not None else ()
-        trainers = [call for call in calls if call.kind.group == TRAINER]
-        elsewhere = not trainers or any(call.argument("args") for call in trainers)
-        if run.own is None and (elsewhere or goes_its_own_way(analysis.module.text)):
-            hidden += OWN
+        hidden = self._hidden_of(run, calls, analysis)
         if run.own is not None and "model.name" not in settings:  # where the model comes from is not seen
             hidden += OF_MODELS
         return Unit(
@@ -214,9 +206,20 @@ class PythonReader:
             keys=keys,
         )
 
-    def _said_by_loop(self, call: Call, loop: Loop, analysis: "Analysis") -> dict[str, Setting]:
+    def _hidden_of(self, run: Run, calls: Sequence[Call], analysis: "Analysis") -> list[str]:
+        """The settings of a run that code out of sight may say."""
+        hidden = [name for call in calls for name in _hidden_by(call, analysis)]
+        hidden += _packed_out_of_sight(calls, analysis)
+        if run.own is not None:
+            hidden += run.own.loop.hidden if run.own.loop is not None else ()
+            return [*hidden, *left_to_class(run.own, self.compiled(run.own.kind.dialect or TRAINING).targets)]
+        trainers = [call for call in calls if call.kind.group == TRAINER]
+        elsewhere = not trainers or any(call.argument("args") for call in trainers)
+        return [*hidden, *OWN] if elsewhere or goes_its_own_way(analysis.module.text) else hidden
+
+    def _of_loop(self, call: Call, loop: Loop, analysis: "Analysis") -> dict[str, Setting]:
         """What a training loop of the program's own says beside its calls."""
-        found: dict[str, Setting] = {}
+        found = self._lengths_of_loop(call, analysis)
         values = analysis.values if call.home is None else analysis.values.of(call.home.owner)
         for name, value, node, word, at in loop.said:
             span = analysis.name_span(call) if call.home is not None else analysis.place_of(node)
