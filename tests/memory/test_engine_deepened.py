@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from kb.core.setup import PostTraining, TrainingSetup
+from kb.core.setup import PostTraining, Spread, TrainingSetup
 from kb.memory import architecture_from_config
 from kb.memory.engine import deepened
 from kb.memory.engine.deepened import recorded_deep
@@ -154,6 +154,32 @@ def test_batches_of_varied_lengths_are_written() -> None:
     assert written[0].peaks(ExpandableAllocator()) == whole.peaks(ExpandableAllocator())
 
 
+SHARDED: dict[str, dict[str, Any]] = {
+    "FSDP2": {"gradient_checkpointing": True},
+    "FSDP2 with adapters": {"method": "lora", "gradient_accumulation_steps": 4, "do_eval": True},
+    "FSDP2 that keeps what is whole": {"spread": Spread(fsdp_reshard=False), "weights": "bf16"},
+    "FSDP2 of packed weights": {"method": "qlora", "gradient_checkpointing": True},
+    "FSDP2 by SFT": {"post": PostTraining("sft"), "gradient_checkpointing": True, "use_reentrant": True},
+    "FSDP1": {"spread": Spread(fsdp_version=1), "gradient_checkpointing": True},
+    "FSDP1 with adapters": {"spread": Spread(fsdp_version=1), "method": "lora", "do_eval": True},
+    "FSDP1 ahead in backward": {"spread": Spread(fsdp_version=1, fsdp_backward_prefetch="pre")},
+    "FSDP1 ahead behind each": {"spread": Spread(fsdp_version=1, fsdp_backward_prefetch="post")},
+    "FSDP1 ahead in forward": {"spread": Spread(fsdp_version=1, fsdp_forward_prefetch=True)},
+}
+
+
+@pytest.mark.parametrize("name", SHARDED)
+def test_what_fsdp_shards_layer_by_layer_is_written(name: str) -> None:
+    options = {"bf16": True, "world_size": 4, "fsdp": True, "max_source_length": 64, **SHARDED[name]}
+    setup, architecture = setup_of(options), architecture_from_config({**CONFIGS["llama"], "num_hidden_layers": 30})
+    written = recorded_deep(setup, architecture, lambda one, kind: record_runs(setup, one, (8, 6), kind=kind))
+    assert written is not None
+    whole = record_runs(setup, architecture, (8, 6))
+    assert {kind for _, kind, _ in whole[0].acts} >= {"stream"}
+    for one, other in zip(written, whole, strict=True):
+        same(one, other)
+
+
 def test_layers_that_are_not_alike_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = setup_of({"bf16": True})
     architecture = architecture_from_config(CONFIGS["gemma2"])
@@ -161,7 +187,7 @@ def test_layers_that_are_not_alike_are_not_written(monkeypatch: pytest.MonkeyPat
     two = deepened.units_of(architecture, "decoder")
     assert two is not None and two.each == 2
     monkeypatch.setattr(
-        deepened, "units_of", lambda _, stack: two._replace(first=1, each=1) if stack == "decoder" else None
+        deepened, "units_of", lambda _, stack, ends: two._replace(first=1, each=1) if stack == "decoder" else None
     )
     assert recorded_deep(setup, architecture, lambda one, kind: record_runs(setup, one, (8, 6), kind=kind)) is None
 
@@ -183,5 +209,6 @@ def test_few_layers_and_several_gpus_are_followed_whole() -> None:
     shallow = architecture_from_config({**CONFIGS["llama"], "num_hidden_layers": 12})
     assert recorded_deep(setup_of({}), shallow, refuse) is None
     deep = architecture_from_config(CONFIGS["llama"])
-    for spread in ({"world_size": 2}, {"zero_stage": 2}, {"world_size": 4, "fsdp": True}):
+    unwrapped = {"world_size": 4, "fsdp": True, "spread": Spread(fsdp_wrapped=False)}
+    for spread in ({"world_size": 2}, {"zero_stage": 2}, {"zero_stage": 3, "world_size": 2}, unwrapped):
         assert recorded_deep(setup_of(spread), deep, refuse) is None

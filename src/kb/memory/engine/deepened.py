@@ -1,4 +1,4 @@
-"""The recording of a deep model on one GPU, written from those of two shallow ones, entry by entry.
+"""The recording of a deep model, on one GPU or sharded by FSDP, written from those of two shallow ones, entry by entry.
 
 Layers between the first and the last ask for the same in the same order; only which entries they give back moves with
 them. So a model of four units of layers shows what one unit more adds wherever a run passes its layers, and the log of
@@ -20,7 +20,7 @@ from kb.core.setup import TrainingSetup
 from kb.memory.engine.options import unshared
 from kb.memory.engine.placed import OF_LAYERS, STACKS, Place, PlacedRecording, Stack
 from kb.memory.engine.predict import is_deep
-from kb.memory.engine.world import Label, Recording
+from kb.memory.engine.world import Act, Label, Recording
 
 FEWER, MORE = 3, 4  # units of the shallow models: a first, a last, and one or two between them
 LONGEST_UNIT = 8  # layers: those of a pattern, as five that slide and one that does not
@@ -50,6 +50,9 @@ class Units(NamedTuple):
     def of(self, layer: int, number: int) -> int:
         """The unit of a layer in a model of so many units."""
         return 0 if layer < self.first else min((layer - self.first) // self.each + 1, number - 1)
+
+
+Acts = list[tuple[int, str, Any]]  # as of a recording, by the place in a unit
 
 
 class Return(NamedTuple):
@@ -99,11 +102,10 @@ def recorded_deep(setup: TrainingSetup, architecture: Architecture, record: Reco
     Returns:
         None where that is no shorter, or the layers are not alike.
     """
-    if setup.world_size > 1 or setup.zero_stage or setup.fsdp or unshared(setup):
+    if not _spread_by_layers(setup) or architecture.vision is not None or is_deep(architecture):  # which is refused
         return None
-    if architecture.vision is not None or is_deep(architecture):  # deeper ones are refused
-        return None
-    units = {stack: found for stack in STACKS if (found := units_of(architecture, stack)) is not None}
+    ends = 2 if setup.fsdp else 1  # while a layer runs the next one is gathered already
+    units = {stack: found for stack in STACKS if (found := units_of(architecture, stack, ends)) is not None}
     shallow = [_of(architecture, units, number) for number in (MORE, FEWER)]
     if sum(map(_depth, shallow)) > PAYS * _depth(architecture):
         return None
@@ -114,8 +116,22 @@ def recorded_deep(setup: TrainingSetup, architecture: Architecture, record: Reco
         return None
 
 
-def units_of(architecture: Architecture, stack: Stack) -> Units | None:
-    """The units of a stack's layers; None where it has too few of them, or none that are alike."""
+def _spread_by_layers(setup: TrainingSetup) -> bool:
+    """Whether what spreads the run, if anything, does the same for each layer: DDP's buckets do not end with layers,
+    ZeRO looks as many elements ahead, and what is offloaded is stepped all at once."""
+    if setup.zero_stage or unshared(setup):
+        return False
+    if setup.fsdp:
+        return setup.spread.fsdp_wrapped and not (setup.offload_param or setup.offload_optimizer)
+    return setup.world_size == 1
+
+
+def units_of(architecture: Architecture, stack: Stack, ends: int = 1) -> Units | None:
+    """The units of a stack's layers; None where it has too few of them, or none that are alike.
+
+    Args:
+        ends: of so many layers, or patterns of them, are the first unit and the last, which do not do the same.
+    """
     layers = getattr(architecture, f"{stack}_layers")
     if stack == "encoder" and 0 < architecture.windowed_layers < layers:  # ModernBERT's pattern is that of its depth
         return None
@@ -125,8 +141,9 @@ def units_of(architecture: Architecture, stack: Stack) -> Units | None:
         for lead in range(LONGEST_LEAD + 1):
             number = (layers - lead) // each
             alike = kinds[lead : lead + number * each]
-            if number > MORE and alike[each:] == alike[:-each]:
-                return Units(lead + each, each, layers, number)
+            fewer = number - 2 * (ends - 1)
+            if fewer > MORE and alike[each:] == alike[:-each]:
+                return Units(lead + each * ends, each, layers, fewer)
     return None
 
 
@@ -256,6 +273,21 @@ class Template:
         self._returns: list[list[Return]] = []
         for each in self._passes:
             self._compare(each)
+        self._acts = [self._acts_in(each) for each in self._passes]
+
+    def _acts_in(self, each: Pass) -> tuple[Acts, Acts]:
+        """What happens in every unit of a pass (which stream asks), and between one and the next."""
+        inside: list[Acts] = [[], []]
+        between: Acts = []
+        for before, kind, which in self._recording.acts:
+            unit, at = divmod(before - each.start, each.length)
+            if unit in (0, 1) and at:
+                inside[unit].append((at, kind, which))
+            elif unit == 1:
+                between.append((0, kind, which))
+        if inside[0] != inside[1]:
+            raise NotAlikeError
+        return inside[0], between
 
     def is_between(self, entry: int) -> bool:
         """Whether an entry is asked for by every unit between the first and the last."""
@@ -315,7 +347,7 @@ class Template:
         for entry, more in slopes.items():
             log[places[entry]] += more * (next(iter(units.values())) - MORE)
         found = WrittenRecording(log, labels, self._terms(numbers, places))
-        found.acts = [(self._moved(at, starts, [*places, len(log)]), *act) for at, *act in self._recording.acts]
+        found.acts = self._happening(numbers, starts, [*places, len(log)])
         return found
 
     def likes(self, units: Mapping[Stack, int]) -> list[int]:
@@ -378,11 +410,18 @@ class Template:
                 terms |= dict.fromkeys(range(begin, begin + step * numbers[at], step), term)
         return terms
 
-    def _moved(self, at: int, starts: Sequence[int], places: Sequence[int]) -> int:
-        """Where what happens before entry ``at`` of the four units goes."""
-        found = self._between.get(at)
-        if found is None:
-            return places[at]
-        if at != self._passes[found[0]].start:
-            raise NotAlikeError
-        return starts[found[0]]
+    def _happening(self, numbers: Sequence[int], starts: Sequence[int], places: Sequence[int]) -> list[Act]:
+        """What happens between the entries of so many units."""
+        acts, done = self._recording.acts, 0
+        found: list[Act] = []
+        for each, number, start, (inside, between) in zip(self._passes, numbers, starts, self._acts, strict=True):
+            while done < len(acts) and acts[done][0] <= each.start:
+                before, kind, which = acts[done]
+                found.append((start if before == each.start else places[before], kind, which))
+                done += 1
+            for unit in range(number):
+                here = inside if not unit else between + inside
+                found += [(start + unit * each.length + at, kind, which) for at, kind, which in here]
+            while done < len(acts) and acts[done][0] < each.start + 2 * each.length:
+                done += 1
+        return found + [(places[before], kind, which) for before, kind, which in acts[done:]]

@@ -9,9 +9,10 @@ _exec_order_utils.py, with ``use_orig_params``; accelerate 1.15.0 (``prepare_mod
 NCCL takes is not in here, nor blocks that wait for another stream before they are used again.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import prod
+from operator import itemgetter
 from typing import Any
 
 from kb.core.setup import TrainingSetup
@@ -30,7 +31,7 @@ from kb.memory.engine.modules import Model
 from kb.memory.engine.options import TYPES
 from kb.memory.engine.tape import Node, record
 from kb.memory.engine.tensor import F32, WIDTH, Storage, Tensor, mark, new
-from kb.memory.engine.world import world
+from kb.memory.engine.world import Turn, world
 
 PRE_GATHER, GATHER, REDUCE = 1, 2, 3  # streams that ask for blocks, beside the first
 
@@ -211,6 +212,12 @@ class Flat:
             tensor.node = None
 
 
+def _turns(pairs: Iterable[tuple[str, Turn]]) -> Iterator[Turn]:
+    """Each of some things, which has its turn where it is asked whose that is."""
+    recording = world.recording
+    return map(itemgetter(1), pairs) if recording.looks_around else recording.turns(pairs)
+
+
 class Flats:
     """A model whose layers, and whose rest, are flat parameters; what an optimizer finds are their parts."""
 
@@ -237,7 +244,8 @@ class Flats:
         left = dict(model.parameters)
         self.named: dict[str, Flat] = {}
         self.every: list[Flat] = []  # the root first, the others as the model names them
-        for path in model.layer_paths() if setup.spread.fsdp_wrapped or self.adapters else ():
+        layers = model.layer_paths() if setup.spread.fsdp_wrapped or self.adapters else ()
+        for path in _turns((path, path) for path in layers):
             within = self._wrap_adapters(path + ".")
             own = [left.pop(each) for each in list(left) if each.startswith(path + ".")]
             self.named[path] = Flat(self, own)
@@ -245,7 +253,7 @@ class Flats:
         self.every += self._wrap_adapters("")
         self.root = Flat(self, list(left.values()), model.buffers)
         self.every.insert(0, self.root)
-        for flat in self.every:
+        for flat in self._turns():
             flat.widen()
         model.wraps_adapters = bool(self.adapters)
         if self.output is not None:
@@ -254,6 +262,10 @@ class Flats:
         found = {id(tensor): piece for flat in self.every for tensor, piece in flat.pieces}
         self.shards = [(tensor, found[id(tensor)]) for tensor in model.trained() if id(tensor) in found]
         self.plain = {id(piece) for tensor, piece in self.shards if not model.decays(tensor)}
+
+    def _turns(self) -> Iterator["Flat"]:
+        """Each flat parameter in its turn."""
+        return _turns((self.paths[id(flat.tensors[0])], flat) for flat in self.every)
 
     def _wrap_adapters(self, prefix: str) -> list[Flat]:
         """Adapters are units of their own, made before that of the layer around them."""
@@ -298,7 +310,7 @@ class Flats:
                 for buffer in self.model.buffers:
                     buffer.dtype = self.output
                     buffer.storage = Storage(prod(buffer.shape) * WIDTH[self.output])
-            for flat in self.every:
+            for flat in self._turns():
                 flat.tried()
         world.ready = self._ready
         if self.ahead_forward:

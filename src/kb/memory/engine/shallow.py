@@ -61,6 +61,8 @@ class Unsummed(Recording):
 class PlacedUnsummed(PlacedRecording, Unsummed):
     """One that is paired with that of a deeper run, layer by layer."""
 
+    looks_around = True
+
 
 class Process:
     """One process of a run, recorded shallow and with one layer more of each kind.

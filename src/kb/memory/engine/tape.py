@@ -224,15 +224,17 @@ def _run_back(root: Any, first: Tensor, more: Sequence[tuple[Any, Tensor]] = ())
     buffers: dict[Any, Tensor | None] = {root: first, **dict(more)}
     ready, hooks = [(-root.sequence, root)], world.hooks
     recording = world.recording
-    runs_back = recording.runs_back if recording.knows_layers else None
+    runs_back, late = recording.runs_back if recording.knows_layers else None, recording.looks_around
     while ready:
         node = heappop(ready)[1]
         edges = node.edges
+        if runs_back is not None and not late:
+            runs_back(node.sequence)
         if hooks and node in hooks:
             hooks.pop(node)()
-        world.back = node.sequence
-        if runs_back is not None:
+        if runs_back is not None and late:
             runs_back(node.sequence)
+        world.back = node.sequence
         grad: Any
         if not node.results:
             grad = buffers.pop(node)

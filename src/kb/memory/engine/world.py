@@ -61,6 +61,9 @@ class Recording:
     gpu: "Recording | None" = None  # of what lies on the host: the GPU beside it
     watches = False  # whether :meth:`watch` is told of each entry that asks
     knows_layers = False  # whether it is told which layer asks
+    # Whether a hook before a step's backward, and what shards parameters, is no turn of its own: where two runs are
+    # paired, that is found by what comes before and behind.
+    looks_around = False
     books_sums = True  # whether it is asked for what sums hold while they run
     repeats = True  # whether what is known to come again is asked for again without being followed again
 
