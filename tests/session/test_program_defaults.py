@@ -337,3 +337,52 @@ def test_a_trainers_class_under_a_name_is_a_trainer_too() -> None:
     made += "kind(model, args)\n"
     assert keeps_no_logits(made)
     assert not keeps_no_logits(made + "kind(model, args, compute_metrics=f)\n")
+
+
+BY_ANY_NAME = """
+from dataclasses import dataclass, field
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, HfArgumentParser, Trainer
+from transformers import TrainingArguments
+
+@dataclass
+class ModelArguments:
+    PLM: str = field(default="klue/roberta-base")
+    tok: str = field(default="klue/bert-base")
+
+model_args, training_args = HfArgumentParser((ModelArguments, TrainingArguments)).parse_args_into_dataclasses()
+if training_args.do_eval:
+    print("rows")
+factor = training_args.label_smoothing_factor
+label_smoothing_factor = training_args.label_smoothing_factor
+name = model_args.PLM
+tokenizer = AutoTokenizer.from_pretrained(model_args.tok)
+model = AutoModelForSequenceClassification.from_pretrained({named})
+Trainer(model=model, args=training_args).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("named", "flags", "model"),
+    [
+        ("model_args.PLM", "--PLM klue/roberta-large", "klue/roberta-large"),
+        ("name", "--PLM klue/roberta-large", "klue/roberta-large"),
+        ("model_args.PLM", "", "klue/roberta-base"),
+        ("find(model_args.PLM)", "--PLM klue/roberta-large", None),
+        ("model_args.PLM, config=AutoConfig.from_pretrained(model_args.tok)", "--PLM klue/roberta-large", None),
+    ],
+)
+def test_a_model_is_named_by_the_flag_that_the_program_loads_it_from(
+    tmp_path: Path, named: str, flags: str, model: str | None
+) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "train.py").write_text(BY_ANY_NAME.replace("{named}", named), "utf-8")
+    (tmp_path / "run.sh").write_text(
+        f"python train.py --do_train --output_dir out --num_train_epochs 3 --per_device_train_batch_size 8 {flags}\n"
+    )
+    checker = file_checker(load_catalog(), find_project(str(tmp_path)), Question.of(gpu="rtx-4090"))
+    outcome = check_input(Input(str(tmp_path / "run.sh")), checker)
+    assert not isinstance(outcome, Unusable)
+    (result,) = outcome.results
+    said = result.unit.settings.get("model.name")
+    assert (said.value if said is not None else None) == model
+    assert (result.prediction is not None) == (model is not None)  # what is read in an `if` is given no value

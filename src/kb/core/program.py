@@ -24,7 +24,9 @@ _FREEZES = r"(?m)^[^#\n]*\.requires_grad(?:_\(\s*False\b|\s*=\s*False\b)"
 _OWN_LOSS = r"""(?mx) \b(?:linear_cross_entropy|cce_patch|apply_liger_kernel_to_\w+|LigerFusedLinear\w+)\(
     | \bAutoLigerKernelFor | ^class[ ]\w+\([^)\n]*\w(?:ForCausalLM|ForConditionalGeneration)\b"""
 _BY_UNSLOTH = r"(?m)^[^#\n]*\bFast(?:Language|Vision|Text)?Model\.from_pretrained\s*\("
-_GIVEN = r"""\b(\w+)["']?\s*(?:=(?!=)|\]\s*=(?!=)|:)"""
+# Before a colon stands what a table or a field gives a value: not a condition (``if args.do_eval:``).
+_GIVEN = r"""\b(\w+)["']?\s*(?:=(?!=)|\]\s*=(?!=))|(?<![\w.])(\w+)["']?\s*:(?=[ \t]*[^\s#])"""
+_READS = r"(?m)^[ \t]*(\w+)[ \t]*=[ \t]*[\w.]*\.\1[ \t]*$"  # ``factor = self.args.factor``
 # What the Trainer's own loops take by this name, and a trainer built on it hands on: it says nothing of the arguments.
 OF_LOOPS = ("prediction_loss_only",)
 MOST_PROGRAMS = 1024  # whose sources' marks are remembered
@@ -202,7 +204,7 @@ def _fixed(text: str) -> frozenset[str]:
 @lru_cache(MOST_PROGRAMS)
 def _given(text: str) -> frozenset[str]:
     """Every name that a source gives a value, as an argument, by assignment, or in a table."""
-    return frozenset(re.findall(_GIVEN, text))
+    return frozenset(one or other for one, other in re.findall(_GIVEN, re.sub(_READS, "", text)))
 
 
 @lru_cache(MOST_PROGRAMS)

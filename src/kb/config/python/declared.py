@@ -216,7 +216,11 @@ def _set_later(nodes: list[ast.AST], used: list[ast.ClassDef]) -> set[str]:
     found: set[str] = set()
     for node in nodes:
         for target in _targets(node):
-            if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and _flags(target.value.id):
+            if (
+                isinstance(target, ast.Attribute)
+                and isinstance(target.value, ast.Name)
+                and is_of_flags(target.value.id)
+            ):
                 found.add(target.attr)
             elif isinstance(target, ast.Subscript) and called_name(target.value) == "vars":
                 found.update(str(each.value) for each in ast.walk(target.slice) if isinstance(each, ast.Constant))
@@ -247,7 +251,8 @@ def set_anyway(text: str) -> frozenset[str]:
     return frozenset(_set_later(nodes, [])) - filled
 
 
-def _flags(name: str) -> bool:
+def is_of_flags(name: str) -> bool:
+    """Whether a name is what programs call the flags that they have read."""
     return name != "self" and _OF_FLAGS.search(name) is not None
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import permutations
 from typing import Any
 
-from kb.config.python.declared import nodes_of
+from kb.config.python.declared import is_of_flags, nodes_of
 from kb.config.python.syntax import called_name
 from kb.core.document import NO_SUCH_RUN, Setting
 from kb.core.expression import Unknown
@@ -76,6 +76,8 @@ def _unknown(name: str, span: Span, key: str) -> Setting:
 
 DTYPE, ATTENTION, CHECKPOINTING = "model.torch_dtype", "model.attn_implementation", "training.gradient_checkpointing"
 _KEYWORDS = {"torch_dtype": DTYPE, "dtype": DTYPE, "attn_implementation": ATTENTION}
+_NAMED = "pretrained_model_name_or_path"
+_NO_MODEL = re.compile(r"Tokenizer|Processor|Extractor|Peft|GenerationConfig|Scheduler")
 _ENABLES = "gradient_checkpointing_enable"
 _SWITCH = "checkpointing"  # in a test: the program asks its flag
 
@@ -106,6 +108,39 @@ def loaded(text: str) -> Mapping[str, str | bool | None]:
     for name in _only_in_one_arm(ways, nodes):
         found[name].add(None)
     return {name: next(iter(values)) if len(values) == 1 else None for name, values in found.items()}
+
+
+@lru_cache(64)
+def flag_of_model(text: str) -> str | None:
+    """The flag that names the model which a program loads, whatever it is called: ``from_pretrained(args.plm)``; None
+    where that is no flag, or several are."""
+    if ".from_pretrained(" not in text:
+        return None
+    nodes = nodes_of(text)
+    held: dict[str, set[str | None]] = {}  # of what a name is given: the flag, or something else
+    for node in (each for each in nodes if isinstance(each, ast.Assign)):
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                held.setdefault(target.id, set()).add(_flag(node.value))
+    found: set[str | None] = set()
+    for node in nodes:
+        if (
+            isinstance(node, ast.Call)
+            and called_name(node) == "from_pretrained"
+            and isinstance(node.func, ast.Attribute)
+        ):
+            given = [*node.args[:1], *(each.value for each in node.keywords if each.arg == _NAMED)]
+            if _NO_MODEL.search(ast.unparse(node.func.value)) or not given:
+                continue
+            named = given[0]
+            found |= held.get(named.id, {None}) if isinstance(named, ast.Name) else {_flag(named)}
+    return next(iter(found)) if len(found) == 1 else None
+
+
+def _flag(value: ast.expr) -> str | None:
+    """The flag that an attribute of what a parser has read is."""
+    of_flags = isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) and is_of_flags(value.value.id)
+    return value.attr if of_flags and isinstance(value, ast.Attribute) else None
 
 
 def _only_in_one_arm(ways: list[tuple[ast.Call, dict[str, str | None]]], nodes: list[ast.AST]) -> Iterator[str]:

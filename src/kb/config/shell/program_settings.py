@@ -14,6 +14,7 @@ from kb.config.python.source_says import (
     POSITIONS,
     asks_for_metrics,
     device_map_of,
+    flag_of_model,
     has_own_loop,
     keeps_no_logits,
     loaded,
@@ -23,7 +24,7 @@ from kb.config.shell.expand import Argument
 from kb.config.shell.flags import Flag, Speller, known_when_run, setting_of
 from kb.config.text.source import Places
 from kb.core.document import REWRITTEN, Setting, Unit
-from kb.core.expression import Unknown
+from kb.core.expression import Unknown, is_unknown
 from kb.core.program import SEVERAL_HAVE_IT, Program, hints_at_trainer, trainers_of
 
 BROUGHT = (
@@ -40,6 +41,8 @@ SWITCHED = {
     "lora.": ("lora.enabled",),
     "quantization.": ("quantization.load_in_4bit", "quantization.load_in_8bit"),
 }
+MODEL = "model.name"
+OF_COMMANDS = "command"  # the format of a program that may train nothing: of its defaults nobody asked
 DEVICE_MAP, NOT_MODELLED, OWN_LOOP = "model.device_map", "run.not_modelled", "run.own_loop"
 CALLS_DEEPSPEED, TASK_TYPE = "script.calls_deepspeed", "lora.task_type"
 _CLASSIFIES = r"""task_type[ \t]*=[ \t]*(?:\w+\.)?["']?SEQ_CLS\b"""
@@ -81,6 +84,7 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
     settings = dict(_defaults(unit, program, defaults, speller, naming))
     settings |= _unmodelled(unit, defaults, speller, naming)
     settings |= _loaded(unit, program, naming)
+    settings |= _model_by_own_flag(unit, program, defaults, naming)
     placed, splits = device_map_of(program.own), _SPLITS.search(program.text)
     if placed is not None and unit.launcher in ("python", None):  # under another launcher its code does otherwise
         settings[DEVICE_MAP] = naming._replace(value=placed, path=("device_map",))
@@ -176,6 +180,21 @@ def _loaded(unit: Unit, program: Program, naming: Setting) -> Iterator[tuple[str
         if name not in unit.settings and value is not False:
             told = known_when_run(name) if value is None else value
             yield name, naming._replace(value=told, path=("from_pretrained",))  # no argument of a config
+
+
+def _model_by_own_flag(
+    unit: Unit, program: Program, defaults: Mapping[str, Default], naming: Setting
+) -> Mapping[str, Setting]:
+    """The model, by the flag that the program loads it from, where that is called as no format calls it: ``--PLM``."""
+    flag = flag_of_model(program.own) if MODEL not in unit.settings else None
+    if flag is None:
+        return {}
+    said, default = unit.keys.get(flag), defaults.get(flag)
+    if said is not None:
+        return {MODEL: said} if isinstance(said.value, str) or is_unknown(said.value) else {}
+    if default is None or not default.can_be_told or default.text is None or unit.dialect == OF_COMMANDS:
+        return {}
+    return {MODEL: naming._replace(value=default.text, path=(f"--{flag}",))}
 
 
 def _unmodelled(
