@@ -118,10 +118,10 @@ def flag_of_model(text: str) -> str | None:
         return None
     nodes = nodes_of(text)
     held: dict[str, set[str | None]] = {}  # of what a name is given: the flag, or something else
-    for node in (each for each in nodes if isinstance(each, ast.Assign)):
-        for target in node.targets:
+    for made in (each for each in nodes if isinstance(each, ast.Assign)):
+        for target in made.targets:
             if isinstance(target, ast.Name):
-                held.setdefault(target.id, set()).add(_flag(node.value))
+                held.setdefault(target.id, set()).add(_flag(made.value))
     found: set[str | None] = set()
     for node in nodes:
         if (
