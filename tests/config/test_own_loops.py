@@ -68,9 +68,9 @@ def test_a_loop_says_its_model_batch_length_and_optimizer() -> None:
         ("        optimizer.step()", "        if step % every == 0:\n            optimizer.step()", STEPS, None),
         ("        optimizer.step()", "        if ready(step):\n            optimizer.step()", STEPS, None),
         ("loss.backward()\n        optimizer.step()\n        optimizer.zero_grad()",
-         "optimizer.zero_grad()\n        loss.backward()\n        optimizer.step()", "run.gradients_kept", True),
-        ("\n        optimizer.zero_grad()", "", "run.gradients_kept", True),
-        ("zero_grad()", "zero_grad(set_to_none=False)", "run.gradients_kept", True),
+         "optimizer.zero_grad()\n        loss.backward()\n        optimizer.step()", "run.gradients_kept", "late"),
+        ("\n        optimizer.zero_grad()", "", "run.gradients_kept", "never"),
+        ("zero_grad()", "zero_grad(set_to_none=False)", "run.gradients_kept", "kept"),
         ("in loader:", "in tqdm(enumerate(loader)):", BATCH, 8),
         ("for batch in loader:", "for start in range(0, len(rows), 16):", BATCH, 16),
         ("for batch in loader:", "for batch in batches(rows):", BATCH, None),
@@ -215,6 +215,28 @@ def test_what_trains_is_open_where_code_changes_it(change: str) -> None:
 )
 def test_its_length_is_what_numbers_under_such_names_agree_on(lines: str, length: int | None) -> None:
     assert said(HEAD.replace("max_length = 256", lines) + PASS)["data.max_source_length"] == length
+
+
+@pytest.mark.parametrize(
+    ("lines", "name"),
+    [
+        ("for batch in test:\n    outputs = model(**batch)\n    total += outputs.loss\n", "total"),
+        ("for batch in test:\n    loss = model(**batch).loss\n    losses.append(loss)\n", "losses.append"),
+        ("def test():\n    for batch in held:\n        kept.append(model(**batch).logits)\ntest()\n", "kept.append"),
+        ("for batch in test:\n    outputs = model(**batch)\n    total += outputs.loss.item()\n", None),
+        ("for batch in test:\n    outputs = model(**batch)\n    total += outputs.loss.detach()\n", None),
+        ("with torch.no_grad():\n    for batch in test:\n        total += model(**batch).loss\n", None),
+        ("for batch in test:\n    with torch.inference_mode():\n        loss = model(**batch).loss\n"
+         "    total += loss\n", None),
+        ("@torch.no_grad()\ndef test():\n    for batch in held:\n        total += model(**batch).loss\n"
+         "test()\n", None),
+        ("def evaluate():\n    for batch in test:\n        total += model(**batch).loss\n"
+         "with torch.no_grad():\n    evaluate()\n", None),
+        ("for batch in test:\n    total += other(**batch).loss\n", None),
+    ],
+)  # fmt: skip
+def test_evaluation_that_gathers_graphs_is_told(lines: str, name: str | None) -> None:
+    assert said(HEAD + PASS + lines).get("run.graphs_summed") == name
 
 
 def test_a_trainers_program_is_none(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from kb.core.setup import Assumption, TrainingSetup
 from kb.core.typed import Any
 from kb.memory.process import usable_on
 
+SAID_OF_RUNS = ("run.adapter", "run.quantized", "run.own_loop", "run.gradients_kept", "run.graphs_summed")
 SERVERS = ("vllm", "sglang", "tgi", "llama-server")  # dialects of what starts an inference server
 OF_SETTINGS = (
     "training.", "data.", "tokenizer.", "generation.", "inference.", "lora.", "quantization.", "deepspeed.", "launch.",
@@ -135,7 +136,7 @@ class UnitFacts:
                 "config.dialect": lambda _: self.unit.dialect,
                 "config.says_torch_dtype": lambda _: says_torch_dtype(unit),
                 "method": lambda _: self._method(),
-                **dict.fromkeys(("run.adapter", "run.quantized", "run.own_loop"), self._setting),
+                **dict.fromkeys(SAID_OF_RUNS, self._setting),
                 "run.not_modelled": lambda _: ", ".join(self.setup.unmodelled) or None,
                 "batch.effective": lambda _: self.setup.effective_batch_size if self.setup.batch_known else None,
                 "batch.said": lambda _: said_effective_batch(self.unit),

@@ -216,7 +216,7 @@ def setup_of(
         optim=_optimizer(read, trained),
         keeps_outputs=read.or_default("run.keeps_outputs"),
         outputs_widened=bool(read.or_default("run.outputs_widened")),
-        gradients_kept=bool(read.or_default("run.gradients_kept")),
+        gradients_kept=read.or_default("run.gradients_kept") != "no",
         gradient_checkpointing=by_fsdp or _open(read, "training.gradient_checkpointing", True, training),
         use_reentrant=not by_fsdp and bool(read.or_default("training.gradient_checkpointing_kwargs.use_reentrant")),
         label_smoothing_factor=float(read.or_default("training.label_smoothing_factor")),

@@ -104,7 +104,8 @@ class _Updates:
         kept = any(each.arg == "set_to_none" and _is_nothing(each.value) for call in zeroed for each in call.keywords)
         never = "zero_grad" not in self._entry.text and ".grad" not in self._entry.text
         if late or kept or (never and optimizer is not None):
-            yield Said(HELD, True, zeroed[0] if zeroed else backward, "zero_grad")
+            value = "late" if late else "kept" if kept else "never"
+            yield Said(HELD, value, zeroed[0] if zeroed else backward, "zero_grad")
 
     def _called_in(self, loop: ast.AST, name: str) -> list[tuple[ast.Call, Where]]:
         """The calls of a name that stand in a loop."""

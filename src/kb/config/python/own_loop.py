@@ -11,7 +11,7 @@ from kb.config.python.calls import Call, CallTable, Home, Kind, Loop, Said, body
 from kb.config.python.held import Caller, UnknownValueError
 from kb.config.python.loop_update import Around, Pass, untold, updates_of
 from kb.config.python.origins import HANDED_ON, PARALLEL, Origins, Traced, first_argument
-from kb.config.python.places import Where
+from kb.config.python.places import END, Where
 from kb.config.python.syntax import called_name, dotted_name
 from kb.core.document import NO_SUCH_RUN
 from kb.core.expression import Unknown
@@ -26,6 +26,8 @@ MOST_LOOPS = 20  # of one program: a real one has one or two
 MAX_STEPS = 20  # from a loss to the forward pass
 BATCH = "training.per_device_train_batch_size"
 FP16, BF16, DTYPE, NOT_MODELLED = "training.fp16", "training.bf16", "model.torch_dtype", "run.not_modelled"
+GRAPHS = "run.graphs_summed"
+_HARMLESS = ("autocast", "tqdm", "open", "timer", "record_function")  # what may be opened and leaves gradients on
 KEEPS, WIDENS = "run.keeps_outputs", "run.outputs_widened"
 _SMALL = ("SequenceClassification", "ImageClassification", "AudioClassification", "MultipleChoice")  # heads: few logits
 _SHAPES = frozenset(
@@ -124,6 +126,7 @@ class _Reader:
             said += self._precision(forward, around)
         said += self._model_as(model, forward)
         said += self._changed_model(forward)
+        said += self._graphs(model)
         loader = self._loader(batches, at, said)
         made += [loader] if loader is not None else []
         said += updates_of(
@@ -220,7 +223,7 @@ class _Reader:
         """The forward pass that logits come from: ``outputs.logits``, ``outputs[0].view(-1, 2)``."""
         if depth > MAX_STEPS:
             raise UnknownValueError
-        if isinstance(logits, ast.Attribute) and logits.attr in ("logits", "T"):
+        if isinstance(logits, ast.Attribute) and logits.attr in ("logits", "loss", "T"):
             return self._of_logits(logits.value, at, owner, depth + 1)
         if isinstance(logits, ast.Subscript):
             return self._of_logits(logits.value, at, owner, depth + 1)
@@ -280,6 +283,45 @@ class _Reader:
             if words & _CHANGING and name in given and called_name(node) not in _KNOWN:
                 unknown = Unknown(frozenset((LORA,)), NO_SUCH_RUN)
                 yield Said(LORA, unknown, node, called_name(node))
+
+    def _graphs(self, model: Traced) -> Iterator[Said]:
+        """A loop that evaluates the same model with gradients on, and gathers what it gives with the graph behind it:
+        ``total += outputs.loss``, ``kept.append(outputs.logits)``. Each keeps its batch's activations."""
+        entry = self._entry
+        if any(word in entry.text for word in ("set_grad_enabled", "requires_grad_(False", "decorator")):
+            return
+        for node, at, _ in entry.names.calls:
+            loop = next((each for each in self._origins.around(entry, node) if isinstance(each, ast.For)), None)
+            if loop is None or not self._is_model(node.func, at, entry) or self._without_graph(node, at):
+                continue
+            if self._origins.of(node.func, at, entry).value is not model.value or "backward" in ast.unparse(loop):
+                continue
+            for each in ast.walk(loop):
+                name, value = _gathered(each)
+                if name is not None and value is not None and self._has_graph(value, at):
+                    yield Said(GRAPHS, name, value, name)
+                    return
+
+    def _without_graph(self, node: ast.Call, at: Where) -> bool:
+        """Whether a forward pass is, or may be, made without gradients: by a ``with`` around it or around a call of its
+        function, by a decorator, or in a function whose calls are not seen."""
+        function = self._origins.function_at(at.scope, self._entry)
+        calls = self._origins.calls_of(function, self._entry) if function is not None else []
+        if function is not None and (function.decorator_list or not calls):
+            return True
+        lies_in = [
+            each for call in (node, *(each for each, _ in calls)) for each in self._origins.around(self._entry, call)
+        ]
+        opened = [item.context_expr for each in lies_in if isinstance(each, ast.With) for item in each.items]
+        return any(called_name(each) not in _HARMLESS for each in opened)
+
+    def _has_graph(self, value: ast.expr, at: Where) -> bool:
+        """Whether a value is a model's loss or logits as it gave them: not ``loss.item()``, nor detached."""
+        inside = at._replace(order=END.order)
+        try:
+            return not self._of_logits(value, inside, self._entry, 0).own_loss
+        except (UnknownValueError, RecursionError):
+            return False
 
     def _cast(self, call: ast.Call, forward: Pass) -> str | None:
         """The type that a call casts the model to: ``model.half()``, ``model.to(torch.bfloat16)``."""
@@ -350,6 +392,15 @@ class _Reader:
             return origin
         said.append(Said(BATCH, untold(BATCH), batches.iter, "batch_size"))
         return None
+
+
+def _gathered(node: ast.AST) -> tuple[str | None, ast.expr | None]:
+    """The name that gathers a value, and the value: ``total += loss``, ``losses.append(loss)``."""
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+        return dotted_name(node.target), node.value
+    if isinstance(node, ast.Call) and called_name(node) == "append" and len(node.args) == 1:
+        return dotted_name(node.func), node.args[0]
+    return None, None
 
 
 def _counts(accelerator: ast.Call | None) -> bool:
