@@ -200,11 +200,11 @@ def test_full_lengths_are_listed_as_assumed(language: str, said: str) -> None:
 
 
 def test_a_change_that_changes_nothing_is_not_shown_beside_one_that_does(tmp_path: Path) -> None:
-    path = tmp_path / "train.yaml"
+    path = tmp_path / "run.sh"
     path.write_text(
-        "model_name_or_path: meta-llama/Llama-3.2-3B\ntorch_dtype: bfloat16\nbf16: true\nlearning_rate: 5.0e-6\n"
-        "per_device_train_batch_size: 1\noutput_dir: out\nuse_peft: false\npacking: true\n",
+        "python train.py --model_name_or_path meta-llama/Llama-3.2-3B --torch_dtype bfloat16 --bf16 True --do_train "
+        "--learning_rate 5e-6 --per_device_train_batch_size 1 --output_dir out --num_train_epochs 1\n",
         "utf-8",
     )
     said = run_kb(path, "--gpu", "a100-80gb", "--lang", "en", "--no-cache", module="kb.check").stdout
-    assert "torch_dtype: bfloat16 → float32" in said and "true → true" not in said
+    assert "bfloat16 → float32" in said and "rue → true" not in said
