@@ -23,6 +23,7 @@ from kb.config.python.calls import (
 from kb.config.python.expressions import COMPUTED
 from kb.config.python.held import CommandLine, GivenConfig, NoSources, Sources
 from kb.config.python.lengths import SOURCE, evaluated_rows, lengths_by_constants, lengths_by_names
+from kb.config.python.metrics import metric_of_nobody
 from kb.config.python.names import Names
 from kb.config.python.own_classes import as_based, as_declared, left_to_class
 from kb.config.python.own_loop import loops_of
@@ -189,6 +190,7 @@ class PythonReader:
                 settings = evaluated_rows(call, analysis.values.expressions, analysis.name_span(call)) | settings
         if run.own is not None and not run.own.kind.module:  # a server trains nothing
             settings |= said_by_source(analysis.module.text, settings, analysis.name_span(run.own))
+            events += metric_of_nobody(settings, analysis.calls, analysis.names, analysis.module.text)
         hidden = self._hidden_of(run, calls, analysis)
         if run.own is not None and "model.name" not in settings:  # where the model comes from is not seen
             hidden += OF_MODELS
