@@ -23,13 +23,13 @@ from kb.config.python.calls import (
 from kb.config.python.expressions import COMPUTED
 from kb.config.python.held import CommandLine, GivenConfig, NoSources, Sources
 from kb.config.python.lengths import SOURCE, evaluated_rows, lengths_by_constants, lengths_by_names
-from kb.config.python.metrics import metric_of_nobody
 from kb.config.python.names import Names
 from kb.config.python.own_classes import as_based, as_declared, left_to_class
 from kb.config.python.own_loop import loops_of
 from kb.config.python.refused import (
     TrainerArguments,
     gone_imports,
+    metric_of_nobody,
     never_had,
     trainer_arguments,
     with_arguments,
