@@ -60,6 +60,7 @@ PACKS_UNASKED = (4, 38)  # transformers since which a BitsAndBytesConfig packs w
 # Kinds of post-training whose memory is that of plain training. Preference and reinforcement runs hold two answers a
 # sample, a second model, or answers made on the way.
 MODELLED_TRAINERS = frozenset(("sft", "pretraining"))
+OWN_LOOP = "run.own_loop"
 OF_LOADER = "training.dataloader_"
 EVERY_LINEAR = "all-linear"
 NEVER = 10_000_000  # steps from one evaluation to the next: no run has as many
@@ -214,9 +215,6 @@ def setup_of(
         max_source_length=source,
         max_target_length=target,
         optim=_optimizer(read, trained),
-        keeps_outputs=read.or_default("run.keeps_outputs"),
-        outputs_widened=bool(read.or_default("run.outputs_widened")),
-        gradients_kept=read.or_default("run.gradients_kept") != "no",
         gradient_checkpointing=by_fsdp or _open(read, "training.gradient_checkpointing", True, training),
         use_reentrant=not by_fsdp and bool(read.or_default("training.gradient_checkpointing_kwargs.use_reentrant")),
         label_smoothing_factor=float(read.or_default("training.label_smoothing_factor")),
@@ -254,6 +252,8 @@ def setup_of(
         post=post,
         spread=spread_of(read, model.architecture.d_model if model else None, versions),
     )
+    if OWN_LOOP in unit.settings:
+        setup = _in_own_loop(setup, read)
     setup = with_preparation(setup, read, unit, str(trainer or ""), versions)
     if _packs_nothing(setup, model, facts, read, versions):
         setup = _with_whole_weights(setup, read, unit)
@@ -266,6 +266,15 @@ def setup_of(
     unresolved = that_matter(read.unresolved, setup) + ((NOT_MODELLED,) if beyond else ())
     setup = setup._replace(assumed=_assumed(read), unresolved=unresolved, unmodelled=beyond)
     return with_lengths(setup, read, given.get(LENGTHS), unit, model)
+
+
+def _in_own_loop(setup: TrainingSetup, read: SettingsReader) -> TrainingSetup:
+    """What a training loop of the program's own holds longer than the Trainer does."""
+    return setup._replace(
+        keeps_outputs=read.or_default("run.keeps_outputs"),
+        outputs_widened=bool(read.or_default("run.outputs_widened")),
+        gradients_kept=read.or_default("run.gradients_kept") != "no",
+    )
 
 
 def _open(read: SettingsReader, name: str, usual: bool, matters: bool) -> bool:
