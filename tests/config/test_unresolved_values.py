@@ -37,7 +37,10 @@ def fired(result: UnitResult) -> set[str]:
     return {finding.rule for finding in result.findings}
 
 
-@pytest.mark.parametrize("written", ["${BATCH}", '"${BATCH}"', '"${oc.env:BATCH,8}"', '"{{ batch }}"', "$BATCH"])
+@pytest.mark.parametrize(
+    "written",
+    ["${BATCH}", '"${BATCH}"', '"${oc.env:BATCH,8}"', '"{{ batch }}"', "$BATCH", "__BATCH__", '"@BATCH@"'],
+)
 def test_a_batch_that_is_filled_in_later_is_unknown_and_no_error(written: str) -> None:
     result = check(HEAD + f"training:\n  bf16: true\n  per_device_train_batch_size: {written}\n")
     assert "unresolved-value" in fired(result) and "setting-of-wrong-type" not in fired(result)

@@ -195,3 +195,20 @@ def test_what_the_only_program_of_a_config_never_names_is_told(tmp_path: Path, m
     assert not isinstance(outcome, Unusable)
     found = [each for result in outcome.results for each in result.findings if each.rule == "setting-not-read"]
     assert [each.facts["keys"] for each in found] == ([told] if told else [])
+
+
+def test_a_type_that_a_program_loads_a_model_in_is_no_argument_of_trls(tmp_path: Path) -> None:
+    program = ASKS_MORE.replace("{more}", "").replace("TrainingArguments", "SFTConfig").replace("Trainer", "SFTTrainer")
+    program = program.replace("from transformers", "from trl import SFTConfig, SFTTrainer\nfrom transformers")
+    program = program.replace(", SFTTrainer, SFTConfig\nconfig", "\nconfig")
+    program = program.replace("quantization_config=packed)", "quantization_config=packed, torch_dtype=torch.bfloat16)")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "train.py").write_text(program, "utf-8")
+    (tmp_path / "train.yaml").write_text(ASKED, "utf-8")
+    (tmp_path / "requirements.txt").write_text("trl==1.0.0\n", "utf-8")
+    checker = file_checker(CATALOG, find_project(str(tmp_path)), Question.of(gpu="rtx-4090"))
+    outcome = check_input(Input(str(tmp_path / "train.yaml")), checker)
+    assert not isinstance(outcome, Unusable)
+    (result,) = outcome.results
+    assert result.unit.dialect == "trl" and result.unit.read_by.endswith("train.py")
+    assert "trl-torch-dtype-removed" not in {each.rule for each in result.findings}
