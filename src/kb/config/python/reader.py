@@ -227,7 +227,7 @@ class PythonReader:
             span = analysis.name_span(call) if call.home is not None else analysis.place_of(node)
             data = value if at is None else values.scalar_of(value, at)
             data = Unknown(frozenset((name,)), COMPUTED) if isinstance(data, Unknown) else data
-            found[name] = Setting(data, span, span, (word,), alias=True)
+            found[name] = Setting(data, span, span.beginning(), (word,), alias=True)
         return found
 
     def _lengths_of_loop(self, call: Call, analysis: "Analysis") -> dict[str, Setting]:
