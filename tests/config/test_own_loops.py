@@ -117,7 +117,9 @@ def test_accelerate_says_precision_and_accumulation() -> None:
         "model, optimizer, loader = accelerator.prepare(model, optimizer, loader)\n"
     ) + PASS.replace("loss.backward()", "accelerator.backward(loss)")  # fmt: skip
     found = said(text)
-    assert (found["training.bf16"], found["training.fp16"], found[STEPS], found[BATCH]) == (True, False, 4, 8)
+    assert (found["training.bf16"], found["training.fp16"], found[STEPS], found[BATCH]) == (True, False, 1, 8)
+    counted = text.replace("        outputs", "        with accelerator.accumulate(model): pass\n        outputs")
+    assert said(counted)[STEPS] == 4  # told alone, Accelerate divides the loss and updates in each pass
     assert "run.outputs_widened" not in found  # as under the Trainer
     by_launcher = said(text.replace("mixed_precision='bf16', ", ""))
     assert (by_launcher["training.bf16"], by_launcher["training.fp16"]) == (None, None)
@@ -295,3 +297,134 @@ for batch in loader:
     )
     script.write_text(f"python {flags}")
     assert "No prediction" not in run_text("kb.check", script, "--gpu", "rtx-3090", "--lang", "en").stdout
+
+
+UNDER = "if ready(step):\n    "  # a condition that only a run can tell
+
+
+@pytest.mark.parametrize(
+    ("lines", "name", "value"),
+    [
+        (UNDER + "model = model.half()\n", "model.torch_dtype", None),
+        (UNDER + "model.half()\n", "model.torch_dtype", None),
+        ("mixed = 'bf16'\nif mixed is None:\n    model = model.float()\n", "model.torch_dtype", "unsaid"),
+        ("wide = torch.bfloat16\nmodel.to(wide)\n", "model.torch_dtype", "bfloat16"),
+        ("model.to(args.dtype)\n", "model.torch_dtype", None),
+        ("torch.set_default_dtype(torch.bfloat16)\n", "model.torch_dtype", None),
+        ("model.double()\n", "run.not_modelled", "float64"),
+        (UNDER + "model = torch.compile(model)\n", "training.torch_compile", None),
+        (UNDER + "loader = DataLoader(rows, batch_size=64)\n", BATCH, None),
+        (UNDER + "loader = DataLoader(rows, batch_size=8, sampler=parts)\n", BATCH, 8),
+        ("small = False\nif small:\n    loader = DataLoader(rows, batch_size=64)\n", BATCH, 8),
+        ("loader = DataLoader(rows, batch_size=None)\n", BATCH, None),
+        (UNDER + "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n", "training.optim", None),
+        ("eight_bit = True\nif eight_bit:\n    import bitsandbytes as bnb\n"
+         "    optimizer = bnb.optim.AdamW8bit(model.parameters())\nelse:\n"
+         "    optimizer = torch.optim.AdamW(model.parameters())\n", "training.optim", "adamw_bnb_8bit"),
+        ("model.lm_head = torch.nn.Linear(768, 10)\n", "run.not_modelled", "model.lm_head"),
+        ("model.config.use_cache = False\nmodel.use_cache = False\n", "run.not_modelled", "unsaid"),
+    ],
+)  # fmt: skip
+def test_what_a_condition_leaves_open_is_not_said(lines: str, name: str, value: object) -> None:
+    assert said(HEAD + lines + PASS).get(name, "unsaid") == value
+
+
+def test_what_a_model_becomes_behind_its_training_is_not_its_type_in_it() -> None:
+    assert "model.torch_dtype" not in said(HEAD + PASS + "model.half()\n")
+    assert "model.torch_dtype" not in said(HEAD + PASS + "def infer():\n    model.half()\n")
+
+
+@pytest.mark.parametrize(
+    "models",
+    [
+        UNDER + 'model = AutoModelForCausalLM.from_pretrained("openai-community/gpt2-xl")\n',
+        'try:\n    model = AutoModelForCausalLM.from_pretrained("openai-community/gpt2-xl")\nexcept OSError:\n'
+        '    model = AutoModelForCausalLM.from_pretrained("openai-community/gpt2")\n',
+    ],
+)
+def test_which_of_two_models_trains_is_not_guessed(models: str) -> None:
+    assert all(unit.dialect != "loop" for unit in read(HEAD + models + PASS))
+
+
+def test_a_function_trains_the_model_that_its_call_meets() -> None:
+    body = "def train():\n" + "".join(f"    {line}\n" for line in PASS.strip().splitlines())
+    other = 'model = AutoModelForCausalLM.from_pretrained("openai-community/gpt2-xl")\n'
+    assert said(HEAD + body + "train()\n" + other)["model.name"] == "openai-community/gpt2"
+    twice = read(HEAD + body + "train()\n" + other + "train()\n")
+    assert all(unit.dialect != "loop" for unit in twice)
+
+
+def test_a_class_of_the_projects_own_is_no_model_that_kb_reads() -> None:
+    own = "class GPT2ForScores(GPT2PreTrainedModel):\n    pass\n\nmodel = GPT2ForScores.from_pretrained('gpt2')\n"
+    assert all(unit.dialect != "loop" for unit in read(HEAD + own + PASS))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name", "value"),
+    [
+        ("        outputs = model(**batch)", "        with torch.no_grad():\n            aim = teacher(**batch)\n"
+         "        outputs = model(**batch)", "run.not_modelled", "model(…) + teacher(…)"),
+        ("        loss = outputs.loss", "        again = model(**batch)\n        loss = outputs.loss",
+         "run.not_modelled", "model(…) + model(…)"),
+        ("        loss.backward()", "        del outputs\n        loss.backward()", "run.keeps_outputs", "no"),
+        ("        optimizer.zero_grad()", "        optimizer.zero_grad()\n        del outputs, loss",
+         "run.keeps_outputs", "step"),
+        ("        outputs = model", "        batch = {key: each[:2] for key, each in batch.items()}\n"
+         "        outputs = model", BATCH, None),
+        ("        optimizer.step()", "        if step % 100 != 0:\n            optimizer.step()", STEPS, None),
+        ("        optimizer.step()", "        if step % 4 == 3 or step == last:\n            optimizer.step()",
+         STEPS, 4),
+        ("        optimizer.step()", "        if not (step + 1) % 4:\n            optimizer.step()", STEPS, 4),
+        ("        optimizer.step()", "        if (step + 1) % 4 != 0:\n            continue\n        optimizer.step()",
+         STEPS, 4),
+        ("        optimizer.step()\n        optimizer.zero_grad()", "        optimizer.step()\n        clear(model)",
+         "run.gradients_kept", "unsaid"),
+    ],
+)  # fmt: skip
+def test_what_else_a_step_does_is_read_or_left_open(old: str, new: str, name: str, value: object) -> None:
+    teacher = 'teacher = AutoModelForCausalLM.from_pretrained("openai-community/gpt2-large")\n'
+    assert PASS.count(old) == 1
+    assert said(HEAD + teacher + PASS.replace(old, new)).get(name, "unsaid") == value
+
+
+def test_two_passes_of_one_loop_leave_open_what_they_say_otherwise() -> None:
+    text = (
+        HEAD
+        + """
+for batch in loader:
+    if args.fp16:
+        with torch.cuda.amp.autocast():
+            loss = model(**batch).loss
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+    else:
+        loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+    optimizer.zero_grad()
+"""
+    )
+    found = said(text)
+    assert (found["training.fp16"], found["training.optim"], found[BATCH]) == (None, "adamw_torch", 8)
+
+
+def test_what_never_updates_is_no_training() -> None:
+    test = "def test_gradients():\n    for batch in loader:\n        model(**batch).loss.backward()\n"
+    assert all(unit.dialect != "loop" for unit in read(HEAD + test))
+
+
+def test_options_of_generating_say_no_length_of_rows() -> None:
+    options = 'OPTIONS = {"max_length": 50, "num_beams": 4}\n'
+    assert said(HEAD.replace("max_length = 256", options) + PASS)["data.max_source_length"] is None
+    given = 'OPTIONS = {"max_length": 50}\nmodel.generate(ids, **OPTIONS)\n'
+    assert said(HEAD.replace("max_length = 256", given) + PASS)["data.max_source_length"] is None
+
+
+def test_a_width_under_an_open_condition_is_not_the_programs() -> None:
+    (unit,) = read(
+        "from transformers import AutoModelForCausalLM, BitsAndBytesConfig\nif args.qlora:\n"
+        "    narrow = BitsAndBytesConfig(load_in_4bit=True)\n"
+        "    model = AutoModelForCausalLM.from_pretrained('gpt2', quantization_config=narrow)\n"
+        "else:\n    model = AutoModelForCausalLM.from_pretrained('gpt2')\n"
+    )
+    assert is_unknown(unit.settings["quantization.load_in_4bit"].value)

@@ -93,9 +93,8 @@ def reference(node: Node, entries: Entries) -> Node:
 
 
 NUMERIC = ("integer", "number", "bytes")
-# OmegaConf and envsubst, Jinja and Helm; a bare $NAME only where it is all there is: a text may hold one by chance. And
-# what a script puts a value in the place of: __BATCH__, @BATCH@.
-_FILLED_IN = r"(?s:\$\{[^}]|\{\{.*\}\}|\$[A-Za-z_][A-Za-z0-9_]*\Z|\A(?:__[A-Z][A-Z0-9_]*__|@[A-Z][A-Z0-9_]*@)\Z)"
+# OmegaConf and envsubst, Jinja and Helm; a bare $NAME only where it is all there is: a text may hold one by chance.
+_FILLED_IN = r"(?s:\$\{[^}]|\{\{.*\}\}|\$[A-Za-z_][A-Za-z0-9_]*\Z)"  # compiled where a text has the signs
 
 
 def is_filled_in(node: Node) -> bool:
@@ -104,8 +103,7 @@ def is_filled_in(node: Node) -> bool:
 
 
 def _is_filled_in(text: str) -> bool:
-    signs = "$" in text or "{{" in text or text[:1] in ("_", "@")  # the pattern is compiled where a text has them
-    return signs and re.search(_FILLED_IN, text) is not None
+    return ("$" in text or "{{" in text) and re.search(_FILLED_IN, text) is not None
 
 
 class Trap:

@@ -21,6 +21,7 @@ CUTTING = ("tokenizer", "target")  # groups of the calls that cut texts
 LOSS = "loss"  # the group of what a trainer is given under this name
 TRAINER = "trainer"  # the group of what is given the arguments
 MADE = ("model", "loader", "accelerator")  # groups of what a loop of the program's own is made of
+WIDTHS = ("quantization", "prepared", "lora", "adapter")  # of calls that say how wide the weights are and which train
 # Libraries with a PPOConfig, an SFTConfig or a TrainingArguments of their own.
 NAMESAKES = frozenset(("trlx", "ray", "torchrl", "tianshou", "verl", "openrlhf", "setfit", "paddlenlp", "mindformers"))
 
@@ -247,7 +248,7 @@ def _run(own: Call | None, others: list[Call]) -> Run:
         each = group in CUTTING or (group == LOSS and not its)  # each counts, so that none stands for the others
         chosen = _before(candidates, anchor) if each else _chosen(its or candidates, anchor, _linked_names(trainer))
         for call in chosen:
-            sure = len(chosen) == 1 and (anchor is None or call.where.holds_at(anchor.where) or _apart(call, anchor))
+            sure = len(chosen) == 1 and _is_met(call, anchor)
             sure |= own is not None and own.loop is not None and group in MADE  # the loop's own, followed there
             (certain if sure else doubtful).append(call)
     if anchor is not None and _loads_whole(certain, anchor):
@@ -299,6 +300,13 @@ def _linked_names(trainer: Call | None) -> set[str]:
     return {name for each in given if each is not None and (name := dotted_name(each)) is not None}
 
 
+def _is_met(call: Call, anchor: Call | None) -> bool:
+    """Whether a call happens wherever the run does; without a run, what says a width happens under no condition."""
+    if anchor is None:
+        return call.kind.group not in WIDTHS or call.where.but_for_loops
+    return call.where.holds_at(anchor.where) or _apart(call, anchor)
+
+
 def _is_given(loss: Call, trainer: Call | None) -> bool:
     given = trainer.argument(LOSS) if trainer is not None else None
     return given is not None and (loss.node is given or (loss.target or "") == dotted_name(given))
@@ -341,22 +349,6 @@ class _Body(NamedTuple):
     owner: "Expressions"
     name: str
     scope: Scope
-
-
-def cast_back(call: Call, names: Names) -> bool:
-    """Whether this prepares a model for training in few bits, and the program casts it to 16 bits afterwards."""
-    if PREPARED not in call.kind.sets or call.home is not None:
-        return False
-    for node, _, _ in names.calls:
-        func = node.func
-        if not isinstance(func, ast.Attribute) or not isinstance(func.value, ast.Name):
-            continue
-        given = [dotted_name(each) or "" for each in (*node.args, *(each.value for each in node.keywords))]
-        halves = func.attr in ("half", "bfloat16") or (func.attr == "to" and any("float16" in each for each in given))
-        of_model = func.value.id == call.target or func.value.id.endswith("model")
-        if halves and of_model and _place(node) > _place(call.place):
-            return True
-    return False
 
 
 def calls_of(

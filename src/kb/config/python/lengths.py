@@ -146,6 +146,8 @@ def lengths_by_names(modules: Sequence[ast.AST]) -> dict[str, set[int]]:
     ``max_len=64`` of a call, ``MAX_LENGTH = 64``, ``"max_length": 64``, a flag ``--max_len``. A number that is given by
     position counts under the argument's name, and an argument's default where nothing else has that name."""
     nodes = [node for tree in modules for node in ast.walk(tree)]
+    apart = _of_generating(nodes)
+    nodes = [node for node in nodes if id(node) not in apart]
     given = [pair for node in nodes for pair in _numbered(node)]
     calls: dict[str, list[ast.Call]] = {}
     for node in nodes:
@@ -159,6 +161,29 @@ def lengths_by_names(modules: Sequence[ast.AST]) -> dict[str, set[int]]:
         if words & LENGTH_WORDS and not words & _OF_OTHERS and LEAST <= value <= MOST:
             found[TARGET if words & _OF_TARGETS else SOURCE].add(value)
     return found
+
+
+_GENERATES = frozenset((
+    "num_beams", "do_sample", "top_k", "top_p", "temperature", "max_new_tokens", "no_repeat_ngram_size",
+    "repetition_penalty", "num_return_sequences", "early_stopping", "length_penalty",
+))  # fmt: skip
+
+
+def _of_generating(nodes: Iterable[ast.AST]) -> set[int]:
+    """The dictionaries that ``generate(**options)`` is given, by their ids: by their name or by what is in them."""
+    names: set[str] = set()
+    found: set[int] = set()
+    dictionaries: list[tuple[str, ast.Dict]] = []
+    for node in nodes:
+        if isinstance(node, ast.Call) and called_name(node) == "generate":
+            names |= {each.value.id for each in node.keywords if each.arg is None and isinstance(each.value, ast.Name)}
+        elif isinstance(node, ast.Dict):
+            keys = {each.value for each in node.keys if isinstance(each, ast.Constant)}
+            if keys & _GENERATES and len(keys & _GENERATES) * 2 >= len(keys) - 1:
+                found.add(id(node))
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+            dictionaries += [(each.id, node.value) for each in node.targets if isinstance(each, ast.Name)]
+    return found | {id(node) for name, node in dictionaries if name in names}
 
 
 def _functions(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.FunctionDef, str]]:

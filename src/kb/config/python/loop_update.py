@@ -9,7 +9,7 @@ from kb.config.python.expressions import COMPUTED
 from kb.config.python.held import UnknownValueError
 from kb.config.python.origins import Origins, Traced, first_argument
 from kb.config.python.places import Where
-from kb.config.python.syntax import called_name
+from kb.config.python.syntax import called_name, dotted_name
 from kb.core.expression import Unknown
 from kb.core.record import NamedTuple
 
@@ -39,6 +39,12 @@ OPTIMIZERS = {
     ("bitsandbytes", "PagedLion8bit"): "paged_lion_8bit",
 }
 OF_OPTIMIZERS = {"lr": "training.learning_rate", "eps": "training.adam_epsilon"}
+# Calls in a loop that are given the model or its optimizer, and let no gradients go.
+_LEAVES_GRADIENTS = frozenset((
+    "backward", "step", "clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "unscale_", "scale", "update", "train",
+    "eval", "parameters", "named_parameters", "state_dict", "save", "save_pretrained", "print", "len", "isinstance",
+    "generate", "to",
+))  # fmt: skip
 _OTHERWISE = {"SGD": ("momentum",), "Adam": ("weight_decay", "amsgrad"), "AdamW": ("amsgrad",)}  # what takes more
 
 
@@ -63,14 +69,14 @@ class Around(NamedTuple):
     around: Sequence[ast.AST]
 
 
-def updates_of(loop: Around, entry: "Expressions", origins: Origins, *, accelerated: bool) -> Iterator[Said]:
+def updates_of(loop: Around, entry: "Expressions", origins: Origins, *, counted: bool | None) -> Iterator[Said]:
     """What a loop says of its updates.
 
     Args:
         entry: the module that it stands in.
-        accelerated: Accelerate counts the passes to an update.
+        counted: Accelerate counts the passes to an update; None where it is told how many, and does not.
     """
-    return _Updates(entry, origins).said(loop, accelerated=accelerated)
+    return _Updates(entry, origins).said(loop, counted=counted)
 
 
 class _Updates:
@@ -79,12 +85,8 @@ class _Updates:
     def __init__(self, entry: "Expressions", origins: Origins) -> None:
         self._entry, self._origins = entry, origins
 
-    def said(self, loop: Around, *, accelerated: bool) -> Iterator[Said]:
-        """How the loop updates: its optimizer, after how many passes, and when gradients are let go.
-
-        Args:
-            accelerated: Accelerate counts the passes to an update.
-        """
+    def said(self, loop: Around, *, counted: bool | None) -> Iterator[Said]:
+        """How the loop updates: its optimizer, after how many passes, and when gradients are let go."""
         forward, backward = loop.forward, loop.backward
         loops = [each for each in loop.around if isinstance(each, ast.For | ast.While)]
         optimizer = self._optimizer(self._called_in(loop.batches, "step"))
@@ -95,17 +97,38 @@ class _Updates:
             yield Said(OPTIMIZER, untold(OPTIMIZER), backward, "optimizer")
         else:
             yield from self._named_optimizer(optimizer[0], forward)
-            if not accelerated:
-                yield from self._accumulation(optimizer[1], loop, parted=parted)
+            if not counted:
+                every = list(self._accumulation(optimizer[1], loop, parted=parted))
+                yield from every or ([Said(STEPS, 1, optimizer[1], ACCUMULATES)] if counted is None else [])
         zeroed = [node for node, _ in self._called_in(loop.batches, "zero_grad")]
         inside = self._origins.lies_in(forward.node, loop.batches, self._entry)
         begins = forward.node.lineno if inside else backward.lineno
         late = bool(zeroed) and all(begins < each.lineno < backward.lineno for each in zeroed)
         kept = any(each.arg == "set_to_none" and _is_nothing(each.value) for call in zeroed for each in call.keywords)
-        never = "zero_grad" not in self._entry.text and ".grad" not in self._entry.text
-        if late or kept or (never and optimizer is not None):
+        texts = self._entry.text, forward.owner.text
+        never = not any(word in text for word in ("zero_grad", ".grad") for text in texts)
+        if late or kept or (never and optimizer is not None and self._lets_none_go(optimizer[0], loop)):
             value = "late" if late else "kept" if kept else "never"
             yield Said(HELD, value, zeroed[0] if zeroed else backward, "zero_grad")
+
+    def _lets_none_go(self, made: Traced, loop: Around) -> bool:
+        """Whether an optimizer is of a known package, and the loop hands neither it nor the model to other code, which
+        could let gradients go."""
+        if not self._origins.package(made.node, made.owner):
+            return False
+        names = {dotted_name(loop.forward.node.func)} | {
+            dotted_name(node.func.value) for node, _ in self._called_in(loop.batches, "step")
+            if isinstance(node.func, ast.Attribute)
+        }  # fmt: skip
+        for node, _, _ in self._entry.names.calls:
+            if called_name(node) in _LEAVES_GRADIENTS or not self._origins.lies_in(node, loop.batches, self._entry):
+                continue
+            given = [*node.args, *(each.value for each in node.keywords)]
+            if isinstance(node.func, ast.Attribute):
+                given.append(node.func.value)
+            if {dotted_name(each) for each in given} & (names - {None}):
+                return False
+        return True
 
     def _called_in(self, loop: ast.AST, name: str) -> list[tuple[ast.Call, Where]]:
         """The calls of a name that stand in a loop."""
@@ -142,9 +165,9 @@ class _Updates:
         if not self._has_all(made, forward):
             yield Said(OPTIMIZER, untold(OPTIMIZER), call, name)
         elif known is None or more:
-            yield Said(OPTIMIZER, f"{name} with {more[0]}" if more else name, call, "optim")
+            yield Said(OPTIMIZER, f"{name} with {more[0]}" if more else name, call, "optimizer")
         else:
-            yield Said(OPTIMIZER, known, call, "optim")
+            yield Said(OPTIMIZER, known, call, "optimizer")
         for word, setting in OF_OPTIMIZERS.items():
             if word in given and made.owner is self._entry:
                 yield Said(setting, given[word], given[word], word, made.at)
@@ -168,19 +191,65 @@ class _Updates:
         if parted:
             yield Said(STEPS, untold(STEPS), loop.batches.iter, ACCUMULATES)
             return
+        ahead = self._turned_back(step, loop)
+        if ahead is not None:
+            yield ahead
+            return
         for each in self._origins.around(self._entry, step):
             if each is loop.batches:
                 return
             if not isinstance(each, ast.If) or self._origins.lies_in(loop.backward, each, self._entry):
                 continue  # or only such a pass runs backward at all
-            shares = [
-                node for node in ast.walk(each.test) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)
-            ]
-            if shares:
-                yield Said(STEPS, shares[0].right, shares[0].right, ACCUMULATES, loop.at)
-            elif "nan" not in ast.unparse(each.test) and "inf" not in ast.unparse(each.test):
+            share = _share(each.test)
+            if share is not None:
+                yield Said(STEPS, share, share, ACCUMULATES, loop.at)
+            elif not _of_overflow(each.test):
                 yield Said(STEPS, untold(STEPS), step, ACCUMULATES)
             return
+
+    def _turned_back(self, step: ast.Call, loop: Around) -> Said | None:
+        """Passes to an update, by an ``if (step + 1) % 8 != 0: continue`` between ``backward`` and it."""
+        inside = self._origins.lies_in(loop.backward, loop.batches, self._entry)
+        function = self._origins.function_at(loop.at.scope, self._entry)
+        if not inside and function is None:
+            return None
+        for each in ast.walk(loop.batches if inside or function is None else function):
+            turns = isinstance(each, ast.If) and isinstance(each.body[-1], ast.Continue | ast.Return)
+            if not turns or not loop.backward.lineno < each.lineno < step.lineno:  # type: ignore[attr-defined]
+                continue
+            assert isinstance(each, ast.If)
+            if self._origins.lies_in(step, each, self._entry) or _of_overflow(each.test):
+                continue
+            differs = isinstance(each.test, ast.Compare) and isinstance(each.test.ops[0], ast.NotEq)
+            given = each.test.left if differs and isinstance(each.test, ast.Compare) else each.test
+            share = given.right if isinstance(given, ast.BinOp) and isinstance(given.op, ast.Mod) else None
+            value = untold(STEPS) if share is None else share
+            return Said(STEPS, value, share or step, ACCUMULATES, None if share is None else loop.at)
+        return None
+
+
+def _share(test: ast.expr) -> ast.expr | None:
+    """The 8 of ``(step + 1) % 8 == 0``, which holds once in so many steps; of ``or`` and ``and`` that of the one part
+    that has it."""
+    if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
+        sides = (test.left, test.comparators[0])
+        return next(
+            (each.right for each in sides if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mod)), None
+        )
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        given = test.operand
+        return given.right if isinstance(given, ast.BinOp) and isinstance(given.op, ast.Mod) else None
+    if isinstance(test, ast.BoolOp):
+        found = [each for part in test.values if (each := _share(part)) is not None]
+        more = sum(isinstance(each, ast.Mod) for each in ast.walk(test))
+        return found[0] if len(found) == 1 == more else None
+    return None
+
+
+def _of_overflow(test: ast.expr) -> bool:
+    """Whether an ``if`` asks for a loss that is no number, as few are."""
+    written = ast.unparse(test)
+    return "nan" in written or "inf" in written
 
 
 def untold(name: str) -> Unknown:

@@ -9,6 +9,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from kb.config.python.expressions import met
 from kb.config.python.held import UnknownValueError
 from kb.config.python.places import END, Binding, Made, Where
 from kb.config.python.syntax import called_name, dotted_name
@@ -73,7 +74,8 @@ class Origins:
         if isinstance(node, ast.IfExp):  # model.module if distributed else model
             arms = [self.of(arm, at, owner, depth + 1) for arm in (node.body, node.orelse)]
             if arms[0].value is arms[1].value:
-                return arms[1]
+                more = [each for each in arms[0].through if called_name(each) not in PARALLEL]
+                return arms[1]._replace(through=tuple(dict.fromkeys((*more, *arms[1].through))))
         return Traced(node, at, owner)
 
     def last(self, name: str, at: Where, owner: "Expressions") -> tuple[Binding, int | None]:
@@ -84,14 +86,59 @@ class Origins:
             UnknownValueError: it may have another.
         """
         scope, found = owner.names.every(name, at)
-        before = [each for each in found if each.where.order < at.order] if scope == at.scope else found
-        binding = _latest([each for each in before if not each.where.excludes(at)], at)
+        if scope == at.scope:
+            before = [each for each in found if each.where.order < at.order]
+        else:
+            before = self._before_calls(name, scope, found, at, owner)
+        binding = self._one_of([each for each in before if not each.where.excludes(at)], name, at, owner)
         if binding.value is not None:
             return binding, None
         part = owner.names.part(name, binding.where)
         if part is None:
             return binding, None
         return Binding(part[0], binding.where), part[1]
+
+    def _before_calls(
+        self, name: str, scope: tuple[int, ...], found: list[Binding], at: Where, owner: "Expressions"
+    ) -> list[Binding]:
+        """The bindings of an outer name that a function may meet: those before its calls, where these are seen.
+
+        Raises:
+            UnknownValueError: the name gets another value between two calls.
+        """
+        function = self.function_at(at.scope[: len(scope) + 1], owner)
+        calls = self.calls_of(function, owner) if function is not None else []
+        places = [where.order for _, where in calls if where.scope == scope]
+        if not places or len(places) < len(calls):
+            return found
+        if any(min(places) < each.where.order < max(places) and not _of_itself(each, name) for each in found):
+            raise UnknownValueError
+        return [each for each in found if each.where.order < max(places)] or found
+
+    def _one_of(self, bindings: list[Binding], name: str, at: Where, owner: "Expressions") -> Binding:
+        """The last of several bindings, where none that is met otherwise gives another object. One that changes the
+        object in its place (``model = model.to(device)``) gives the same.
+
+        Raises:
+            UnknownValueError: there is none, or it depends on a condition that only a run can tell.
+        """
+        told = {id(each): met(each.where.branch, owner, at.made).branch for each in bindings}
+        bindings = [each for each in bindings if told[id(each)] is not None]
+        last = _latest(bindings, at)
+        here = met(at.branch, owner, at.made).branch
+        rivals: list[Binding] = []
+        for each in sorted(bindings, key=lambda each: each.where.order, reverse=True):
+            constant = isinstance(each.value, ast.Constant)
+            copies = called_name(each.value or ast.Pass()) in PARALLEL
+            if each.where.order > last.where.order or constant or copies or _of_itself(each, name):
+                continue
+            rivals.append(each)
+            reduced = each.where._replace(branch=told[id(each)] or ())
+            if each.where.holds_at(at) or reduced.holds_at(at._replace(branch=here or ())):
+                break
+        if any(not _alike(rivals[0], each) for each in rivals[1:]):
+            raise UnknownValueError
+        return last
 
     def _name(self, name: str, at: Where, owner: "Expressions", depth: int) -> Traced:
         binding, number = self.last(name, at, owner)
@@ -152,7 +199,8 @@ class Origins:
             raise UnknownValueError
         every = owner.names.set_on_self(holder, node.attr)
         found = [each for each in every if each.where.scope != at.scope or each.where.order < at.order]
-        binding = _latest(found, at)
+        first = [each for each in found if getattr(self.function_at(each.where.scope, owner), "name", "") == "__init__"]
+        binding = self._one_of(first or found, f"self.{node.attr}", at, owner)
         if binding.value is None:
             raise UnknownValueError
         return self.of(binding.value, binding.where, owner, depth)
@@ -295,6 +343,39 @@ def _latest(bindings: list[Binding], at: Where) -> Binding:
         loads = (each for each in kept if called_name(each.value or ast.Pass()) == "from_pretrained")
         found = next((each for each in loads if each.where.excludes(found.where)), found)
     return found
+
+
+def _of_itself(binding: Binding, name: str) -> bool:
+    """Whether a binding changes what the name had: ``model = model.to(device)``, ``loss = loss / steps``."""
+    return binding.value is not None and any(dotted_name(each) == name for each in ast.walk(binding.value)
+                                             if isinstance(each, ast.Name | ast.Attribute))  # fmt: skip
+
+
+# Arguments that leave an object as large as it is.
+_OF_NO_SIZE = frozenset((
+    "config", "cache_dir", "from_tf", "num_labels", "id2label", "label2id", "ignore_mismatched_sizes", "token",
+    "use_auth_token", "revision", "state_dict", "local_files_only", "return_dict", "lr", "eps", "betas",
+))  # fmt: skip
+
+
+def _alike(one: Binding, other: Binding) -> bool:
+    """Whether two calls make objects of one kind and size: batches of one size, models of one name, optimizers of one
+    class."""
+    a, b = one.value, other.value
+    if not (isinstance(a, ast.Call) and isinstance(b, ast.Call) and ast.dump(a.func) == ast.dump(b.func)):
+        return False
+    if called_name(a) == "DataLoader":
+        return _batch_of(a) == _batch_of(b)
+    given = [
+        {each.arg: ast.dump(each.value) for each in call.keywords if each.arg not in _OF_NO_SIZE} for call in (a, b)
+    ]
+    return given[0] == given[1] and [ast.dump(each) for each in a.args] == [ast.dump(each) for each in b.args]
+
+
+def _batch_of(loader: ast.Call) -> str:
+    given = next((each.value for each in loader.keywords if each.arg in ("batch_size", "batch_sampler")), None)
+    given = given or (loader.args[1] if len(loader.args) > 1 else None)
+    return "" if given is None else ast.dump(given)
 
 
 def first_argument(call: ast.Call) -> ast.expr | None:

@@ -3,44 +3,39 @@ such a loop says of its run. Nothing is executed; what its text leaves open is u
 """
 
 import ast
-import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kb.config.python.calls import Call, CallTable, Home, Kind, Loop, Said, body_of
+from kb.config.python.expressions import met
 from kb.config.python.held import Caller, UnknownValueError
-from kb.config.python.loop_update import Around, Pass, untold, updates_of
-from kb.config.python.origins import HANDED_ON, PARALLEL, Origins, Traced, first_argument
+from kb.config.python.loop_model import DTYPE, NOT_MODELLED, SMALL, OfModel
+from kb.config.python.loop_update import STEPS, Around, Pass, untold, updates_of
+from kb.config.python.origins import HANDED_ON, Origins, Traced, first_argument
 from kb.config.python.places import END, Where
 from kb.config.python.syntax import called_name, dotted_name
-from kb.core.document import NO_SUCH_RUN
-from kb.core.expression import Unknown
 
 if TYPE_CHECKING:
     from kb.config.python.expressions import Expressions
 
 LOOP = "loop"  # the dialect of such a run
 KIND = Kind(LOOP, "", (), (), {"run.own_loop": True})
-SIGN = ".backward("
+SIGN, UPDATE = ".backward(", ".step("
+PLUGINS = ("gradient_accumulation_plugin", "deepspeed_plugin")  # of Accelerate, which count by themselves
+OF_LOOP = (DTYPE, STEPS)  # what a loop says against the calls that it is made of: model.half(), no accumulate()
 MOST_LOOPS = 20  # of one program: a real one has one or two
 MAX_STEPS = 20  # from a loss to the forward pass
 BATCH = "training.per_device_train_batch_size"
-FP16, BF16, DTYPE, NOT_MODELLED = "training.fp16", "training.bf16", "model.torch_dtype", "run.not_modelled"
+FP16, BF16 = "training.fp16", "training.bf16"
 GRAPHS = "run.graphs_summed"
 _HARMLESS = ("autocast", "tqdm", "open", "timer", "record_function")  # what may be opened and leaves gradients on
+# Words of a program that may leave gradients off out of sight.
+_NO_GRADIENTS = ("set_grad_enabled", "requires_grad_(False", "decorator", "__enter__", "enter_context")
 KEEPS, WIDENS = "run.keeps_outputs", "run.outputs_widened"
-_SMALL = ("SequenceClassification", "ImageClassification", "AudioClassification", "MultipleChoice")  # heads: few logits
 _SHAPES = frozenset(
     ("view", "reshape", "squeeze", "unsqueeze", "float", "contiguous", "to", "transpose", "permute", "flatten")
 )
-LORA = "lora.enabled"
-_CHANGING = frozenset((  # words of functions that change which weights train, or what they are
-    "lora", "adapter", "adapters", "freeze", "unfreeze", "inject", "peft", "quantize", "prune", "replace", "patch",
-    "apply", "surgery", "tune",
-))  # fmt: skip
-_KNOWN = ("get_peft_model", "prepare_model_for_kbit_training")
 _LABELS = ("labels", "lm_labels", "masked_lm_labels", "start_positions", None)  # **batch may hold them
-_HALF = {"half": "float16", "bfloat16": "bfloat16", "float": "float32"}  # methods that cast a model
 
 
 def loops_of(entry: "Expressions", table: CallTable) -> list[Call]:
@@ -70,18 +65,25 @@ def _loops_in(entry: "Expressions", table: CallTable) -> list[Call]:
     passes = [
         each for each in names.calls if called_name(each[0]) == "backward" and isinstance(each[0].func, ast.Attribute)
     ]
-    if not passes or len(passes) > MOST_LOOPS:
+    if not passes or len(passes) > MOST_LOOPS or UPDATE not in entry.text:
         return []
     reader = _Reader(entry, table)
     found: list[Call] = []
-    told: set[int] = set()
+    told: dict[int, int] = {}  # the place of each loop in what is found
     for node, where, _ in passes:
         try:
             loop = reader.read(node, where)
         except (UnknownValueError, RecursionError):
             continue
-        if loop is not None and loop.place not in told:  # one pass with a scaler, another without
-            told.add(loop.place)
+        if loop is None:
+            continue
+        earlier = told.get(loop.place)
+        if earlier is not None:  # one pass with a scaler, another without
+            other = found[earlier].loop
+            assert other is not None
+            found[earlier] = found[earlier]._replace(loop=_of_both(other, loop))
+        else:
+            told[loop.place] = len(found)
             found.append(Call(len(found), "backward", KIND, node, where, None, loop=loop))
     return found
 
@@ -92,6 +94,8 @@ class _Reader:
     def __init__(self, entry: "Expressions", table: CallTable) -> None:
         self._entry, self._table = entry, table
         self._origins = Origins()
+        self._models = OfModel(entry, self._origins, self._loads)
+        self._deleted: dict[str, str] = {}  # names that a loop deletes, and how long what they held outlives the pass
 
     def read(self, node: ast.Call, at: Where) -> Loop | None:
         """What the loop around a call of ``backward`` says; None where it trains no model that transformers loads.
@@ -100,8 +104,9 @@ class _Reader:
             UnknownValueError: that cannot be told.
         """
         around, batches, inner = self._loop_around(node, at)
-        if batches is None:
+        if batches is None or met(at.branch, self._entry, at.made).branch is None:
             return None
+        self._deleted = _deleted_in(batches, node)
         loss, accelerator = self._loss_of(node, at)
         if loss is None:
             return None
@@ -115,7 +120,7 @@ class _Reader:
         hidden: tuple[str, ...] = ()
         prepared = any(called_name(each) == "prepare" for each in model.through)
         if accelerator is not None and not prepared:  # a model that Accelerate is not given has no autocast around it
-            said += [Said(name, False, accelerator, name.partition(".")[2]) for name in (FP16, BF16)]
+            said += [Said(name, False, accelerator, "mixed_precision") for name in (FP16, BF16)]
             said.append(Said(WIDENS, False, forward.node, "autocast"))
         elif accelerator is not None:
             made.append(accelerator)
@@ -124,13 +129,12 @@ class _Reader:
         else:
             said.append(Said(WIDENS, False, forward.node, "autocast"))
             said += self._precision(forward, around)
-        said += self._model_as(model, forward)
-        said += self._changed_model(forward)
+        said += self._models.said(model, forward, batches)
         said += self._graphs(model)
         loader = self._loader(batches, at, said)
         made += [loader] if loader is not None else []
         said += updates_of(
-            Around(forward, node, at, batches, around), self._entry, self._origins, accelerated=_counts(accelerator)
+            Around(forward, node, at, batches, around), self._entry, self._origins, counted=self._counted(accelerator)
         )
         return Loop(id(batches), tuple(made), tuple(said), hidden)
 
@@ -199,7 +203,8 @@ class _Reader:
         if number not in (None, 0) or binding.value is None:
             raise UnknownValueError
         of_loss = isinstance(binding.value, ast.Attribute | ast.Subscript | ast.BinOp) and number is None
-        kept = held or (None if of_loss else "loop" if number == 0 or "loss" not in loss.id.casefold() else None)
+        outlives = self._deleted.get(loss.id, "loop")
+        kept = held or (None if of_loss else outlives if number == 0 or "loss" not in loss.id.casefold() else None)
         return self._pass(binding.value, binding.where, owner, kept, depth)
 
     def _called(self, call: ast.Call, at: Where, owner: "Expressions", held: str | None, depth: int) -> Pass:
@@ -233,7 +238,8 @@ class _Reader:
             binding, _ = self._origins.last(logits.id, at, owner)
             if binding.value is None:
                 raise UnknownValueError
-            return self._of_logits(binding.value, binding.where, owner, depth + 1)._replace(keeps="loop")
+            outlives = self._deleted.get(logits.id, "loop")
+            return self._of_logits(binding.value, binding.where, owner, depth + 1)._replace(keeps=outlives)
         if isinstance(logits, ast.Call):
             return self._called(logits, at, owner, None, depth + 1)
         raise UnknownValueError
@@ -241,14 +247,22 @@ class _Reader:
     def _is_model(self, called: ast.expr, at: Where, owner: "Expressions") -> bool:
         """Whether what is called is a model that transformers loads."""
         try:
-            origin = self._origins.of(called, at, owner).value
+            origin = self._origins.of(called, at, owner)
         except UnknownValueError:
             return False
-        return isinstance(origin, ast.Call) and self._loads(origin)
+        return self._loads(origin)
 
-    def _loads(self, call: ast.Call) -> bool:
-        kind = self._table.kind_of(dotted_name(call.func) or "")
-        return kind is not None and kind.group == "model" and not kind.of
+    def _loads(self, origin: Traced) -> bool:
+        """Whether a class of a library loads a model: what one of the project computes is not known."""
+        written = dotted_name(origin.value.func) if isinstance(origin.value, ast.Call) else None
+        kind = self._table.kind_of(written or "")
+        if written is None or kind is None or kind.group != "model" or kind.of:
+            return False
+        first = written.partition(".")[0]
+        names, other = origin.owner.names, origin.owner.other
+        imports = [each for _, each in names.imports_of(first)]
+        own = names.class_of(first) is not None or any(each.level or other(each) is not None for each in imports)
+        return not own
 
     def _model_of(self, forward: Pass) -> Traced | None:
         """What loads the model of a pass; None where its loss is not the model's own, or it has no head for one."""
@@ -256,39 +270,15 @@ class _Reader:
         assert isinstance(traced.value, ast.Call)
         loader = dotted_name(traced.value.func) or ""
         if forward.own_loss:
-            return traced if any(head in loader for head in _SMALL) else None
+            return traced if any(head in loader for head in SMALL) else None
         labels = any(each.arg in _LABELS for each in forward.node.keywords)
         return traced if labels or len(forward.node.args) > 1 else None  # labels by position, in old programs
-
-    def _model_as(self, model: Traced, forward: Pass) -> Iterator[Said]:
-        """What becomes of a model between its loading and the loop: casts, a compiler, copies on several GPUs."""
-        casts = {kind for each in (*model.through, *self._origins.told_of(forward.node.func, forward.owner))
-                 if (kind := self._cast(each, forward)) is not None}  # fmt: skip
-        if casts:
-            value: Any = casts.pop() if len(casts) == 1 else Unknown(frozenset((DTYPE,)), "several types are named")
-            yield Said(DTYPE, value, forward.node, "to")
-        for each in model.through:
-            name = called_name(each)
-            if name == "compile":
-                yield Said("training.torch_compile", True, each, "compile")
-            elif name in PARALLEL:
-                yield Said(NOT_MODELLED, name, each, name)
-
-    def _changed_model(self, forward: Pass) -> Iterator[Said]:
-        """That a function of the program's own may change which weights train: ``apply_lora(model)``."""
-        name = dotted_name(forward.node.func)
-        for node, _, _ in self._entry.names.calls:
-            words = set(re.split(r"[_\W]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", called_name(node)).casefold()))
-            given = (dotted_name(each) for each in (*node.args, *(keyword.value for keyword in node.keywords)))
-            if words & _CHANGING and name in given and called_name(node) not in _KNOWN:
-                unknown = Unknown(frozenset((LORA,)), NO_SUCH_RUN)
-                yield Said(LORA, unknown, node, called_name(node))
 
     def _graphs(self, model: Traced) -> Iterator[Said]:
         """A loop that evaluates the same model with gradients on, and gathers what it gives with the graph behind it:
         ``total += outputs.loss``, ``kept.append(outputs.logits)``. Each keeps its batch's activations."""
         entry = self._entry
-        if any(word in entry.text for word in ("set_grad_enabled", "requires_grad_(False", "decorator")):
+        if any(word in entry.text for word in _NO_GRADIENTS):
             return
         for node, at, _ in entry.names.calls:
             loop = next((each for each in self._origins.around(entry, node) if isinstance(each, ast.For)), None)
@@ -323,19 +313,6 @@ class _Reader:
         except (UnknownValueError, RecursionError):
             return False
 
-    def _cast(self, call: ast.Call, forward: Pass) -> str | None:
-        """The type that a call casts the model to: ``model.half()``, ``model.to(torch.bfloat16)``."""
-        name = called_name(call)
-        if name in _HALF and not call.args:
-            return _HALF[name]
-        if name != "to":
-            return None
-        for each in (*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "dtype")):
-            last = (dotted_name(each) or "").rpartition(".")[2]
-            if last in ("float16", "half", "bfloat16", "float32"):
-                return "float16" if last == "half" else last
-        return None
-
     def _precision(self, forward: Pass, around: Sequence[ast.AST]) -> Iterator[Said]:
         """Autocast around a forward pass, by the program itself."""
         passes = self._origins.around(forward.owner, forward.node)
@@ -346,13 +323,13 @@ class _Reader:
         ]  # fmt: skip
         if not opened:
             if any(_may_be_autocast(item) for each in passes if isinstance(each, ast.With) for item in each.items):
-                yield from (Said(name, untold(name), forward.node, name.partition(".")[2]) for name in (FP16, BF16))
+                yield from (Said(name, untold(name), forward.node, "autocast") for name in (FP16, BF16))
             return
         call = opened[0][0]
         assert isinstance(call, ast.Call)
         kind = self._autocast(call, forward)
         for name, wanted in ((FP16, "float16"), (BF16, "bfloat16")):
-            yield Said(name, untold(name) if kind is None else kind == wanted, call, name.partition(".")[2])
+            yield Said(name, untold(name) if kind is None else kind == wanted, call, "autocast")
 
     def _autocast(self, call: ast.Call, forward: Pass) -> str | None:
         """The type of ``torch.autocast(device_type, dtype, enabled)``, ``torch.cuda.amp.autocast(enabled, dtype)``; an
@@ -375,6 +352,14 @@ class _Reader:
             return ""
         return dtype if enabled is True and dtype in ("float16", "bfloat16") else None
 
+    def _counted(self, accelerator: ast.Call | None) -> bool | None:
+        """Whether Accelerate counts the passes to an update: it is told how many, and DeepSpeed or ``accumulate()``
+        counts them. None where it is told, and nothing here counts."""
+        told = {each.arg for each in accelerator.keywords} if accelerator is not None else set()
+        if not told & {"gradient_accumulation_steps", *PLUGINS, None}:
+            return False
+        return True if told & {*PLUGINS, None} or ".accumulate(" in self._entry.text else None
+
     def _loader(self, batches: ast.For, at: Where, said: list[Said]) -> ast.Call | None:
         """The ``DataLoader`` that gives the batches; of ``range(0, rows, batch)`` the step is said to be the batch."""
         given: ast.expr = batches.iter
@@ -388,10 +373,58 @@ class _Reader:
         except UnknownValueError:
             origin = None
         loads = isinstance(origin, ast.Call) and called_name(origin) == "DataLoader"
-        if loads and isinstance(origin, ast.Call) and all(each.arg != "batch_sampler" for each in origin.keywords):
+        if loads and isinstance(origin, ast.Call) and _says_batch(origin) and not _cut_in(batches):
             return origin
         said.append(Said(BATCH, untold(BATCH), batches.iter, "batch_size"))
         return None
+
+
+def _of_both(one: Loop, other: Loop) -> Loop:
+    """One loop that two passes are read of: open is what they say otherwise."""
+    values = [{each.name: each for each in loop.said} for loop in (one, other)]
+    said: list[Said] = []
+    for name in dict.fromkeys((*values[0], *values[1])):
+        here, there = values[0].get(name), values[1].get(name)
+        known = here or there
+        assert known is not None
+        same = here is not None and there is not None and _written(here) == _written(there)
+        same |= name == NOT_MODELLED
+        said.append(known if same else known._replace(value=untold(name), at=None))
+    return one._replace(said=tuple(said), hidden=tuple(dict.fromkeys((*one.hidden, *other.hidden))))
+
+
+def _written(said: Said) -> str:
+    return ast.dump(said.value) if isinstance(said.value, ast.AST) else repr(said.value)
+
+
+def _deleted_in(batches: ast.For, backward: ast.Call) -> dict[str, str]:
+    """The names that every round of a loop deletes: before ``backward`` nothing of them is held, behind it up to the
+    step's end."""
+    blocks = [batches.body, *(each.body for each in batches.body if isinstance(each, ast.With))]
+    found: dict[str, str] = {}
+    for each in (each for block in blocks for each in block if isinstance(each, ast.Delete)):
+        outlives = "no" if each.lineno < backward.lineno else "step"
+        found |= {name.id: outlives for name in each.targets if isinstance(name, ast.Name)}
+    return found
+
+
+def _says_batch(loader: ast.Call) -> bool:
+    """Whether a DataLoader makes batches by itself, of a size that it is given or of one row."""
+    given = {each.arg: each.value for each in loader.keywords}
+    size = given.get("batch_size", loader.args[1] if len(loader.args) > 1 else None)
+    nothing = isinstance(size, ast.Constant) and size.value is None
+    return not nothing and "batch_sampler" not in given and None not in given
+
+
+def _cut_in(batches: ast.For) -> bool:
+    """Whether a loop trains on a part of its batches: ``batch = {k: v[:2] for …}``."""
+    names = {each.id for each in ast.walk(batches.target) if isinstance(each, ast.Name)}
+    return any(
+        isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Slice)
+        for each in ast.walk(batches) if isinstance(each, ast.Assign)
+        if any(isinstance(target, ast.Name) and target.id in names for target in each.targets)
+        for part in ast.walk(each.value)
+    )  # fmt: skip
 
 
 def _gathered(node: ast.AST) -> tuple[str | None, ast.expr | None]:
@@ -401,12 +434,6 @@ def _gathered(node: ast.AST) -> tuple[str | None, ast.expr | None]:
     if isinstance(node, ast.Call) and called_name(node) == "append" and len(node.args) == 1:
         return dotted_name(node.func), node.args[0]
     return None, None
-
-
-def _counts(accelerator: ast.Call | None) -> bool:
-    """Whether Accelerate counts the passes to an update: it is told how many."""
-    told = ("gradient_accumulation_steps", "gradient_accumulation_plugin", "deepspeed_plugin", None)
-    return accelerator is not None and any(each.arg in told for each in accelerator.keywords)
 
 
 def _may_be_autocast(item: ast.withitem) -> bool:

@@ -17,7 +17,6 @@ from kb.config.python.calls import (
     Loop,
     Run,
     calls_of,
-    cast_back,
     runs_of,
 )
 from kb.config.python.expressions import COMPUTED
@@ -25,11 +24,10 @@ from kb.config.python.held import CommandLine, GivenConfig, NoSources, Sources
 from kb.config.python.lengths import SOURCE, evaluated_rows, lengths_by_constants, lengths_by_names
 from kb.config.python.names import Names
 from kb.config.python.own_classes import as_based, as_declared, left_to_class
-from kb.config.python.own_loop import loops_of
+from kb.config.python.own_loop import OF_LOOP, loops_of
 from kb.config.python.refused import (
     TrainerArguments,
     gone_imports,
-    metric_of_nobody,
     never_had,
     trainer_arguments,
     with_arguments,
@@ -182,7 +180,8 @@ class PythonReader:
             told.update(event.span for event in heard)
         settings = _without_undone(settings, calls, analysis) | _handed(run, analysis)
         if run.own is not None and run.own.loop is not None:
-            settings = self._of_loop(run.own, run.own.loop, analysis) | settings
+            by_loop = self._of_loop(run.own, run.own.loop, analysis)
+            settings = by_loop | settings | {name: each for name, each in by_loop.items() if name in OF_LOOP}
         if not any(name in settings for name in (SOURCE, "trl.max_length", "trl.max_seq_length")):
             settings |= lengths_by_constants(analysis.module, analysis.names, analysis.values)
         for call in calls:
@@ -190,7 +189,6 @@ class PythonReader:
                 settings = evaluated_rows(call, analysis.values.expressions, analysis.name_span(call)) | settings
         if run.own is not None and not run.own.kind.module:  # a server trains nothing
             settings |= said_by_source(analysis.module.text, settings, analysis.name_span(run.own))
-            events += metric_of_nobody(settings, analysis.calls, analysis.names, analysis.module.text)
         hidden = self._hidden_of(run, calls, analysis)
         if run.own is not None and "model.name" not in settings:  # where the model comes from is not seen
             hidden += OF_MODELS
@@ -227,7 +225,7 @@ class PythonReader:
             span = analysis.name_span(call) if call.home is not None else analysis.place_of(node)
             data = value if at is None else values.scalar_of(value, at)
             data = Unknown(frozenset((name,)), COMPUTED) if isinstance(data, Unknown) else data
-            found[name] = Setting(data, span, span.beginning(), (word,), alias=True)
+            found[name] = Setting(data, span, span, (word,), alias=True)
         return found
 
     def _lengths_of_loop(self, call: Call, analysis: "Analysis") -> dict[str, Setting]:
@@ -395,7 +393,7 @@ def _without_undone(settings: dict[str, Setting], calls: Sequence[Call], analysi
     cast to 16 bits afterwards."""
     if PREPARED not in settings or any(name in settings for name in (*OF_MODELS[1:3], "run.quantized")):
         return settings
-    undone = {str(call.number) for call in calls if cast_back(call, analysis.names)}
+    undone = {str(call.number) for call in calls if _cast_back(call, analysis.names)}
     return {name: each for name, each in settings.items() if not each.path or str(each.path[0]) not in undone}
 
 
@@ -431,3 +429,19 @@ def _agree(parts: Sequence[Mapping[str, Setting]]) -> bool:
         not is_unknown(each.value) and all(name in other and other[name].value == each.value for other in others)
         for name, each in first.items()
     )
+
+
+def _cast_back(call: Call, names: Names) -> bool:
+    """Whether this prepares a model for training in few bits, and the program casts it to 16 bits afterwards."""
+    if PREPARED not in call.kind.sets or call.home is not None:
+        return False
+    for node, _, _ in names.calls:
+        func = node.func
+        if not isinstance(func, ast.Attribute) or not isinstance(func.value, ast.Name):
+            continue
+        given = [dotted_name(each) or "" for each in (*node.args, *(each.value for each in node.keywords))]
+        halves = func.attr in ("half", "bfloat16") or (func.attr == "to" and any("float16" in each for each in given))
+        of_model = func.value.id == call.target or func.value.id.endswith("model")
+        if halves and of_model and (node.lineno, node.col_offset) > (call.place.lineno, call.place.col_offset):
+            return True
+    return False

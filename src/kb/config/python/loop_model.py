@@ -1,0 +1,204 @@
+"""What the model of a training loop is by the time of its forward pass: the type that it is cast to, a compiler, copies
+on several GPUs, weights that code changes, and the models that run beside it.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from kb.config.python.calls import Said
+from kb.config.python.expressions import met
+from kb.config.python.held import UnknownValueError
+from kb.config.python.loop_update import Pass
+from kb.config.python.origins import PARALLEL, Origins, Traced
+from kb.config.python.places import Where
+from kb.config.python.syntax import called_name, dotted_name
+from kb.core.document import NO_SUCH_RUN
+from kb.core.expression import Unknown
+
+if TYPE_CHECKING:
+    from kb.config.python.expressions import Expressions
+
+DTYPE, NOT_MODELLED, LORA, COMPILED = "model.torch_dtype", "run.not_modelled", "lora.enabled", "training.torch_compile"
+SMALL = ("SequenceClassification", "ImageClassification", "AudioClassification", "MultipleChoice")  # heads: few logits
+_HALF = {"half": "float16", "bfloat16": "bfloat16", "float": "float32", "double": "float64"}  # methods that cast
+_TYPES = {"float16": "float16", "half": "float16", "bfloat16": "bfloat16", "float32": "float32", "float64": "float64",
+          "double": "float64"}  # fmt: skip
+_OPEN = "?"  # a type that only a run can tell
+_OF_TYPE = ("dtype", "precision", "type")
+_BY_DEFAULT = ("set_default_dtype(", "set_default_tensor_type(")
+_AFTER_TRAINING = re.compile(r"infer|eval|test|predict|generat|export|save|convert|demo|chat")
+_CHANGING = frozenset((  # words of functions that change which weights train, or what they are
+    "lora", "adapter", "adapters", "freeze", "unfreeze", "inject", "peft", "quantize", "prune", "replace", "patch",
+    "apply", "surgery", "tune",
+))  # fmt: skip
+_KNOWN = ("get_peft_model", "prepare_model_for_kbit_training")
+_NO_PART = frozenset(("config", "generation_config", "tokenizer", "name", "device", "optimizer", "hf_device_map"))
+_HEADS = frozenset(("classifier", "score", "head", "fc", "dropout", "out_proj", "pooler"))
+
+
+class OfModel:
+    """Reads what becomes of the model of one loop.
+
+    ``loads`` says whether an object goes back to a model that kb reads.
+    """
+
+    def __init__(self, entry: "Expressions", origins: Origins, loads: Callable[[Traced], bool]) -> None:
+        self._entry, self._origins, self._loads = entry, origins, loads
+
+    def said(self, model: Traced, forward: Pass, batches: ast.For) -> Iterator[Said]:
+        """All that is said of the model of a forward pass in a loop over batches."""
+        yield from self._type(model, forward)
+        yield from self._wrapped(model, forward)
+        yield from self._changed(forward)
+        yield from self._replaced(model, forward)
+        yield from self._beside(model, forward, batches)
+
+    def _type(self, model: Traced, forward: Pass) -> Iterator[Said]:
+        """The type that the model is cast to; open where a condition decides that only a run can tell."""
+        told = [(each, kind) for each in model.through if (kind := self._cast(each, forward)) is not None]
+        told += self._statements(model, forward)
+        kinds: set[str] = set()
+        for each, kind in told:
+            sure = self._happens(each, model, forward)
+            if sure is not None:
+                kinds.add(kind if sure else _OPEN)
+        if any(word in text for word in _BY_DEFAULT for text in (self._entry.text, model.owner.text)):
+            kinds.add(_OPEN)
+        if not kinds:
+            return
+        if kinds == {"float64"}:
+            yield Said(NOT_MODELLED, "float64", forward.node, "double")
+            return
+        one = len(kinds) == 1 and not kinds & {_OPEN, "float64"}
+        value: Any = kinds.pop() if one else Unknown(frozenset((DTYPE,)), "several types are named")
+        yield Said(DTYPE, value, forward.node, "to")
+
+    def _statements(self, model: Traced, forward: Pass) -> Iterator[tuple[ast.Call, str]]:
+        """The statements that cast the model in its place before the pass: ``model.half()``, by whatever name."""
+        for owner in dict.fromkeys((self._entry, forward.owner, model.owner)):
+            for node, at, _ in owner.names.calls:
+                kind = self._cast(node, forward)
+                if kind is None or node in model.through or not isinstance(node.func, ast.Attribute):
+                    continue
+                if at.scope == forward.at.scope and owner is forward.owner and at.order > forward.at.order:
+                    continue
+                try:
+                    same = self._origins.of(node.func.value, at, owner).value is model.value
+                except (UnknownValueError, RecursionError):
+                    continue
+                if same:
+                    yield node, kind
+
+    def _cast(self, call: ast.Call, forward: Pass) -> str | None:
+        """The type that a call casts the model to: ``model.half()``, ``model.to(torch.bfloat16)``; None of another."""
+        name = called_name(call)
+        if name in _HALF and not call.args:
+            return _HALF[name]
+        if name != "to":
+            return None
+        for each in (*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "dtype")):
+            written = dotted_name(each) or ""
+            last = written.rpartition(".")[2]
+            if last in _TYPES and written != last:
+                return _TYPES[last]
+            try:
+                read = str(forward.owner.read(each, forward.at).data)
+            except (UnknownValueError, RecursionError):
+                read = _OPEN if any(word in written.casefold() for word in _OF_TYPE) else ""
+            if read in (*_TYPES, _OPEN):
+                return _TYPES.get(read, _OPEN)
+        return None
+
+    def _happens(self, node: ast.Call, model: Traced, forward: Pass) -> bool | None:
+        """Whether a call happens before the pass: None where it does not, False where only a run can tell."""
+        for owner in dict.fromkeys((self._entry, forward.owner, model.owner)):
+            at = next((where for each, where, _ in owner.names.calls if each is node), None)
+            if at is None:
+                continue
+            left = met(at.branch, owner, forward.at.made).branch
+            if left is None:
+                return None
+            if any(isinstance(each, ast.IfExp | ast.BoolOp) for each in self._origins.around(owner, node)):
+                return False
+            here = met(forward.at.branch, owner, forward.at.made).branch or ()
+            if owner is forward.owner and at.scope == forward.at.scope:
+                holds = at._replace(branch=left).holds_at(forward.at._replace(branch=here))
+                return holds or at.holds_at(forward.at)
+            seen = forward.at.scope[: len(at.scope)] == at.scope or at.scope == model.at.scope
+            if not seen and node not in model.through:
+                function = self._origins.function_at(at.scope, owner)
+                after = function is not None and _AFTER_TRAINING.search(function.name.casefold()) is not None
+                return None if after else False
+            return at._replace(branch=left).but_for_loops
+        return True
+
+    def _wrapped(self, model: Traced, forward: Pass) -> Iterator[Said]:
+        """A compiler, and copies on several GPUs."""
+        for each in model.through:
+            name = called_name(each)
+            if name == "compile":
+                sure = self._happens(each, model, forward)
+                if sure is not None:
+                    yield Said(COMPILED, sure or Unknown(frozenset((COMPILED,)), NO_SUCH_RUN), each, "compile")
+            elif name in PARALLEL:
+                yield Said(NOT_MODELLED, name, each, name)
+
+    def _changed(self, forward: Pass) -> Iterator[Said]:
+        """That a function of the program's own may change which weights train: ``apply_lora(model)``."""
+        name = dotted_name(forward.node.func)
+        for node, _, _ in self._entry.names.calls:
+            words = set(re.split(r"[_\W]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", called_name(node)).casefold()))
+            given = (dotted_name(each) for each in (*node.args, *(keyword.value for keyword in node.keywords)))
+            if words & _CHANGING and name in given and called_name(node) not in _KNOWN:
+                unknown = Unknown(frozenset((LORA,)), NO_SUCH_RUN)
+                yield Said(LORA, unknown, node, called_name(node))
+
+    def _replaced(self, model: Traced, forward: Pass) -> Iterator[Said]:
+        """A part of the model that the program puts another in the place of: ``model.lm_head = Linear(768, 10)``. A
+        head of few classes takes next to nothing, whichever it is."""
+        name = dotted_name(forward.node.func)
+        small = any(head in (dotted_name(model.node.func) or "") for head in SMALL)
+        for node in ast.walk(self._entry.names.tree):
+            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call | ast.Name | ast.Lambda):
+                continue
+            for target in node.targets:
+                if (
+                    not isinstance(target, ast.Attribute)
+                    or dotted_name(target.value) != name
+                    or target.attr in _NO_PART
+                ):
+                    continue
+                if not (small and target.attr in _HEADS):
+                    yield Said(NOT_MODELLED, f"{name}.{target.attr}", node.value, target.attr)
+                    return
+
+    def _beside(self, model: Traced, forward: Pass, batches: ast.For) -> Iterator[Said]:
+        """Another model that runs in the same loop, as a teacher does, or a second pass of the same."""
+        for node, at, _ in self._entry.names.calls:
+            if node is forward.node or not self._origins.lies_in(node, batches, self._entry):
+                continue
+            try:
+                origin = self._origins.of(node.func, at, self._entry)
+            except (UnknownValueError, RecursionError):
+                continue
+            if not self._loads(origin) or self._not_with(at, forward):
+                continue
+            if origin.value is model.value and (self._has_no_graph(node) or forward.owner is not self._entry):
+                continue
+            names = [dotted_name(each.func) or "model" for each in (forward.node, node)]
+            yield Said(NOT_MODELLED, " + ".join(f"{each}(…)" for each in names), node, "forward")
+            return
+
+    def _not_with(self, at: Where, forward: Pass) -> bool:
+        """Whether a place is never met in a round that makes the forward pass."""
+        return forward.owner is self._entry and (
+            at.excludes(forward.at) or met(at.branch, self._entry, forward.at.made).branch is None
+        )
+
+    def _has_no_graph(self, node: ast.Call) -> bool:
+        """Whether a ``with`` around a call leaves gradients off."""
+        opened = [each for each in self._origins.around(self._entry, node) if isinstance(each, ast.With)]
+        written = " ".join(ast.unparse(item.context_expr) for each in opened for item in each.items)
+        return "no_grad" in written or "inference_mode" in written
