@@ -679,3 +679,11 @@ def test_sections_of_which_there_is_nothing_to_say_are_counted(tmp_path: Path) -
     assert "2 files" in said
     assert "ds.json" in kb(tmp_path, *BOX, "--lang", "en", "--verbose").stdout
     assert "ds.json" in kb(tmp_path / "ds.json", *BOX, "--lang", "en").stdout
+
+
+def test_a_program_that_only_loads_a_model_is_left_out_of_a_folder_where_nothing_was_found(tmp_path: Path) -> None:
+    loads = "from transformers import AutoModelForCausalLM\nmodel = AutoModelForCausalLM.from_pretrained('gpt2')\n"
+    (tmp_path / "infer.py").write_text(loads)
+    (tmp_path / "run.yaml").write_text("model_name_or_path: t5-base\nper_device_train_batch_size: 1\noutput_dir: a\n")
+    assert "infer.py" not in kb(tmp_path, *BOX, "--lang", "en").stdout
+    assert "infer.py" in kb(tmp_path / "infer.py", *BOX, "--lang", "en").stdout

@@ -8,7 +8,7 @@ import pytest
 
 from config_sample import ROOT, read
 from kb.config.files import ConfigError
-from kb.core.text import PLACEHOLDER, UserError
+from kb.core.text import UserError, placeholders_in
 from yaml_file import read_yaml
 
 
@@ -115,7 +115,7 @@ def keys_raised() -> set[str]:
 def test_every_fault_is_worded_in_both_languages_alike():
     korean, english = words("ko"), words("en")
     for key in keys_raised():
-        named = [sorted(match[1] for match in PLACEHOLDER.finditer(text[key])) for text in (korean, english)]
+        named = [sorted(name for name, _, _ in placeholders_in(text[key])) for text in (korean, english)]
         assert named[0] == named[1], key
         assert any("가" <= letter <= "힣" for letter in korean[key])
         assert not set(english[key]) - set(string.printable), key

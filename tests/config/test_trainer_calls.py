@@ -156,3 +156,39 @@ def test_a_rename_of_the_class_of_arguments_is_none_of_the_trainers(
           "trainer = SFTTrainer(model='gpt2', args=args, max_seq_length=512)\n")  # fmt: skip
     said = check()[1]
     assert "argument-not-in-release" in said and "trl-max-seq-length-renamed" not in said
+
+
+HOLDS_ONE = """
+from transformers import AutoModelForCausalLM, TrainingArguments
+from trl import SFTTrainer
+
+class NewsTrainer{base}:
+    def arguments(self):
+        return TrainingArguments("out", eval_strategy="epoch", save_strategy="epoch", metric_for_best_model="rouge-l")
+
+    def train(self):
+        model = AutoModelForCausalLM.from_pretrained("gpt2")
+        args = self.arguments()
+        trainer = SFTTrainer(model, args=args, train_dataset=rows, eval_dataset=others{more})
+        trainer.train()
+
+NewsTrainer("config.yaml").train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("base", "more", "trainer", "told"),
+    [
+        ("", "", "sft", True),
+        ("(object)", "", "sft", True),
+        ("", ", compute_metrics=score", "sft", False),
+        ("(Trainer)", "", None, False),  # which of the two trains is not known
+    ],
+)
+def test_a_class_that_holds_a_trainer_is_none_though_it_is_called_so(
+    base: str, more: str, trainer: str | None, told: bool
+) -> None:
+    (unit,) = read(HOLDS_ONE.replace("{base}", base).replace("{more}", more))
+    said = unit.settings.get("script.trainer")
+    assert (said.value if said is not None else None) == trainer
+    assert any(event.kind == "metric-of-nobody" for event in unit.events) == told

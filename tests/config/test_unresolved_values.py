@@ -1,11 +1,13 @@
 """Values that the file alone does not tell, or that no run could use: never replaced by a default."""
 
 import datetime
+import json
 from pathlib import Path
 
 import pytest
 
 from catalog_sample import load_catalog
+from command_runs import run_kb
 from kb.advice.check import Checker, Disk
 from kb.config.reader import ConfigReader
 from kb.config.shell.command import CommandReader
@@ -37,7 +39,10 @@ def fired(result: UnitResult) -> set[str]:
     return {finding.rule for finding in result.findings}
 
 
-@pytest.mark.parametrize("written", ["${BATCH}", '"${BATCH}"', '"${oc.env:BATCH,8}"', '"{{ batch }}"', "$BATCH"])
+@pytest.mark.parametrize(
+    "written",
+    ["${BATCH}", '"${BATCH}"', '"${oc.env:BATCH,8}"', '"{{ batch }}"', "$BATCH", "__BATCH__", '"@BATCH@"'],
+)
 def test_a_batch_that_is_filled_in_later_is_unknown_and_no_error(written: str) -> None:
     result = check(HEAD + f"training:\n  bf16: true\n  per_device_train_batch_size: {written}\n")
     assert "unresolved-value" in fired(result) and "setting-of-wrong-type" not in fired(result)
@@ -220,3 +225,37 @@ def test_a_config_in_damaged_text_is_recognised_all_the_same() -> None:
     assert "mojibake" in fired(result)
     batch = result.unit.settings["training.per_device_train_batch_size"].span
     assert file.text[batch.start : batch.end] == "4"
+
+
+MAY_EVALUATE = (
+    "import sys\nfrom transformers import AutoModelForCausalLM, Trainer, TrainingArguments\n"
+    "rows = load(sys.argv[1])\nmodel = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B')\n"
+    "args = TrainingArguments('out', per_device_train_batch_size=1, per_device_eval_batch_size={batch}, bf16=True,\n"
+    "    gradient_checkpointing=True, eval_strategy='steps' if rows else 'no', eval_steps={steps})\n"
+    "tokenizer(texts, truncation=True, max_length=1024)\n"
+    "Trainer(model, args, train_dataset=data, eval_dataset=rows, compute_metrics=score).train()\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("batch", "steps", "over"),
+    [("1", "100", False), ("64", "100", True), ("1", "100 if rows else None", False), ("len(rows)", "100", None)],
+)
+def test_a_run_that_may_evaluate_is_predicted_as_one_that_does_and_says_so(
+    tmp_path: Path, batch: str, steps: str, over: bool | None
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(MAY_EVALUATE.format(batch=batch, steps=steps), "utf-8")
+    done = run_kb(path, "--gpu", "rtx-4090", "--gpus", "1", "--format", "json", "--no-cache", module="kb.check")
+    (file,) = json.loads(done.stdout)["files"]
+    if over is None:  # what an evaluation takes is not known
+        assert file["prediction"] is None
+        return
+    assumed = {each["name"]: each["reason"] for each in file["prediction"]["assumed"]}
+    assert assumed["training.eval_strategy"] == "may_evaluate"
+    found = {each["rule"]: each for each in file["findings"]}
+    assert "training-peak-exceeds-gpu" not in found
+    assert ("evaluation-peak-exceeds-gpu" in found) == over
+    if over:
+        said = found["evaluation-peak-exceeds-gpu"]
+        assert said["severity"] == "warning" and "training.eval_strategy" in json.dumps(said["assumes"])

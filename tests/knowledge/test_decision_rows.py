@@ -9,7 +9,7 @@ import pytest
 from catalog_sample import load_guide
 from kb.advice.decision import Values, nominal_gb, walk
 from kb.core.expression import Tree, compile_tree, fact_names
-from kb.core.text import PLACEHOLDER
+from kb.core.text import placeholders_in
 
 DECISIONS: dict[str, Any] = dict(load_guide()["decisions"])
 TREES = [(name, tree["id"]) for name, row in DECISIONS.items() for tree in row["trees"]]
@@ -99,10 +99,10 @@ def test_every_number_that_a_text_names_is_known(name: str) -> None:
     known = decision["variables"].keys() | decision.get("measured_on", {}).keys()
     for leaf in decision["leaves"].values():
         for text in (leaf["why"], *(flag["text"] for flag in leaf.get("flags", ()))):
-            assert {match[1] for match in PLACEHOLDER.finditer(text["ko"] + text["en"])} <= known
+            assert {name for name, _, _ in placeholders_in(text["ko"] + text["en"])} <= known
     for row in (*decision["scenarios"], *(use for option in decision["options"] for use in option["uses"])):
         text = row.get("why", row.get("text"))
-        assert {match[1] for match in PLACEHOLDER.finditer(text["ko"] + text["en"])} <= row.get("figures", {}).keys()
+        assert {name for name, _, _ in placeholders_in(text["ko"] + text["en"])} <= row.get("figures", {}).keys()
 
 
 @pytest.mark.parametrize(

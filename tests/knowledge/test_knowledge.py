@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from effort import EXHAUSTIVE, few
-from kb.core.text import PLACEHOLDER
+from kb.core.text import fill, placeholders_in
 from kb.knowledge import KnowledgeError, load_catalog, load_words, load_words_alone
 from kb.knowledge.bundle import build, load_part, read_data, write_data
 from kb.knowledge.locations import named
@@ -301,13 +301,13 @@ def test_both_languages_have_the_same_placeholders() -> None:
     korean, english = load_words("ko"), load_words("en")
     assert korean.keys() == english.keys()
     for key in korean:
-        named_in = [sorted(m[0] for m in PLACEHOLDER.finditer(words[key])) for words in (korean, english)]
+        named_in = [sorted(whole for _, _, whole in placeholders_in(words[key])) for words in (korean, english)]
         assert named_in[0] == named_in[1], key
 
 
 def figures(text: str) -> set[str]:
     """Numbers that state a fact: three digits or more, or a decimal. A third, 8-bit and the like are worded freely."""
-    plain = PLACEHOLDER.sub("", text)
+    plain = fill(text, lambda name, form: "")
     found = {number.replace(",", "").rstrip(".") for number in re.findall(r"\d[\d.,]*", plain)}
     return {number for number in found if len(number) > 2}
 

@@ -10,8 +10,10 @@ from typing import Any
 import jsonschema
 import pytest
 
+from catalog_sample import load_catalog
 from effort import EXHAUSTIVE
 from every_row import for_every
+from kb.advice.models import ModelIndex
 from kb.memory import architecture_from_config, parameter_count
 from yaml_file import read_yaml
 
@@ -102,7 +104,13 @@ def rows() -> dict[str, dict[str, Any]]:
 ROWS = rows()
 SOURCES = read_yaml(RULES / "sources.yaml")["sources"]
 each_row = for_every(ROWS)
-PADS_POSITIONS = ("roberta", "xlm-roberta", "longformer", "mpnet")  # whose first two positions are kept for padding
+PADS_POSITIONS = (
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "longformer",
+    "mpnet",
+)  # whose first two positions are kept for padding
 
 
 def counted_parameters(row: dict[str, Any]) -> int:
@@ -174,6 +182,26 @@ def test_name_of_the_field_notes_is_known(name: str, model: str) -> None:
         text.casefold(): row["id"] for row in ROWS.values() for text in (row["id"], row["name"], *row["aliases"])
     }
     assert meanings[name.casefold()] == model
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("camembert-base", "camembert-base"),
+        ("cl-tohoku/bert-base-japanese-whole-word-masking", "bert-base-japanese"),
+        ("tohoku-nlp/bert-base-japanese-v2", "bert-base-japanese-v3"),
+        ("hfl/chinese-macbert-base", "bert-base-chinese"),
+        ("hfl/rbt3", "rbt3"),
+        ("vinai/phobert-base-v2", "phobert-base"),
+        ("dmis-lab/biobert-base-cased-v1.2", "bert-base-cased"),
+        ("bert-base-german-cased", "bert-base-german-cased"),
+        ("dbmdz/bert-base-german-cased", "gbert-base"),  # of the same name, with another vocabulary
+        ("monologg/koelectra-base-discriminator", "koelectra-base-v2"),
+    ],
+)
+def test_name_that_training_programs_write_is_known(name: str, model: str) -> None:
+    found = ModelIndex(load_catalog().models).resolve(name)
+    assert found is not None and found.id == model
 
 
 @each_row

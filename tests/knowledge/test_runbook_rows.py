@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from catalog_sample import load_catalog, load_guide
-from kb.core.text import PLACEHOLDER
+from kb.core.text import placeholders_in
 from kb.core.units import GIB
 from kb.machine.detect import detect
 from report_sample import PARTICLE
@@ -41,7 +41,7 @@ def texts_with_figures(data: Any) -> Iterator[tuple[set[str], set[str]]]:
     if isinstance(data, dict):
         own = [value for value in data.values() if isinstance(value, dict) and value.keys() == {"ko", "en"}]
         yield (
-            {match[1] for text in own for match in PLACEHOLDER.finditer(text["ko"] + text["en"])},
+            {name for text in own for name, _, _ in placeholders_in(text["ko"] + text["en"])},
             set(data.get("figures", {})),
         )
         for value in data.values():

@@ -12,7 +12,7 @@ import pytest
 
 from every_row import for_every
 from kb.core.hardware import Gpu
-from kb.core.text import PLACEHOLDER, UserError
+from kb.core.text import UserError, placeholders_in
 from kb.machine.detect import UnknownGpu, detect, find_gpu
 from kb.machine.reading import Note
 from native.hardware import gpus
@@ -164,4 +164,4 @@ def test_every_note_and_error_has_its_sentence_in_both_languages() -> None:
     keys = {f"machine.{note}" for note in get_args(Note)} | set(re.findall(r'"(machine\.[a-z_]+)"', source))
     for key in sorted(keys):
         korean, english = (text[key] for text in texts)
-        assert {m[1] for m in PLACEHOLDER.finditer(korean)} == {m[1] for m in PLACEHOLDER.finditer(english)}, key
+        assert {each[0] for each in placeholders_in(korean)} == {each[0] for each in placeholders_in(english)}, key

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from effort import examples
 from kb.core.setup import PostTraining, TrainingSetup
 from kb.memory import architecture_from_config
+from kb.memory.engine import predict
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.predict import record_runs
 from kb.memory.engine.world import Recording
@@ -108,3 +109,54 @@ def test_reentrant_checkpoints_of_an_encoder_decoder_are_refused_by_name(name: s
     with pytest.raises(NotFollowedError) as refused:
         record_runs(setup, architecture_from_config(CONFIGS[name]), (8, 6))
     assert refused.value.what == f"use_reentrant of {name}"
+
+
+# --- a search of an evaluation's batch --------------------------------------------------------------------------------
+
+EVALUATED: dict[str, tuple[str, dict[str, Any]]] = {
+    "beams": ("t5", {"predict_with_generate": True, "generation_num_beams": 3, "generation_max_length": 12}),
+    "a copied cache": ("bart", {"predict_with_generate": True, "generation_max_length": 12, "method": "lora"}),
+    "logits that are joined": ("llama", {"eval_samples": 20, "eval_accumulation_steps": 2, "bf16": True}),
+    "packed weights": ("gpt_neox", {"method": "qlora", "load_in_4bit": True, "bf16": True, "optim": "adamw_8bit"}),
+    "smoothed labels": ("llama", {"label_smoothing_factor": 0.1, "bf16": True, "gradient_checkpointing": True}),
+}
+
+
+def everything(recording: Recording) -> tuple[Any, ...]:
+    return recording.log, recording.acts, recording.labels(), recording.terms, recording.paths, recording.phases
+
+
+@pytest.mark.parametrize("name", EVALUATED)
+def test_a_training_is_followed_once_for_several_batches_of_its_evaluation(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, options = EVALUATED[name]
+    setup = TrainingSetup(do_eval=True, max_source_length=64, **options)
+    architecture, trained = architecture_from_config(CONFIGS[model]), []
+    train = predict.train
+    monkeypatch.setattr(predict, "train", lambda *asked: trained.append(asked) or train(*asked))
+
+    def recorded(batch: int) -> Recording:
+        (found,) = record_runs(setup._replace(per_device_eval_batch_size=batch), architecture, (8, 6))
+        return found
+
+    predict._TRAINED.clear()
+    in_turn = {batch: recorded(batch) for batch in (6, 1, 4)}
+    assert len(trained) == 1
+    for batch, found in in_turn.items():
+        predict._TRAINED.clear()
+        assert everything(found) == everything(recorded(batch))
+    assert len(trained) == 4
+
+
+def test_a_training_is_followed_again_where_its_evaluation_left_something() -> None:
+    recording = Recording()
+    kept = recording.ask(1000)
+    point = recording.point()
+    recording.give_back(recording.ask(2000))
+    recording.begin("evaluate")
+    assert recording.back_to(point) and recording.log == [1000] and not recording.acts
+    recording.ask(3000)
+    assert not recording.back_to(point)
+    recording.log[1:] = [~kept]
+    assert not recording.back_to(point)

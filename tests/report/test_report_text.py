@@ -2,11 +2,13 @@
 
 import os
 import re
+from pathlib import Path
 
 import pytest
 
 import report_sample as sample
 from catalog_sample import load_catalog
+from command_runs import run_kb
 from kb.core.finding import Finding, Fix, NotEvaluated, Span
 from kb.core.result import CheckResult
 from kb.core.setup import Assumption
@@ -195,3 +197,14 @@ def test_full_lengths_are_listed_as_assumed(language: str, said: str) -> None:
     assumed = (Assumption("data.lengths", "full", "full_length"), *sample.PREDICTION.assumed)
     lines = assumed_lines(assumed, sample.words(language), Style())
     assert f" {said} · " in lines[0]
+
+
+def test_a_change_that_changes_nothing_is_not_shown_beside_one_that_does(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "python train.py --model_name_or_path meta-llama/Llama-3.2-3B --torch_dtype bfloat16 --bf16 True --do_train "
+        "--learning_rate 5e-6 --per_device_train_batch_size 1 --output_dir out --num_train_epochs 1\n",
+        "utf-8",
+    )
+    said = run_kb(path, "--gpu", "a100-80gb", "--lang", "en", "--no-cache", module="kb.check").stdout
+    assert "bfloat16 → float32" in said and "rue → true" not in said

@@ -16,7 +16,7 @@ from every_row import for_every
 from kb.core.finding import SEVERITIES, Finding, Span
 from kb.core.memory_report import MemoryReport
 from kb.core.setup import TrainingSetup
-from kb.core.text import PLACEHOLDER, Text
+from kb.core.text import Text, fill, placeholders_in
 from kb.memory import predict
 from kb.report.check.panel import need_of
 from kb.report.rules.entry import figure
@@ -46,7 +46,9 @@ def test_both_languages_have_the_same_keys_in_the_same_order() -> None:
 
 def test_both_languages_have_the_same_placeholders() -> None:
     for key in KOREAN:
-        korean, english = ({(m[1], m[2]) for m in PLACEHOLDER.finditer(text)} for text in (KOREAN[key], ENGLISH[key]))
+        korean, english = (
+            {(name, form) for name, form, _ in placeholders_in(text)} for text in (KOREAN[key], ENGLISH[key])
+        )
         assert korean == english, key
 
 
@@ -56,7 +58,7 @@ def test_texts_are_whole_and_in_their_language() -> None:
             assert isinstance(text, str), f"{key}: quote it, YAML read something else"
             end = " " if key.endswith(" ") else ""  # argparse's own words before a list
             assert text == text.strip() + end != end, key
-            assert text.count("{") == text.count("}") == len(PLACEHOLDER.findall(text)), (
+            assert text.count("{") == text.count("}") == len([*placeholders_in(text)]), (
                 f"{key}: a placeholder that is none"
             )
         assert not re.search("[가-힣]", ENGLISH[key]), key
@@ -146,7 +148,7 @@ def test_texts_keep_to_the_glossary(entry: dict[str, Any]) -> None:
     allowed = [entry["ko"], *entry.get("also_ko", [])]
     word = re.compile(rf"(?<![\w-]){re.escape(str(entry['en']))}(?![\w-])", re.IGNORECASE)
     for key in KOREAN:
-        if word.search(PLACEHOLDER.sub("", ENGLISH[key])):
+        if word.search(fill(ENGLISH[key], lambda name, form: "")):
             assert any(str(one) in KOREAN[key] for one in allowed), f"{key}: {ENGLISH[key]} / {KOREAN[key]}"
         assert not any(str(one) in KOREAN[key] for one in entry.get("not_ko", [])), key  # type: ignore[attr-defined]
         english = ENGLISH[key].casefold()

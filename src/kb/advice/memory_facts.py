@@ -64,10 +64,17 @@ class PredictedFacts:
 
     def supposing(self, setup: TrainingSetup) -> "PredictedFacts":
         """The same, to ask of another setup no more than what would turn."""
-        supposed = PredictedFacts(setup, self._rough_enough, self.machine, self.said, supposed=True)
+        over = self._over_anyway and self.estimator is not None and self.estimator.surely_over(setup)
+        estimator = self.estimator if over else self._rough_enough
+        supposed = PredictedFacts(setup, estimator, self.machine, self.said, supposed=True)
         train = self.report.phase("train") if self.report is not None and setup.post is None else None
         supposed.by_training = train is not None and train.status in OVER
         return supposed
+
+    @cached_property
+    def _over_anyway(self) -> bool:
+        """Whether the run is out of memory whatever a step takes: then another may be known to be, unpredicted."""
+        return self.estimator is not None and self.report is not None and self.estimator.surely_over(self.setup)
 
     @cached_property
     def _rough_enough(self) -> "Estimator | None":
@@ -75,6 +82,8 @@ class PredictedFacts:
         is out of memory, where it finds no fault with fewer phases: what fits is not what is asked about then.
         """
         if self.estimator is None or self.report is None or self.report.level == "rough":
+            return self.estimator
+        if self.setup.zero_stage == 3:  # of which a rough answer follows every layer, too
             return self.estimator
         over = self.report.verdict.status in OVER
         faults = [each for each in self.report.phases if each.status in ("tight", *OVER)]

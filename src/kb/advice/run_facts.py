@@ -25,10 +25,10 @@ def says_torch_dtype(unit: Unit) -> bool:
     """Whether the weights' type is given under transformers' old name for it.
 
     Code that trains with TRL gives it to ``from_pretrained``, which takes both names, not to a class of TRL's; so
-    does a program that has a flag of that name itself.
+    does a program that has a flag of that name itself, or that reads a config by code of its own.
     """
     setting = unit.settings.get("model.torch_dtype")
-    in_code = unit.script is None and unit.path.endswith((".py", ".ipynb"))
+    in_code = bool(unit.read_by) or (unit.script is None and unit.path.endswith((".py", ".ipynb")))
     if setting is None or (in_code and unit.dialect == "trl") or setting.joined.endswith(".py"):
         return False
     return str(setting.path[-1]).lstrip("-") == "torch_dtype"

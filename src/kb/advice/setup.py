@@ -60,8 +60,10 @@ PACKS_UNASKED = (4, 38)  # transformers since which a BitsAndBytesConfig packs w
 # Kinds of post-training whose memory is that of plain training. Preference and reinforcement runs hold two answers a
 # sample, a second model, or answers made on the way.
 MODELLED_TRAINERS = frozenset(("sft", "pretraining"))
+OWN_LOOP = "run.own_loop"
 OF_LOADER = "training.dataloader_"
 EVERY_LINEAR = "all-linear"
+WHETHER_IT_EVALUATES = ("training.eval_strategy", "training.do_eval")
 NEVER = 10_000_000  # steps from one evaluation to the next: no run has as many
 ACCUMULATES = 2  # accumulating takes more than not, however often
 # Settings that decide nothing where the run does not train, evaluate or infer, or has no adapter or no FSDP.
@@ -214,9 +216,6 @@ def setup_of(
         max_source_length=source,
         max_target_length=target,
         optim=_optimizer(read, trained),
-        keeps_outputs=read.or_default("run.keeps_outputs"),
-        outputs_widened=bool(read.or_default("run.outputs_widened")),
-        gradients_kept=read.or_default("run.gradients_kept") != "no",
         gradient_checkpointing=by_fsdp or _open(read, "training.gradient_checkpointing", True, training),
         use_reentrant=not by_fsdp and bool(read.or_default("training.gradient_checkpointing_kwargs.use_reentrant")),
         label_smoothing_factor=float(read.or_default("training.label_smoothing_factor")),
@@ -254,6 +253,8 @@ def setup_of(
         post=post,
         spread=spread_of(read, model.architecture.d_model if model else None, versions),
     )
+    if OWN_LOOP in unit.settings:
+        setup = _in_own_loop(setup, read)
     setup = with_preparation(setup, read, unit, str(trainer or ""), versions)
     if _packs_nothing(setup, model, facts, read, versions):
         setup = _with_whole_weights(setup, read, unit)
@@ -266,6 +267,15 @@ def setup_of(
     unresolved = that_matter(read.unresolved, setup) + ((NOT_MODELLED,) if beyond else ())
     setup = setup._replace(assumed=_assumed(read), unresolved=unresolved, unmodelled=beyond)
     return with_lengths(setup, read, given.get(LENGTHS), unit, model)
+
+
+def _in_own_loop(setup: TrainingSetup, read: SettingsReader) -> TrainingSetup:
+    """What a training loop of the program's own holds longer than the Trainer does."""
+    return setup._replace(
+        keeps_outputs=read.or_default("run.keeps_outputs"),
+        outputs_widened=bool(read.or_default("run.outputs_widened")),
+        gradients_kept=read.or_default("run.gradients_kept") != "no",
+    )
 
 
 def _open(read: SettingsReader, name: str, usual: bool, matters: bool) -> bool:
@@ -284,7 +294,7 @@ def _assumed(read: SettingsReader) -> tuple[Assumption, ...]:
     for name in read.unread:
         read.or_assume(name, None, read.value(name), "not_read")
     read.assume_default("data.max_source_length")
-    ranks = {"not_read": 0, "guessed_from_name": 0, "full_length": 1, "fsdp_one_unit": 1}
+    ranks = {"not_read": 0, "guessed_from_name": 0, "may_evaluate": 0, "full_length": 1, "fsdp_one_unit": 1}
     ranks |= dict.fromkeys(("script_prepares", "not_prepared_here", "prepared_unpacked"), 2)
     return tuple(sorted(read.assumed, key=lambda each: (ranks.get(each.reason, 3), "batch" not in each.name)))
 
@@ -410,10 +420,20 @@ def _samples(read: SettingsReader) -> int | None:
 
 
 def _evaluates(read: SettingsReader) -> bool:
-    """Whether evaluation ever runs: with so many steps between two as no run has, it does not."""
+    """Whether evaluation ever runs: with so many steps between two as no run has, it does not.
+
+    Where only the run tells (``"steps" if rows else "no"``) it is taken to run, which is listed: training takes the
+    same, and what is said of the evaluation holds if there is one.
+    """
     strategy, steps = read.value("training.eval_strategy"), read.value("training.eval_steps")
     never = strategy == "steps" and isinstance(steps, (int, float)) and steps >= NEVER
-    return bool(read.value("training.do_eval")) or (strategy not in (None, "no") and not never)
+    evaluates = bool(read.value("training.do_eval")) or (strategy not in (None, "no") and not never)
+    if not evaluates and any(name in read.unresolved for name in WHETHER_IT_EVALUATES):
+        read.or_assume(WHETHER_IT_EVALUATES[0], None, "steps", "may_evaluate")
+        evaluates = True
+    for name in (*WHETHER_IT_EVALUATES, "training.eval_steps"):
+        read.unresolved.pop(name, None)
+    return evaluates
 
 
 def _batch(read: SettingsReader, name: str, matters: bool) -> int:

@@ -94,6 +94,7 @@ OTHERWISE: Mapping[str, tuple[Callable[[TrainingSetup], TrainingSetup], ...]] = 
         lambda setup: setup._replace(gradient_checkpointing=not setup.gradient_checkpointing),
     ),
     "training.bf16": (lambda setup: setup._replace(bf16=not setup.bf16),),
+    "training.eval_strategy": (lambda setup: setup._replace(do_eval=False),),
     "embedding.columns": (lambda setup: setup._replace(post=setup.post and setup.post._replace(columns=3)),),
     "trl.max_prompt_length": (_other_prompts,),
     "training.fused_loss": (_short,),  # logits counted whole: a run of few tokens has hardly any

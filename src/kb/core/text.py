@@ -1,7 +1,6 @@
 """Texts with placeholders, the name that was probably meant, and the error that a person reads."""
 
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from kb.core.record import NamedTuple
 from kb.core.typed import Any
@@ -40,7 +39,7 @@ def described(error: BaseException) -> dict[str, str]:
 
 
 LANGUAGES = ("ko", "en")
-PLACEHOLDER = re.compile(r"\{([a-z_][a-z0-9_.]*)(?::([A-Za-z0-9.,%]+))?\}")
+_OF_FORMATS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.,%")
 
 
 class Text(NamedTuple):
@@ -54,12 +53,38 @@ class Text(NamedTuple):
 
     def placeholders(self) -> frozenset[str]:
         """Names of the facts that either language mentions."""
-        return frozenset(m[1] for part in (self.ko, self.en) for m in PLACEHOLDER.finditer(part))
+        return frozenset(name for part in (self.ko, self.en) for name, _, _ in placeholders_in(part))
 
 
 def fill(template: str, lookup: Callable[[str, str], str]) -> str:
     """``template`` with each ``{name:format}`` replaced by ``lookup(name, format)``; the format may be empty."""
-    return PLACEHOLDER.sub(lambda m: lookup(m[1], m[2] or ""), template)
+    if "{" not in template:
+        return template
+    first, *parts = template.split("{")
+    for part in parts:
+        inside, close, rest = part.partition("}")
+        name, form = _placeholder(inside) if close else ("", "")
+        first += lookup(name, form) + rest if name else "{" + part
+    return first
+
+
+def placeholders_in(template: str) -> Iterator[tuple[str, str, str]]:
+    """The name, the format and the whole text of each ``{name:format}``. To compile a pattern takes longer than a short
+    check has."""
+    for part in template.split("{")[1:]:
+        inside, close, _ = part.partition("}")
+        name, form = _placeholder(inside) if close else ("", "")
+        if name:
+            yield name, form, f"{{{inside}}}"
+
+
+def _placeholder(inside: str) -> tuple[str, str]:
+    """Name and format of what stands in braces; an empty name where it is none: names are of small letters."""
+    name, colon, form = inside.partition(":")
+    plain = name.replace(".", "_")
+    if not (plain.isascii() and plain.isidentifier() and plain == plain.lower()) or name[0] == ".":
+        return "", ""
+    return ("", "") if colon and not (form and _OF_FORMATS.issuperset(form)) else (name, form)
 
 
 def text_of(data: Mapping[str, str]) -> Text:

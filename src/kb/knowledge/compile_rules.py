@@ -9,7 +9,7 @@ from typing import Any
 from kb.core.catalog import needed_by
 from kb.core.expression import Tree
 from kb.core.grammar import ExpressionError, parse
-from kb.core.text import PLACEHOLDER, nearest
+from kb.core.text import nearest, placeholders_in
 from kb.knowledge.problems import Problem
 from kb.knowledge.source import KEY, Located, Path, placeholders_apart
 
@@ -144,14 +144,14 @@ class RuleCompiler:
             apart = placeholders_apart(text["ko"], text["en"])
             if apart is not None:
                 self.problems.append(located.problem((*path, "en"), *apart))
-            for match in PLACEHOLDER.finditer(text["ko"]):
-                if match[1] not in allowed:
+            for name, _, _ in placeholders_in(text["ko"]):
+                if name not in allowed:
                     self._fail(
                         located,
                         (*path, "ko"),
-                        f"placeholder {match[1]!r} is not known",
-                        f"{match[1]!r}: 모르는 자리 표시입니다",
-                        match[1],
+                        f"placeholder {name!r} is not known",
+                        f"{name!r}: 모르는 자리 표시입니다",
+                        name,
                         allowed,
                     )
 

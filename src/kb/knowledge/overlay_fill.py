@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kb import __version__
-from kb.core.text import LANGUAGES, PLACEHOLDER, nearest
+from kb.core.text import LANGUAGES, nearest, placeholders_in
 from kb.knowledge.locations import Overlay
 from kb.knowledge.problems import Problem
 from kb.knowledge.rows import NATIVE_BF16_FROM, cited
@@ -94,7 +94,9 @@ def read_texts(files: list[Located], words: Mapping[str, Mapping[str, str]]) -> 
                         (key, KEY), f"kb has no text {key!r}{hint[0]}", f"kb에 {key!r} 문장이 없습니다{hint[1]}"
                     )
                 )
-            elif {m[1] for m in PLACEHOLDER.finditer(str(text))} != {m[1] for m in PLACEHOLDER.finditer(shipped)}:
+            elif {name for name, _, _ in placeholders_in(str(text))} != {
+                name for name, _, _ in placeholders_in(shipped)
+            }:
                 problems.append(
                     located.problem(
                         (key,),
@@ -124,3 +126,8 @@ def digest_of(data: Any) -> str:
     import hashlib
 
     return hashlib.sha256(json.dumps(data, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:8]
+
+
+def _named(text: str) -> set[str]:
+    """The names of a text's placeholders."""
+    return {name for name, _, _ in placeholders_in(text)}

@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from kb.core.record import NamedTuple
-from kb.core.text import PLACEHOLDER
+from kb.core.text import placeholders_in
 from kb.knowledge.problems import KnowledgeError, Problem
 
 Path = tuple[str | int, ...]
@@ -35,7 +35,7 @@ class Located(NamedTuple):
 
 def placeholders_apart(korean: str, english: str) -> tuple[str, str] | None:
     """Which placeholders one of two texts has alone, said in English and in Korean; None where both have the same."""
-    ko, en = ({match[0] for match in PLACEHOLDER.finditer(text)} for text in (korean, english))
+    ko, en = ({whole for _, _, whole in placeholders_in(text)} for text in (korean, english))
     if ko == en:
         return None
     alone = [("ko", sorted(ko - en)), ("en", sorted(en - ko))]

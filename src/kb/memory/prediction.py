@@ -111,7 +111,8 @@ def surely_out_of_memory(
     rough: bool = False,
 ) -> bool:
     """Whether :func:`predict` would say of training that it is out of memory, where that is seen without following a
-    step: the weights alone are too much. False says nothing, and so it is of a rough answer, which is quick enough.
+    step: weights, gradients and states alone are too much. False says nothing, and so it is of a rough answer, which is
+    quick enough.
     """
     capability = compute_capability or (gpu.compute_capability if gpu else None)
     if rough or not (setup.do_train and is_followed(setup, architecture, capability)):
@@ -121,7 +122,7 @@ def surely_out_of_memory(
     def answered() -> bool:
         from kb.memory.engine.follow import over_at_rest  # as the engine's reports below
 
-        return bool(over_at_rest(setup, architecture, constants, context, memory, capability))
+        return bool(over_at_rest(setup, architecture, constants, context, memory, capability, stepped=True))
 
     asked = (setup, architecture, constants, (context, memory, capability))
     return answers.known("over at rest", asked, answered)

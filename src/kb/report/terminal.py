@@ -1,7 +1,6 @@
 """Text on a terminal: width, lines broken to fit, aligned columns, colour."""
 
 import os
-import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -14,7 +13,7 @@ TAB = 4
 _JOINER, _EMOJI_STYLE, _FIRST_SKIN_TONE = "\u200d", "\ufe0f", "\U0001f3fb"
 _BLANKS = {ord("\t"): " ", ord("\n"): " "}
 _NO_BREAK = "\u00a0"
-_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[KMGT]i?B)(?!\w))")
+_UNITS = (" %", *(f" {size}{binary}B" for size in "KMGT" for binary in ("", "i")))
 
 
 def cells(text: str) -> Iterator[tuple[str, int]]:
@@ -98,7 +97,7 @@ def wrap(text: str, width: int, indent: str = "", hanging: str | None = None) ->
     lines: list[str] = []
     line, used = indent, columns(indent)
     empty = True
-    text = _BEFORE_UNIT.sub(_NO_BREAK, text.translate(_BLANKS))
+    text = _with_units_held(text.translate(_BLANKS))
     for word in text.split(" "):  # not at the no-break space, as a bare split would
         if not word:
             continue
@@ -114,6 +113,18 @@ def wrap(text: str, width: int, indent: str = "", hanging: str | None = None) ->
         empty = False
     lines += [line] if not empty or not lines else []
     return [line.replace(_NO_BREAK, " ") for line in lines]
+
+
+def _with_units_held(text: str) -> str:
+    """``text`` with a space that no line ends at before each ``%`` or ``GiB`` behind a digit."""
+    for unit in _UNITS:
+        if unit in text:
+            before, *others = text.split(unit)
+            for other in others:
+                held = before[-1:].isdecimal() and not (other[:1].isalnum() or other[:1] == "_")
+                before += (_NO_BREAK + unit[1:] if held else unit) + other
+            text = before
+    return text
 
 
 def unbroken(text: str) -> str:

@@ -9,7 +9,7 @@ from kb.core.finding import Finding, Fix, OnRelease
 from kb.core.memory_report import Phase
 from kb.core.record import NamedTuple
 from kb.core.setup import Assumption
-from kb.core.text import PLACEHOLDER, Text, fill, os_reasons
+from kb.core.text import Text, fill, os_reasons, placeholders_in
 from kb.core.typed import Any
 from kb.core.units import GIB, rounded_down, rounded_up
 from kb.report.values import UNKNOWN, format_value, host_size, is_of_host
@@ -184,7 +184,7 @@ def _without_unknown(text: Text, facts: Mapping[str, Any]) -> Text:
         return " ".join([one for one in sentences if says_all(one)] or sentences)
 
     def says_all(part: str) -> bool:
-        return not any(_is_unknown(facts.get(match[1])) for match in PLACEHOLDER.finditer(part))
+        return not any(_is_unknown(facts.get(name)) for name, _, _ in placeholders_in(part))
 
     return Text(known(text.ko), known(text.en))
 

@@ -8,7 +8,6 @@ import atexit
 import contextlib
 import errno
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
@@ -96,6 +95,13 @@ _NAMED_ELSEWHERE = {
 }
 
 
+class _Negative:
+    """Stands in for argparse's pattern of negative numbers, which takes more to compile."""
+
+    def match(self, text: str) -> bool:
+        return text[:1] == "-" and text[1:2].isdecimal()
+
+
 class Parser(argparse.ArgumentParser):
     """argparse that speaks the user's language and suggests the option that was meant."""
 
@@ -103,7 +109,8 @@ class Parser(argparse.ArgumentParser):
         self.words = words
         self._speak()
         super().__init__(allow_abbrev=False, formatter_class=_Formatter, **options)
-        self._negative_number_matcher = re.compile(r"-\d")  # of `--host-memory -5GB` the value is at fault
+        # of `--host-memory -5GB` the value is at fault
+        self._negative_number_matcher = _Negative()  # type: ignore[assignment]
 
     def _speak(self) -> None:
         """argparse asks its own name for gettext for each sentence; from here on this parser's language answers."""

@@ -29,6 +29,7 @@ from kb.session.fixing import fix_once
 from kb.session.models import identity_of_config, model_of_config
 from kb.session.project import given_facts
 from kb.session.run import FileResult, Kind
+from kb.session.seen import ProjectPrograms, Seen
 
 # Suppression examples name dates; they are judged on this day, so that none expires on its own.
 TODAY = datetime.date(2026, 11, 1)
@@ -174,8 +175,12 @@ class ExampleRunner:
             today=TODAY,
             read=lambda path, named: files.get(named),
             beside=beside,
-            around=Around(releases=releases, reader=self._reader),
+            around=Around(releases=releases, programs=self._project(folder), reader=self._reader),
         )
+
+    def _project(self, folder: str | None) -> ProjectPrograms | None:
+        """The programs beside an example that has a project, by which its config is read."""
+        return None if folder is None else ProjectPrograms(lambda path: folder, Seen())
 
     def _programs(self, folder: str | None, made: str) -> Callable[[Unit], Sequence[Program]]:
         """An example is read by a program that hands its names on, to the class ``made`` that a row may be of; one with

@@ -93,8 +93,9 @@ def reference(node: Node, entries: Entries) -> Node:
 
 
 NUMERIC = ("integer", "number", "bytes")
-# OmegaConf and envsubst, Jinja and Helm; a bare $NAME only where it is all there is: a text may hold one by chance.
-_FILLED_IN = r"(?s:\$\{[^}]|\{\{.*\}\}|\$[A-Za-z_][A-Za-z0-9_]*\Z)"  # compiled where a text has the signs
+# OmegaConf and envsubst, Jinja and Helm; a bare $NAME only where it is all there is: a text may hold one by chance. And
+# what a script puts a value in the place of: __BATCH__, @BATCH@.
+_FILLED_IN = r"(?s:\$\{[^}]|\{\{.*\}\}|\$[A-Za-z_][A-Za-z0-9_]*\Z|\A(?:__[A-Z][A-Z0-9_]*__|@[A-Z][A-Z0-9_]*@)\Z)"
 
 
 def is_filled_in(node: Node) -> bool:
@@ -103,7 +104,8 @@ def is_filled_in(node: Node) -> bool:
 
 
 def _is_filled_in(text: str) -> bool:
-    return ("$" in text or "{{" in text) and re.search(_FILLED_IN, text) is not None
+    signs = "$" in text or "{{" in text or text[:1] in ("_", "@")  # the pattern is compiled where a text has them
+    return signs and re.search(_FILLED_IN, text) is not None
 
 
 class Trap:

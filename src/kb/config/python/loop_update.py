@@ -165,9 +165,9 @@ class _Updates:
         if not self._has_all(made, forward):
             yield Said(OPTIMIZER, untold(OPTIMIZER), call, name)
         elif known is None or more:
-            yield Said(OPTIMIZER, f"{name} with {more[0]}" if more else name, call, "optimizer")
+            yield Said(OPTIMIZER, f"{name} with {more[0]}" if more else name, call, "optim")
         else:
-            yield Said(OPTIMIZER, known, call, "optimizer")
+            yield Said(OPTIMIZER, known, call, "optim")
         for word, setting in OF_OPTIMIZERS.items():
             if word in given and made.owner is self._entry:
                 yield Said(setting, given[word], given[word], word, made.at)

@@ -230,7 +230,8 @@ def _after(line: int, read: _Read) -> list[Imported]:
 def as_based(call: Call, module: Module, names: Names, path: str, sources: Sources, table: CallTable) -> Call | None:
     """A call of a run as what the called class is built on, where the project defines a class of that name, in this
     module or in one that it is imported from. None where that is no library's: a dataclass ``SFTConfig``, say.
-    A trainer of the project's own trains as the one of TRL's does that it is built on.
+    A trainer of the project's own trains as the one of TRL's does that it is built on; a class that is built on nothing
+    is none, whatever it is called: it is what makes and holds one.
     """
     trains = call.kind.group == TRAINER and not call.kind.sets
     written = dotted_name(call.node.func)
@@ -243,12 +244,21 @@ def as_based(call: Call, module: Module, names: Names, path: str, sources: Sourc
     kind, *others = (line.kind_of(*each, called_here=each[1] == path) for line, each in zip(lines, texts, strict=True))
     if any(other != kind for other in others):
         kind = None
+    if trains and all(_is_plain(name, text) for name, _, text in texts):
+        return None
     if trains:
         same = kind is not None and kind.group == TRAINER
         return call._replace(kind=call.kind._replace(sets=kind.sets)) if kind is not None and same else call
     if kind is None or kind.dialect is None:
         return None
     return call._replace(kind=kind, declared=frozenset().union(*(line.fields for line in lines)))
+
+
+def _is_plain(name: str, text: str) -> bool:
+    """Whether a text has a class of this name, which is built on no other."""
+    read = _read(text)
+    found = read.classes.get(name) if read is not None else None
+    return found is not None and all(base in ("object", "ABC", "abc.ABC") for base in found.bases)
 
 
 def _defining(written: str, module: Module, names: Names, path: str, sources: Sources) -> list[tuple[str, str, str]]:

@@ -120,7 +120,7 @@ class _Reader:
         hidden: tuple[str, ...] = ()
         prepared = any(called_name(each) == "prepare" for each in model.through)
         if accelerator is not None and not prepared:  # a model that Accelerate is not given has no autocast around it
-            said += [Said(name, False, accelerator, "mixed_precision") for name in (FP16, BF16)]
+            said += [Said(name, False, accelerator, name.partition(".")[2]) for name in (FP16, BF16)]
             said.append(Said(WIDENS, False, forward.node, "autocast"))
         elif accelerator is not None:
             made.append(accelerator)
@@ -323,13 +323,13 @@ class _Reader:
         ]  # fmt: skip
         if not opened:
             if any(_may_be_autocast(item) for each in passes if isinstance(each, ast.With) for item in each.items):
-                yield from (Said(name, untold(name), forward.node, "autocast") for name in (FP16, BF16))
+                yield from (Said(name, untold(name), forward.node, name.partition(".")[2]) for name in (FP16, BF16))
             return
         call = opened[0][0]
         assert isinstance(call, ast.Call)
         kind = self._autocast(call, forward)
         for name, wanted in ((FP16, "float16"), (BF16, "bfloat16")):
-            yield Said(name, untold(name) if kind is None else kind == wanted, call, "autocast")
+            yield Said(name, untold(name) if kind is None else kind == wanted, call, name.partition(".")[2])
 
     def _autocast(self, call: ast.Call, forward: Pass) -> str | None:
         """The type of ``torch.autocast(device_type, dtype, enabled)``, ``torch.cuda.amp.autocast(enabled, dtype)``; an

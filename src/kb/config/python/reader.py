@@ -28,6 +28,7 @@ from kb.config.python.own_loop import OF_LOOP, loops_of
 from kb.config.python.refused import (
     TrainerArguments,
     gone_imports,
+    metric_of_nobody,
     never_had,
     trainer_arguments,
     with_arguments,
@@ -189,6 +190,7 @@ class PythonReader:
                 settings = evaluated_rows(call, analysis.values.expressions, analysis.name_span(call)) | settings
         if run.own is not None and not run.own.kind.module:  # a server trains nothing
             settings |= said_by_source(analysis.module.text, settings, analysis.name_span(run.own))
+            events += metric_of_nobody(settings, analysis.calls, analysis.names, analysis.module.text)
         hidden = self._hidden_of(run, calls, analysis)
         if run.own is not None and "model.name" not in settings:  # where the model comes from is not seen
             hidden += OF_MODELS
@@ -225,7 +227,7 @@ class PythonReader:
             span = analysis.name_span(call) if call.home is not None else analysis.place_of(node)
             data = value if at is None else values.scalar_of(value, at)
             data = Unknown(frozenset((name,)), COMPUTED) if isinstance(data, Unknown) else data
-            found[name] = Setting(data, span, span, (word,), alias=True)
+            found[name] = Setting(data, span, span.beginning(), (word,), alias=True)
         return found
 
     def _lengths_of_loop(self, call: Call, analysis: "Analysis") -> dict[str, Setting]:

@@ -22,7 +22,7 @@ _NUMBER_OF_OMEGACONF = (  # compiled where a program loads a file by it
     r"|\.[0-9]+(?:_[0-9]+)*(?:[eE][-+][0-9]+)?"
 )
 # YAML 1.2 and Python read these as numbers, YAML 1.1 as text: no point, an unsigned exponent, an 8 or 9 after a 0.
-_MEANT_NUMBER = re.compile(r"([-+]?)([0-9]*)(\.[0-9]*)?(?:[eE]([-+]?)([0-9]{1,3}))?")
+MOST_OF_EXPONENT = 3  # digits
 
 
 def plain_kind(text: str) -> str:
@@ -104,18 +104,20 @@ def number_meant(text: str) -> tuple[float, str] | None:
 
     None where it is no decimal number. A whole number comes as an int.
     """
-    match = _MEANT_NUMBER.fullmatch(text.strip())
-    if match is None or len(text) > MAX_DIGITS:
+    plain = text.strip()
+    if len(text) > MAX_DIGITS or not plain.isascii():
         return None
-    sign, whole, fraction, exponent_sign, exponent = match.groups()
-    if not whole and fraction in (None, "."):  # no digit before the exponent
+    sign = "-" if plain[:1] == "-" else ""
+    mantissa, raised, exponent = plain[plain[:1] in ("-", "+") :].replace("E", "e").partition("e")
+    whole, point, fraction = mantissa.partition(".")
+    exponent_sign = exponent[:1] if exponent[:1] in ("-", "+") else ""
+    digits = exponent[len(exponent_sign) :]
+    if not (whole + fraction).isdigit() or (raised and not (digits.isdigit() and len(digits) <= MOST_OF_EXPONENT)):
         return None
-    sign = "-" if sign == "-" else ""
     whole = whole.lstrip("0") or "0"
-    if fraction is None and exponent is None:
+    if not point and not raised:
         return int(sign + whole), sign + whole
-    mantissa = f"{sign}{whole}.{(fraction or '.')[1:] or '0'}"
-    written = mantissa if exponent is None else f"{mantissa}e{exponent_sign or '+'}{exponent}"
+    written = f"{sign}{whole}.{fraction or '0'}" + (f"e{exponent_sign or '+'}{digits}" if raised else "")
     return float(written), written
 
 

@@ -18,6 +18,7 @@ from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.kernel_choice import FEWEST_SHARED
 from kb.memory.engine.ops.attention import FLASH_GRADIENT_HEAD
 from kb.memory.engine.predict import check_followed, loss_of, model_of, record_runs
+from kb.memory.engine.runs.train import of_steps
 from kb.memory.engine.world import AMPERE, WIDE_WORKSPACE_MAJORS, Peak, Recording, held, world
 from kb.memory.process import Context, judged
 
@@ -26,7 +27,7 @@ REMAINDERS = "allocator_remainders"
 MOMENTS = {"load": "loading", "save": "saving"}
 # What only steps ask for: before the first one nothing of it is there.
 OF_STEPS: Mapping[str, object] = {
-    "per_device_train_batch_size": 1, "gradient_accumulation_steps": 1, "optim": "none",
+    "per_device_train_batch_size": 1, "gradient_accumulation_steps": 1,
     "max_source_length": 512, "max_target_length": 128, "generation_max_length": 20, "inference_max_length": 20,
     "attn_implementation": "sdpa", "gradient_checkpointing": False, "use_reentrant": False,
 }  # fmt: skip
@@ -355,14 +356,17 @@ def over_at_rest(
     context: Context,
     memory: int,
     capability: tuple[int, int] | None,
+    *,
+    stepped: bool = False,
 ) -> bool:
-    """Whether training is out of memory by what lies there before the first step alone.
+    """Whether training is out of memory by what lies there before the first step alone; ``stepped``: or by that with
+    the gradients and states that are there behind the second one's backward.
 
     False says nothing, and so it is of what the engine does not follow.
     """
     try:
         check_followed(architecture, setup)
-        resting = _resting_bytes(_at_rest(setup), architecture, capability or AMPERE)
+        resting = _resting_bytes(_at_rest(setup, stepped=stepped), architecture, capability or AMPERE)
     except NotFollowedError:
         return False
     band = constants["band_simulated"]
@@ -371,20 +375,23 @@ def over_at_rest(
     return judged(phases, memory, constants)[1].status == "oom"
 
 
-def _at_rest(setup: TrainingSetup) -> TrainingSetup:
+def _at_rest(setup: TrainingSetup, *, stepped: bool) -> TrainingSetup:
     post = setup.post and setup.post._replace(completion=0, generated_rows=0, colocated=None)
-    return on_gpu(setup)._replace(post=post, **{**OF_EVALUATION, **OF_STEPS})  # type: ignore[arg-type]
+    asked = on_gpu(setup)._replace(post=post, **{**OF_EVALUATION, **OF_STEPS})  # type: ignore[arg-type]
+    return asked if stepped else asked._replace(optim="none")
 
 
 @lru_cache(maxsize=64)
 def _resting_bytes(setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int]) -> int:
-    """Bytes allocated once the model, its adapters and its reference are there: no step of training takes less."""
+    """Bytes allocated once the model, its adapters and its reference are there, and where there is an optimizer, its
+    states and the gradients: no training takes less."""
     with held():
         recording = world.begin(capability)
         recording.begin("load")
         model = model_of(setup, architecture)
         loss = loss_of(model, setup) if setup.post is not None else None
+        stays = of_steps(model, setup) if setup.optim != "none" else None
         pool = CachingAllocator()
         recording.peaks(pool)
-        del loss, model
+        del loss, model, stays
         return pool.allocated

@@ -428,15 +428,23 @@ def _both(first: Callable[[], None], second: Callable[[], None]) -> None:
     second()
 
 
-@contextmanager
-def asking(term: str, stream: int = 0) -> Iterator[None]:
+class asking:  # noqa: N801 (it stands behind `with`, as a function would: there are thousands)
     """What is made inside is for ``term``, of another stream."""
-    recording = world.recording
-    before, recording.term = recording.term, term
-    recording.switch(stream)
-    yield
-    recording.switch(0)
-    recording.term = before
+
+    __slots__ = ("before", "recording", "stream", "term")
+
+    def __init__(self, term: str, stream: int = 0) -> None:
+        self.term, self.stream = term, stream
+
+    def __enter__(self) -> None:
+        self.recording = recording = world.recording
+        self.before, recording.term = recording.term, self.term
+        recording.switch(self.stream)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.recording.switch(0)
+            self.recording.term = self.before
 
 
 def fill(tensor: Tensor, elements: int) -> None:

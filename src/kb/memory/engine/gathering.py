@@ -7,7 +7,7 @@ records the order of modules; from the second on parameters are fetched ahead by
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -31,10 +31,11 @@ class Module:
     ``named``: it gets its input by name, which DeepSpeed does not look at (attention).
     """
 
-    __slots__ = ("again", "elements", "named", "parameters")
+    __slots__ = ("again", "elements", "keys", "named", "parameters")
 
     def __init__(self, parameters: tuple[Tensor, ...] = (), *, named: bool = False) -> None:
         self.parameters, self.named = parameters, named
+        self.keys = tuple(map(id, parameters))
         self.again: dict[int, None] = {}  # frozen parameters that were gathered once more while its backward ran
         self.elements = sum(prod(tensor.shape) for tensor in parameters)
 
@@ -119,13 +120,14 @@ class Coordinator:
             self.complete = True
             self.before = list(accumulate((module.elements for module in self.order), initial=0))
             for at, module in enumerate(self.order):
-                for tensor in module.parameters:
-                    self.uses.setdefault(id(tensor), []).append(at)
+                for key in module.keys:
+                    self.uses.setdefault(key, []).append(at)
         self.recording = True
+        number = self.number.__getitem__
         self.queue = deque(
-            (id(tensor), at)
+            (key, at)
             for at, module in enumerate(self.order if self.complete else ())
-            for tensor in self._sorted(module.parameters)
+            for key in (sorted(module.keys, key=number) if len(module.keys) > 1 else module.keys)
         )
         self.newest = {}
         self.step = self.available = 0
@@ -134,9 +136,6 @@ class Coordinator:
         for key in list(self.flying):
             self._wait(key)
             self._release(key)
-
-    def _sorted(self, tensors: Iterable[Tensor]) -> list[Tensor]:
-        return sorted(tensors, key=lambda tensor: self.number[id(tensor)])
 
     def fetch(self, module: Module, *, forward: bool) -> None:
         """Gather what a module needs, wait for it, and send for what comes next."""
@@ -149,38 +148,47 @@ class Coordinator:
             self.order.append(module)
         if not forward:
             self.backward[id(module)] = module
-        keys = [id(tensor) for tensor in module.parameters]
-        self._gather([key for key in keys if key not in self.whole and key not in self.flying])
+        keys = module.keys
+        if keys:
+            self._bring_together(module, forward=forward)
+        if self.complete:
+            self._fetch_ahead(keys)
+        self.step += 1
+
+    def _bring_together(self, module: Module, *, forward: bool) -> None:
+        keys, whole = module.keys, self.whole
+        self._gather([key for key in keys if key not in whole and key not in self.flying])
         owner = next(reversed(self.backward.values()), None) if forward and world.thread == "autograd" else None
         for key in keys:
             self.active[key].add(id(module))
             if owner is not None and key in self.frozen:
                 owner.again[key] = None
                 self.active[key].add(id(owner))
-            self._wait(key)
-        if self.complete:
-            self._fetch_ahead(keys)
-        self.step += 1
+            if self.flying:
+                self._wait(key)
 
-    def _fetch_ahead(self, keys: list[int]) -> None:
-        due = {key for key in keys if self.newest.get(key, -1) < self.step}
-        seen: set[int] = set()
-        while self.queue and len(seen) < len(due):
-            key, at = self.queue.popleft()
-            self.newest[key] = at
-            seen.add(key)
-        if not self.ahead:
+    def _fetch_ahead(self, keys: Sequence[int]) -> None:
+        queue, newest = self.queue, self.newest
+        if keys:
+            due = {key for key in keys if newest.get(key, -1) < self.step}
+            seen: set[int] = set()
+            while queue and len(seen) < len(due):
+                key, at = queue.popleft()
+                newest[key] = at
+                seen.add(key)
+        if not self.ahead or not queue:
             return
         most = min(self.most - self.available, self.ahead)
         wanted: dict[int, None] = {}
         elements = 0
-        while self.queue and elements < most:
-            key, at = self.queue.popleft()
-            self.newest[key] = max(self.newest.get(key, -1), at)
+        while queue and elements < most:
+            key, at = queue.popleft()
+            newest[key] = at  # later than any that it had: they come in their order
             if key not in self.whole and key not in self.flying and key not in wanted:
                 wanted[key] = None
                 elements += self.elements[key]
-        self._gather(list(wanted))
+        if wanted:
+            self._gather(list(wanted))
 
     def _gather(self, keys: list[int]) -> None:
         if not keys:
@@ -227,19 +235,18 @@ class Coordinator:
             if handle.buffer is not None:
                 with asking("gathered_parameters", self.stream):
                     for tensor in handle.tensors:
-                        fill(tensor, prod(tensor.shape))
+                        fill(tensor, self.elements[id(tensor)])
             self.whole.update(map(id, handle.tensors))
 
     def release(self, module: Module, *, forward: bool = True) -> None:
         """Let go of a module's parameters, but for those that stay and those that are needed again soon."""
         if not forward:
             self.backward.pop(id(module), None)
-        for tensor in module.parameters:
-            key = id(tensor)
+        for key in module.keys:
             self.active[key].discard(id(module))
             if not self.complete or not self._stays(key):
                 self._release(key)
-        if not forward:
+        if not forward and module.again:
             self._release_again(module)
 
     def _release_again(self, module: Module) -> None:
@@ -267,10 +274,10 @@ class Coordinator:
         """``release_backward_leftovers``: modules whose input gets no gradient."""
         while self.backward:
             _, module = self.backward.popitem()
-            for tensor in module.parameters:
-                self.active[id(tensor)].discard(id(module))
-                if id(tensor) not in self.persistent:
-                    self._release(id(tensor))
+            for key in module.keys:
+                self.active[key].discard(id(module))
+                if key not in self.persistent:
+                    self._release(key)
             self._release_again(module)
 
     def release_all(self) -> None:

@@ -180,6 +180,7 @@ class Model:
     flattens = False  # whether FSDP1 is followed: :meth:`layer_paths`
     shards = False  # whether FSDP2 is followed: :meth:`units_of_fsdp`
     gathers = True  # whether ZeRO-3 is followed
+    reaches_all = True  # whether a pass reaches every parameter, so that each that trains gets a gradient
     stems = 0  # modules without parameters, around the first that has some, whose calls are not followed by themselves
     copies_last = False  # PEFT's class for the task copies what trains whole behind the adapters, not before them
     reducer: Any = None  # DDP's, where one wraps the model

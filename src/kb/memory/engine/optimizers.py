@@ -62,6 +62,11 @@ class Optimizer:
         for tensor in self._turns([] if self.keeps else trained):
             tensor.grad = None
 
+    def begin(self, tensors: list[Tensor]) -> None:
+        """The states that a step makes, before there is one; none of Adafactor's, which depend on the gradients."""
+        for tensor in tensors if self.name not in ("none", "sgd", "adafactor") else ():
+            self._begin(tensor)
+
     def _turns(self, tensors: list[Tensor]) -> Iterator[Tensor]:
         """Each tensor in its turn."""
         return world.recording.turns((self.names[id(tensor)], tensor) for tensor in tensors)

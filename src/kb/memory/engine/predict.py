@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from kb.core.model import Architecture
+from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.memory.engine.families import model_class
 from kb.memory.engine.faults import NotFollowedError, refuse
@@ -44,6 +45,9 @@ def record_runs(
     recordings = []
     for run in runs:
         with held():
+            if run is _train_and_evaluate and kind is Recording and limit is None and _trains_alone(setup):
+                recordings.append(_evaluated(setup, architecture, capability))
+                continue
             recording = world.begin(capability, kind, limit)
             recording.begin("load")
             run(setup, architecture, recording)
@@ -226,11 +230,55 @@ def _train_and_evaluate(setup: TrainingSetup, architecture: Architecture, record
         return
     optimizer = train(model, setup) if setup.do_train else _share_out(model, setup)
     if setup.do_eval:
-        generates = setup.predict_with_generate and model.generates
-        decoding = decoding_of(model, setup.generation_max_length, setup.generation_num_beams, trained=True)
-        for _ in range(1 if setup.do_train or model.units is None else 2):  # ZeRO-3 learns the modules' order by one
-            evaluate(model, setup, partial(_answer, model, decoding) if generates else None)
+        _evaluate(model, setup)
     if setup.do_train:
         recording.begin("save")
     recording.close()  # before the model goes
     del optimizer
+
+
+def _evaluate(model: Model, setup: TrainingSetup) -> None:
+    generates = setup.predict_with_generate and model.generates
+    decoding = decoding_of(model, setup.generation_max_length, setup.generation_num_beams, trained=True)
+    for _ in range(1 if setup.do_train or model.units is None else 2):  # ZeRO-3 learns the modules' order by one
+        evaluate(model, setup, partial(_answer, model, decoding) if generates else None)
+
+
+class Trained(NamedTuple):
+    """A run at the end of its training: the world and its recording there, and what holds the GPU's memory."""
+
+    state: dict[str, Any]
+    point: tuple[Any, ...]
+    model: Model
+    optimizer: Any
+
+
+_TRAINED: dict[Any, Trained] = {}  # the last one: a search of an evaluation's batch follows its training once
+
+
+def _trains_alone(setup: TrainingSetup) -> bool:
+    """Whether a run trains and evaluates on one GPU, where nothing but the model and the optimizer has a state."""
+    spread = setup.world_size > 1 or setup.zero_stage or setup.fsdp or setup.offload_optimizer
+    return setup.do_train and setup.do_eval and setup.post is None and not spread
+
+
+def _evaluated(setup: TrainingSetup, architecture: Architecture, capability: tuple[int, int]) -> Recording:
+    """Training with its evaluation. Where one with another batch was followed before, and left nothing of its
+    evaluation behind, it goes on from the end of that training."""
+    key = setup._replace(per_device_eval_batch_size=1), architecture, capability
+    trained = _TRAINED.pop(key, None)
+    _TRAINED.clear()
+    if trained is None or not trained.state["recording"].back_to(trained.point):
+        recording = world.begin(capability)
+        recording.begin("load")
+        model = model_of(setup, architecture)
+        optimizer = train(model, setup)
+        trained = Trained(world.state(), recording.point(), model, optimizer)
+    world.resume(trained.state)
+    recording = world.recording
+    _evaluate(trained.model, setup)
+    recording.begin("save")
+    found = recording.copied()
+    found.begin("")
+    _TRAINED[key] = trained
+    return found

@@ -101,6 +101,17 @@ class Process:
             found += number * (each[at] - least)
         return found
 
+    def values(self, moments: Sequence[Moment]) -> list[int]:
+        """:meth:`value` of each of many."""
+        least = self._all[0]
+        found = [least[moment.at] for moment in moments]
+        for at, (each, number) in enumerate(zip(self._all[1:], self.more, strict=True)):
+            found = [
+                value + number * (each[moment.deeper[at]] - least[moment.at])
+                for value, moment in zip(found, moments, strict=True)
+            ]
+        return found
+
     def moments(self, added: Sequence[Mapping[Stack, int]]) -> dict[str, list[Moment]]:
         """What each phase passes, without what is surely no peak: an entry that another one follows at once.
 
@@ -123,11 +134,11 @@ class Process:
                         here += [Moment(at, likes) for likes in product(*(each.get(at, ()) for each in pairs))]
         return found
 
-    def peaks(self, moments: Iterable[Moment]) -> dict[str, int]:
+    def peaks(self, moments: Sequence[Moment]) -> dict[str, int]:
         """The most bytes of the moments of each name."""
         found: dict[str, int] = {}
-        for moment in moments:
-            name, value = self.name(moment), self.value(moment)
+        for moment, value in zip(moments, self.values(moments), strict=True):
+            name = self.name(moment)
             found[name] = max(found.get(name, 0), value)
         return found
 
@@ -192,9 +203,10 @@ def roughly(run: Run) -> Followed:
     for process in processes:
         best: dict[str, Moment | None] = {}
         for phase, moments in process.moments(added).items():
-            highest = max(moments, key=process.value, default=None)
-            rests = highest is not None and process.value(highest) < process.resting(phase)
-            best[phase] = None if rests else highest
+            values = process.values(moments)
+            highest = max(values, default=0)
+            rests = not moments or highest < process.resting(phase)
+            best[phase] = None if rests else moments[values.index(highest)]
         for phase, here in process.found(best).items():
             if phase not in found or here.allocated > found[phase].allocated:
                 if phase == "generate":
@@ -223,8 +235,8 @@ def lines(run: Run) -> Mapping[PhaseName, tuple[Line, ...]]:
         for phase, moments in passed.items():
             ends: dict[str, list[tuple[int, int]]] = {phase: [(one.resting(phase), other.resting(phase))]}
             if alike:
-                for moment in moments:
-                    ends.setdefault(one.name(moment), []).append((one.value(moment), other.value(moment)))
+                for moment, *values in zip(moments, one.values(moments), other.values(moments), strict=True):
+                    ends.setdefault(one.name(moment), []).append((values[0], values[1]))
             else:
                 few, many = one.peaks(moments), other.peaks(likes[phase])
                 for name in few.keys() & many.keys():

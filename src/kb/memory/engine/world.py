@@ -263,6 +263,33 @@ class Recording:
         """Where the recording stands: its entries, acts and labels. What :meth:`repeat` begins with."""
         return len(self.log), len(self.acts), len(self._labels)
 
+    def point(self) -> tuple[Any, ...]:
+        """Where the recording stands, with all that is known of its entries: for :meth:`back_to`."""
+        return *Recording.here(self), (self._moment, self._term), dict(self.terms), dict(self.paths)
+
+    def back_to(self, point: tuple[Any, ...]) -> bool:
+        """Forget what was asked for since :meth:`point` gave ``point``.
+
+        Returns:
+            Whether it was all given back, and nothing of before was; else nothing is forgotten.
+        """
+        entries, acts, labels, label, terms, paths = point
+        since = self.log[entries:]
+        asked = {number for number, entry in enumerate(since, entries) if entry >= 0}
+        if asked != {~entry for entry in since if entry < 0}:
+            return False
+        del self.log[entries:], self.acts[acts:], self._labels[labels:]
+        self._moment, self._term = label
+        self.terms, self.paths = dict(terms), dict(paths)
+        return True
+
+    def copied(self) -> "Recording":
+        """The same, to which nothing is added any more."""
+        found = Recording()
+        found.log, found.acts, found._labels = self.log[:], self.acts[:], self._labels[:]
+        found.terms, found.paths = dict(self.terms), dict(self.paths)
+        return found
+
     def stays(self, number: int, *, alone: bool) -> None:
         """What entry ``number`` asked for is a leaf's gradient from here on. A pass that finds one there adds to it,
         and lets go of its own: here, where nothing else holds it (``alone``)."""
@@ -378,6 +405,16 @@ class World:
         self.thread = "main"
         self.workspaces: set[tuple[str, str]] = set()
         return self.recording
+
+    def state(self) -> dict[str, Any]:
+        """All of it, for :meth:`resume`."""
+        found = {name: getattr(self, name) for name in self.__slots__}
+        return {name: each.copy() if isinstance(each, dict | set) else each for name, each in found.items()}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Go on with a run that was left in a state."""
+        for name, each in state.items():
+            setattr(self, name, each.copy() if isinstance(each, dict | set) else each)
 
     def multiplied(self, biased: bool = False) -> None:
         """Book cuBLAS's workspace at each thread's first product, and cuBLASLt's own at the first with a bias.

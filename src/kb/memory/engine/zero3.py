@@ -289,9 +289,9 @@ class Zero3:
         world.ready = self._ready
 
     def _ready(self, tensor: Tensor) -> None:
-        size = prod(tensor.shape)
         if id(tensor) not in self.part:  # a leaf of a recomputation
             return
+        size = self.coordinator.elements[id(tensor)]
         if self.elements + size > self.bucket_size and self.elements:
             self._reduce()
         if self.elements + size <= self.bucket_size:

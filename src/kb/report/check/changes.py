@@ -112,8 +112,15 @@ def describe_fix(fix: Fix, unit: Unit, words: Words, style: Style, sources: Sour
 
     Its blanks inside a change are no-break spaces, for :func:`kb.report.terminal.wrap`.
     """
-    changes = (_describe(edit, unit, words, style, sources) for edit in fix.edits)
+    changing = [edit for edit in fix.edits if not _is_so(edit, unit)] or fix.edits
+    changes = (_describe(edit, unit, words, style, sources) for edit in changing)
     return ", ".join(unbroken(change) for change in changes if change)
+
+
+def _is_so(edit: Edit, unit: Unit) -> bool:
+    """Whether the file says already what an edit sets: beside another change that is no change."""
+    setting = unit.setting(edit.name) if edit.op == "set" else None
+    return setting is not None and type(setting.value) is type(edit.value) and bool(setting.value == edit.value)
 
 
 def _describe(edit: Edit, unit: Unit, words: Words, style: Style, sources: SourceLines) -> str:

@@ -180,6 +180,7 @@ class Led(Bart):
 
     root = "led"
     stack_class = Stack
+    reaches_all = False  # no token is global
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:

@@ -55,6 +55,8 @@ class Layer(BertLayer):
 class Longformer(Encoder):
     """Longformer with the head that its config names."""
 
+    reaches_all = False  # of tokens that are tagged or masked none is global
+
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
         activation_of(architecture.activation)

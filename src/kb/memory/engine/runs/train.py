@@ -88,6 +88,30 @@ def train(
     return optimizer
 
 
+def of_steps(model: Model, setup: TrainingSetup) -> Any:
+    """What steps put beside the model: the optimizer, whose states stay, and its gradients. Of what shares them out it
+    is the states alone, since gradients may come and go there; nothing where that is a part of DeepSpeed's, or where
+    not all parameters need get a gradient.
+
+    Raises:
+        NotFollowedError: an optimizer that the engine does not follow.
+    """
+    zero: Any = _zero_of(model, setup) if setup.zero_stage == 3 else None
+    if zero is not None:
+        zero.step()
+        return zero
+    if setup.zero_stage or unshared(setup) or setup.offload_optimizer:
+        return None
+    if not model.reaches_all or model.architecture.vision is not None:  # a tower's last layers may be read by nobody
+        return None
+    optimizer = Optimizer(model.units or model, setup.optim)
+    trained: list[Tensor] = optimizer.model.trained()
+    for tensor in trained if model.units is None else ():
+        tensor.grad = new(tensor.shape, tensor.dtype)
+    optimizer.begin([tensor for tensor in trained if tensor.storage is not None])
+    return optimizer
+
+
 def _reducer_of(model: Model, setup: TrainingSetup) -> Any:
     """DDP's, where a run on several GPUs has one."""
     if setup.data_parallel_size < 2:
