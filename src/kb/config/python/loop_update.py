@@ -177,9 +177,9 @@ class _Updates:
         given = first_argument(made.node)
         while isinstance(given, ast.Call) and called_name(given) in ("filter", "list"):
             given = given.args[-1] if given.args else None
-        if not isinstance(given, ast.Call) or called_name(given) not in ("parameters", "named_parameters"):
+        of_model = isinstance(given, ast.Call) and called_name(given) in ("parameters", "named_parameters")
+        if not of_model or not isinstance(given, ast.Call) or not isinstance(given.func, ast.Attribute):
             return given is not None  # groups of parameters, made by the program
-        assert isinstance(given.func, ast.Attribute)
         try:
             origin = self._origins.of(given.func.value, made.at, made.owner).value
         except UnknownValueError:

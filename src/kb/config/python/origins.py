@@ -158,7 +158,8 @@ class Origins:
         if number is None:
             return self.of(binding.value, found, owner, depth)
         call = binding.value
-        assert isinstance(call, ast.Call)
+        if not isinstance(call, ast.Call):  # first, second = pair
+            raise UnknownValueError
         if called_name(call) in ("prepare", "setup", "initialize") and number < len(call.args):
             traced = self.of(call.args[number], found, owner, depth)
             return traced._replace(through=(*traced.through, call))
