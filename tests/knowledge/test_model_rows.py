@@ -197,11 +197,22 @@ def test_name_of_the_field_notes_is_known(name: str, model: str) -> None:
         ("bert-base-german-cased", "bert-base-german-cased"),
         ("dbmdz/bert-base-german-cased", "gbert-base"),  # of the same name, with another vocabulary
         ("monologg/koelectra-base-discriminator", "koelectra-base-v2"),
+        ("bigscience/mt0-base", "mt5-base"),
+        ("microsoft/DialoGPT-medium", "gpt2-medium"),
+        ("rinna/japanese-gpt2-medium", "japanese-gpt2-medium"),
+        ("huggyllama/llama-7b", "llama-7b"),  # 2,048 positions, half of Llama 2's
     ],
 )
 def test_name_that_training_programs_write_is_known(name: str, model: str) -> None:
     found = ModelIndex(load_catalog().models).resolve(name)
     assert found is not None and found.id == model
+
+
+def test_dialogpt_is_stored_in_16_bits_and_gpt2_is_not() -> None:
+    index = ModelIndex(load_catalog().models)
+    stored = {name: index.resolve(name) for name in ("microsoft/DialoGPT-large", "gpt2-large")}
+    types = {name: model.weights_dtype for name, model in stored.items() if model is not None}
+    assert types == {"microsoft/DialoGPT-large": "fp16", "gpt2-large": "fp32"}
 
 
 @each_row
@@ -307,7 +318,7 @@ NO_RECORD = {
     "exaone-3.5-2.4b", "exaone-3.5-7.8b", "gemma-2-27b", "bloom-560m", "bloom-7b1", "whisper-tiny", "whisper-base",
     "whisper-medium", "whisper-large-v2", "whisper-large-v3-turbo", "longformer-base-4096", "led-base-16384",
     "bigbird-roberta-base", "xlnet-base-cased", "mpnet-base", "paligemma-3b-pt-224",
-    "starcoder2-3b", "starcoder2-7b",
+    "starcoder2-3b", "starcoder2-7b", "codet5-large", "sheared-llama-1.3b", "sheared-llama-2.7b",
 }  # fmt: skip
 
 

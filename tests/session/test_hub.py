@@ -186,6 +186,12 @@ def catalog() -> Catalog:
         ("Salesforce/blip2-opt-2.7b", None),
         ("org/instructblip-flan-t5-xl", None),
         ("org/bart-base-sled", None),  # an encoder over pieces of a long text
+        ("x/bert-base-dutch-cased", None),  # made from scratch, with a vocabulary of its own
+        ("x/deberta-v3-base-korean", None),
+        ("x/t5-base-turkish-web", None),
+        ("x/mt5-small-japanese-summaries", "mt5-small"),  # of many languages, and tuned for one
+        ("x/whisper-small-korean", "whisper-small"),
+        ("x/bert-base-chinese-ner-tuned", "bert-base-chinese"),
         ("x/roberta-base-ner", None),  # roberta-base and klue/roberta-base differ
         ("", None),
         ("-" * 10_000, None),

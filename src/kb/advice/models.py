@@ -40,6 +40,17 @@ _OTHERS = frozenset(
         *("sled", "lsg", "longformer", "unlimiformer", "fid", "dpr", "clip"),
     )
 )
+# Behind a size that is a word they say that the model was made from scratch, with a vocabulary of its own:
+# bert-base-dutch-cased, t5-base-japanese, deberta-v3-base-korean. Models of many languages are tuned for one.
+_LANGUAGES = frozenset(
+    (
+        *("arabic", "bangla", "bengali", "chinese", "czech", "danish", "dutch", "estonian", "finnish", "french"),
+        *("german", "greek", "hebrew", "hindi", "hungarian", "indonesian", "italian", "japanese", "korean", "latin"),
+        *("malay", "marathi", "norwegian", "persian", "polish", "portuguese", "romanian", "russian", "serbian"),
+        *("slovak", "slovenian", "spanish", "swedish", "tamil", "thai", "turkish", "ukrainian", "urdu", "vietnamese"),
+    )
+)
+_OF_MANY_LANGUAGES = frozenset(("mt", "umt", "mbart", "xlm", "mdeberta", "multilingual", "nllb", "whisper"))
 _IN_ONE_WORD = ("llava", "vlm", "blip", "flamingo")  # tinyllava, smolvlm, instructblip
 
 
@@ -95,6 +106,8 @@ def _speaks_of(tokens: tuple[str, ...], marks: _Marks) -> bool:
     if marks.size[0] in _WORDS:
         # many models made from scratch are called ko-t5-base: only the name itself, with something after it
         if starts[0] > 0 or behind[: len(marks.size)] != marks.size:
+            return False
+        if own.isdisjoint(_OF_MANY_LANGUAGES) and not _LANGUAGES.isdisjoint({*behind} - own):
             return False
     elif behind[:1] and behind[0][0].isdigit() and behind[0] not in marks.size:
         return False  # another version: gemma-3 is no gemma
