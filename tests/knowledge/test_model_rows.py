@@ -197,6 +197,7 @@ def test_name_of_the_field_notes_is_known(name: str, model: str) -> None:
         ("bert-base-german-cased", "bert-base-german-cased"),
         ("dbmdz/bert-base-german-cased", "gbert-base"),  # of the same name, with another vocabulary
         ("monologg/koelectra-base-discriminator", "koelectra-base-v2"),
+        ("albert-base-v2", "albert-base-v2"),
         ("bigscience/mt0-base", "mt5-base"),
         ("microsoft/DialoGPT-medium", "gpt2-medium"),
         ("rinna/japanese-gpt2-medium", "japanese-gpt2-medium"),
