@@ -321,6 +321,10 @@ UNDER = "if ready(step):\n    "  # a condition that only a run can tell
         ("eight_bit = True\nif eight_bit:\n    import bitsandbytes as bnb\n"
          "    optimizer = bnb.optim.AdamW8bit(model.parameters())\nelse:\n"
          "    optimizer = torch.optim.AdamW(model.parameters())\n", "training.optim", "adamw_bnb_8bit"),
+        ("model.compile()\n", "training.torch_compile", True),
+        ("best = copy.deepcopy(model)\n", "run.not_modelled", "deepcopy(…)"),
+        ("best = copy.deepcopy(model.state_dict())\n", "run.not_modelled", "deepcopy(…)"),
+        ("average = ModelEMA(model, decay=0.99)\n", "run.not_modelled", "ModelEMA(…)"),
         ("model.lm_head = torch.nn.Linear(768, 10)\n", "run.not_modelled", "model.lm_head"),
         ("model.config.use_cache = False\nmodel.use_cache = False\n", "run.not_modelled", "unsaid"),
     ],
@@ -331,6 +335,11 @@ def test_what_a_condition_leaves_open_is_not_said(lines: str, name: str, value: 
 
 def test_what_a_model_becomes_behind_its_training_is_not_its_type_in_it() -> None:
     assert "model.torch_dtype" not in said(HEAD + PASS + "model.half()\n")
+    body = "def train(net):\n" + "".join(
+        f"    {line}\n" for line in PASS.replace("model(", "net(").strip().splitlines()
+    )
+    assert "model.torch_dtype" not in said(HEAD + body + "train(model)\nmodel.half()\n")
+    assert said(HEAD + body + "model.half()\ntrain(model)\n")["model.torch_dtype"] == "float16"
     assert "model.torch_dtype" not in said(HEAD + PASS + "def infer():\n    model.half()\n")
 
 
@@ -366,6 +375,11 @@ def test_a_class_of_the_projects_own_is_no_model_that_kb_reads() -> None:
          "        outputs = model(**batch)", "run.not_modelled", "model(…) + teacher(…)"),
         ("        loss = outputs.loss", "        again = model(**batch)\n        loss = outputs.loss",
          "run.not_modelled", "model(…) + model(…)"),
+        ("        loss.backward()", "        loss.backward()\n        judge(batch).backward()",
+         "run.not_modelled", "backward(…) + backward(…)"),
+        ("        outputs = model(**batch)", "        with amp_context():\n            outputs = model(**batch)",
+         "training.fp16", None),
+        ("        optimizer.zero_grad()", "        break", "run.gradients_kept", "unsaid"),
         ("        loss.backward()", "        del outputs\n        loss.backward()", "run.keeps_outputs", "no"),
         ("        optimizer.zero_grad()", "        optimizer.zero_grad()\n        del outputs, loss",
          "run.keeps_outputs", "step"),
@@ -385,6 +399,15 @@ def test_what_else_a_step_does_is_read_or_left_open(old: str, new: str, name: st
     teacher = 'teacher = AutoModelForCausalLM.from_pretrained("openai-community/gpt2-large")\n'
     assert PASS.count(old) == 1
     assert said(HEAD + teacher + PASS.replace(old, new)).get(name, "unsaid") == value
+
+
+def test_autocast_is_known_by_another_name_and_open_as_a_decorator() -> None:
+    alias = "from torch.cuda.amp import autocast as narrow\n"
+    inside = "        with narrow():\n            outputs = model(**batch)"
+    assert said(HEAD + alias + PASS.replace("        outputs = model(**batch)", inside))["training.fp16"] is True
+    body = "".join(f"    {line}\n" for line in PASS.strip().splitlines())
+    decorated = f"@torch.autocast('cuda', dtype=torch.bfloat16)\ndef train():\n{body}train()\n"
+    assert said(HEAD + decorated)["training.bf16"] is None
 
 
 def test_two_passes_of_one_loop_leave_open_what_they_say_otherwise() -> None:
@@ -416,6 +439,8 @@ def test_what_never_updates_is_no_training() -> None:
 def test_options_of_generating_say_no_length_of_rows() -> None:
     options = 'OPTIONS = {"max_length": 50, "num_beams": 4}\n'
     assert said(HEAD.replace("max_length = 256", options) + PASS)["data.max_source_length"] is None
+    for call in ("print(sample(model, max_len=40))\n", "def generate_text(text, max_length=40):\n    return text\n"):
+        assert said(HEAD.replace("max_length = 256", call) + PASS)["data.max_source_length"] is None
     given = 'OPTIONS = {"max_length": 50}\nmodel.generate(ids, **OPTIONS)\n'
     assert said(HEAD.replace("max_length = 256", given) + PASS)["data.max_source_length"] is None
 

@@ -169,6 +169,18 @@ _GENERATES = frozenset((
 ))  # fmt: skip
 
 
+_ANSWERS = frozenset((
+    "generate", "generation", "pipeline", "sample", "sampling", "decode", "infer", "inference", "predict", "prediction",
+    "chat", "complete", "completion", "beam", "respond", "ask",
+))  # fmt: skip
+
+
+def _generates(name: str) -> bool:
+    """Whether a function or class is named for what it has a model write, not for what it reads."""
+    words = re.split(r"[_\W]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).casefold())
+    return not _ANSWERS.isdisjoint(words)
+
+
 def _of_generating(nodes: Iterable[ast.AST]) -> set[int]:
     """The dictionaries that ``generate(**options)`` is given, by their ids: by their name or by what is in them."""
     names: set[str] = set()
@@ -191,7 +203,7 @@ def _functions(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.FunctionDef, str]
     for node in nodes:
         if isinstance(node, ast.ClassDef):
             yield from ((each, node.name) for each in node.body if getattr(each, "name", "") == "__init__")  # type: ignore[misc]
-        elif isinstance(node, ast.FunctionDef) and node.name != "__init__":
+        elif isinstance(node, ast.FunctionDef) and node.name != "__init__" and not _generates(node.name):
             yield node, node.name
 
 
@@ -224,7 +236,7 @@ def _numbered(node: ast.AST) -> Iterator[tuple[str, int]]:
     elif isinstance(node, ast.Dict):
         keys = ((getattr(key, "value", None), value) for key, value in zip(node.keys, node.values, strict=True))
         pairs = [(key, value) for key, value in keys if isinstance(key, str)]
-    elif isinstance(node, ast.Call) and called_name(node) not in ("generate", "pipeline", "GenerationConfig"):
+    elif isinstance(node, ast.Call) and not _generates(called_name(node)):
         pairs = [(each.arg, each.value) for each in node.keywords]
         flag = node.args[0] if node.args and called_name(node) == "add_argument" else None
         if isinstance(flag, ast.Constant):

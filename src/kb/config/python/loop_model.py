@@ -35,6 +35,7 @@ _CHANGING = frozenset((  # words of functions that change which weights train, o
 ))  # fmt: skip
 _KNOWN = ("get_peft_model", "prepare_model_for_kbit_training")
 _NO_PART = frozenset(("config", "generation_config", "tokenizer", "name", "device", "optimizer", "hf_device_map"))
+_AVERAGE = re.compile(r"EMA$|^EMA|ExponentialMovingAverage|^AveragedModel$|^Lookahead$")
 _HEADS = frozenset(("classifier", "score", "head", "fc", "dropout", "out_proj", "pooler"))
 
 
@@ -47,12 +48,14 @@ class OfModel:
     def __init__(self, entry: "Expressions", origins: Origins, loads: Callable[[Traced], bool]) -> None:
         self._entry, self._origins, self._loads = entry, origins, loads
 
-    def said(self, model: Traced, forward: Pass, batches: ast.For) -> Iterator[Said]:
+    def said(self, model: Traced, forward: Pass, batches: ast.For, backward: tuple[ast.Call, Where]) -> Iterator[Said]:
         """All that is said of the model of a forward pass in a loop over batches."""
         yield from self._type(model, forward)
         yield from self._wrapped(model, forward)
         yield from self._changed(forward)
         yield from self._replaced(model, forward)
+        yield from self._copied(model)
+        yield from self._other_losses(*backward, batches)
         yield from self._beside(model, forward, batches)
 
     def _type(self, model: Traced, forward: Pass) -> Iterator[Said]:
@@ -82,13 +85,8 @@ class OfModel:
                 kind = self._cast(node, forward)
                 if kind is None or node in model.through or not isinstance(node.func, ast.Attribute):
                     continue
-                if at.scope == forward.at.scope and owner is forward.owner and at.order > forward.at.order:
-                    continue
-                try:
-                    same = self._origins.of(node.func.value, at, owner).value is model.value
-                except (UnknownValueError, RecursionError):
-                    continue
-                if same:
+                later = owner is forward.owner and self._comes_later(at, forward)
+                if not later and self._is_of(node.func.value, at, owner, model):
                     yield node, kind
 
     def _cast(self, call: ast.Call, forward: Pass) -> str | None:
@@ -136,7 +134,7 @@ class OfModel:
 
     def _wrapped(self, model: Traced, forward: Pass) -> Iterator[Said]:
         """A compiler, and copies on several GPUs."""
-        for each in model.through:
+        for each in (*model.through, *self._compiled_in_place(model, forward)):
             name = called_name(each)
             if name == "compile":
                 sure = self._happens(each, model, forward)
@@ -144,6 +142,46 @@ class OfModel:
                     yield Said(COMPILED, sure or Unknown(frozenset((COMPILED,)), NO_SUCH_RUN), each, "compile")
             elif name in PARALLEL:
                 yield Said(NOT_MODELLED, name, each, name)
+
+    def _compiled_in_place(self, model: Traced, forward: Pass) -> Iterator[ast.Call]:
+        """``model.compile()``, which changes the model that it is called on."""
+        for node, at, _ in self._entry.names.calls:
+            if called_name(node) != "compile" or not isinstance(node.func, ast.Attribute) or node in model.through:
+                continue
+            if self._is_of(node.func.value, at, self._entry, model) and not self._comes_later(at, forward):
+                yield node
+
+    def _copied(self, model: Traced) -> Iterator[Said]:
+        """Weights that are held twice: ``copy.deepcopy(model)``, ``ModelEMA(model)``, a best state that is copied."""
+        for node, at, _ in self._entry.names.calls:
+            name = called_name(node)
+            given = node.args[0] if node.args else None
+            if isinstance(given, ast.Call) and called_name(given) == "state_dict":
+                given = given.func.value if isinstance(given.func, ast.Attribute) else None
+            if given is None or not (name == "deepcopy" or _AVERAGE.search(name) is not None):
+                continue
+            if self._is_of(given, at, self._entry, model):
+                yield Said(NOT_MODELLED, f"{name}(…)", node, name)
+                return
+
+    def _is_of(self, node: ast.expr, at: Where, owner: "Expressions", model: Traced) -> bool:
+        """Whether an expression is the model, by whatever name."""
+        try:
+            return self._origins.of(node, at, owner).value is model.value
+        except (UnknownValueError, RecursionError):
+            return False
+
+    def _comes_later(self, at: Where, forward: Pass) -> bool:
+        """Whether a place of the loop's module is met behind the pass, or behind every call of the function that
+        makes it."""
+        if at.scope == forward.at.scope:
+            return at.order > forward.at.order
+        if forward.at.scope[: len(at.scope)] != at.scope:
+            return False
+        function = self._origins.function_at(forward.at.scope[: len(at.scope) + 1], forward.owner)
+        calls = self._origins.calls_of(function, forward.owner) if function is not None else []
+        places = [where.order for _, where in calls if where.scope == at.scope]
+        return bool(places) and at.order > max(places)
 
     def _changed(self, forward: Pass) -> Iterator[Said]:
         """That a function of the program's own may change which weights train: ``apply_lora(model)``."""
@@ -173,6 +211,17 @@ class OfModel:
                 if not (small and target.attr in _HEADS):
                     yield Said(NOT_MODELLED, f"{name}.{target.attr}", node.value, target.attr)
                     return
+
+    def _other_losses(self, backward: ast.Call, at: Where, batches: ast.For) -> Iterator[Said]:
+        """Another ``backward`` in the same round, of a network that this does not follow."""
+        for node, other, _ in self._entry.names.calls:
+            if called_name(node) != "backward" or node is backward or other.excludes(at):
+                continue
+            if not self._origins.lies_in(node, batches, self._entry):
+                continue
+            if met(other.branch, self._entry, at.made).branch is not None:
+                yield Said(NOT_MODELLED, "backward(…) + backward(…)", node, "backward")
+                return
 
     def _beside(self, model: Traced, forward: Pass, batches: ast.For) -> Iterator[Said]:
         """Another model that runs in the same loop, as a teacher does, or a second pass of the same."""

@@ -114,7 +114,8 @@ class _Updates:
     def _lets_none_go(self, made: Traced, loop: Around) -> bool:
         """Whether an optimizer is of a known package, and the loop hands neither it nor the model to other code, which
         could let gradients go."""
-        if not self._origins.package(made.node, made.owner):
+        once = any(isinstance(each, ast.Break) for each in loop.batches.body)  # a trial of one step
+        if once or not self._origins.package(made.node, made.owner):
             return False
         names = {dotted_name(loop.forward.node.func)} | {
             dotted_name(node.func.value) for node, _ in self._called_in(loop.batches, "step")
@@ -162,7 +163,7 @@ class _Updates:
         more = [each for each in _OTHERWISE.get(name, ()) if not _is_nothing(given.get(each))]
         if known == "adamw_torch" and isinstance(fused := given.get("fused"), ast.Constant) and fused.value is True:
             known = "adamw_torch_fused"
-        if not self._has_all(made, forward):
+        if not self._has_all(made, forward) or name[:1].islower():  # make_optimizer(model)
             yield Said(OPTIMIZER, untold(OPTIMIZER), call, name)
         elif known is None or more:
             yield Said(OPTIMIZER, f"{name} with {more[0]}" if more else name, call, "optim")

@@ -3,6 +3,7 @@ such a loop says of its run. Nothing is executed; what its text leaves open is u
 """
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ BATCH = "training.per_device_train_batch_size"
 FP16, BF16 = "training.fp16", "training.bf16"
 GRAPHS = "run.graphs_summed"
 _HARMLESS = ("autocast", "tqdm", "open", "timer", "record_function")  # what may be opened and leaves gradients on
+_OF_PRECISION = re.compile(r"cast|amp|precision|context|ctx|half|fp16|bf16")
 # Words of a program that may leave gradients off out of sight.
 _NO_GRADIENTS = ("set_grad_enabled", "requires_grad_(False", "decorator", "__enter__", "enter_context")
 KEEPS, WIDENS = "run.keeps_outputs", "run.outputs_widened"
@@ -129,7 +131,7 @@ class _Reader:
         else:
             said.append(Said(WIDENS, False, forward.node, "autocast"))
             said += self._precision(forward, around)
-        said += self._models.said(model, forward, batches)
+        said += self._models.said(model, forward, batches, (node, at))
         said += self._graphs(model)
         loader = self._loader(batches, at, said)
         made += [loader] if loader is not None else []
@@ -317,19 +319,31 @@ class _Reader:
         """Autocast around a forward pass, by the program itself."""
         passes = self._origins.around(forward.owner, forward.node)
         outer = [] if forward.owner is self._entry and passes[-1:] == list(around[-1:]) else list(around)
-        opened = [
-            (item.context_expr, forward) for each in (*passes, *outer) if isinstance(each, ast.With)
-            for item in each.items if called_name(item.context_expr) == "autocast"
-        ]  # fmt: skip
-        if not opened:
-            if any(_may_be_autocast(item) for each in passes if isinstance(each, ast.With) for item in each.items):
-                yield from (Said(name, untold(name), forward.node, name.partition(".")[2]) for name in (FP16, BF16))
+        items = [item for each in (*passes, *outer) if isinstance(each, ast.With) for item in each.items]
+        opened = [each.context_expr for each in items if self._autocasts(each.context_expr, forward.owner)]
+        decorated = any("autocast" in ast.unparse(each) for each in self._decorators(forward))
+        if not opened or decorated:
+            if decorated or any(_may_be_autocast(item) for item in items):
+                yield from (Said(name, untold(name), forward.node, "autocast") for name in (FP16, BF16))
             return
-        call = opened[0][0]
+        call = opened[0]
         assert isinstance(call, ast.Call)
         kind = self._autocast(call, forward)
         for name, wanted in ((FP16, "float16"), (BF16, "bfloat16")):
             yield Said(name, untold(name) if kind is None else kind == wanted, call, name.partition(".")[2])
+
+    def _autocasts(self, call: ast.expr, owner: "Expressions") -> bool:
+        """Whether a call is ``autocast``, also under another name: ``import autocast as amp``."""
+        name = called_name(call)
+        imports = (each for _, each in owner.names.imports_of(name)) if name else iter(())
+        return name == "autocast" or any(each.name == "autocast" for each in imports)
+
+    def _decorators(self, forward: Pass) -> Iterator[ast.expr]:
+        """What decorates the functions that a pass lies in."""
+        scope = forward.at.scope
+        for end in range(1, len(scope) + 1):
+            function = self._origins.function_at(scope[:end], forward.owner)
+            yield from function.decorator_list if function is not None else ()
 
     def _autocast(self, call: ast.Call, forward: Pass) -> str | None:
         """The type of ``torch.autocast(device_type, dtype, enabled)``, ``torch.cuda.amp.autocast(enabled, dtype)``; an
@@ -437,6 +451,8 @@ def _gathered(node: ast.AST) -> tuple[str | None, ast.expr | None]:
 
 
 def _may_be_autocast(item: ast.withitem) -> bool:
-    """Whether a ``with`` opens what only the program knows: ``with context:``, ``with nullcontext() if … else …:``."""
-    unnamed = called_name(item.context_expr) in ("", "nullcontext")
+    """Whether a ``with`` opens what only the program knows: ``with context:``, ``with amp_context(): …``, ``with
+    nullcontext() if … else …:``."""
+    name = called_name(item.context_expr)
+    unnamed = name in ("", "nullcontext") or _OF_PRECISION.search(name.casefold()) is not None
     return unnamed and "no_grad" not in ast.unparse(item.context_expr)
