@@ -287,6 +287,11 @@ for batch in loader:
 """
     (tmp_path / "clm.py").write_text(program)
     script = tmp_path / "run.sh"
+    (tmp_path / "own.py").write_text(program.replace("per_device_train_batch_size", "batch_size"))
+    script.write_text("python own.py --model_name_or_path openai-community/gpt2 --batch_size 4\n")
+    ended = run_text("kb.check", script, "--gpu", "rtx-3090", "--lang", "en")
+    assert "effective batch 4 = 4 × 1" in ended.stdout
+    assert "inference" not in ended.stdout  # --batch_size is the training's, as the program has it
     flags = "clm.py --model_name_or_path openai-community/gpt2 --per_device_train_batch_size 4 --block_size 512\n"
     script.write_text(f"accelerate launch --num_processes 1 --mixed_precision bf16 {flags}")
     ended = run_text("kb.check", script, "--gpu", "rtx-3090", "--lang", "en")

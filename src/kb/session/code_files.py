@@ -265,7 +265,11 @@ def _told_in_command(unit: Unit, run: Unit, catalog: Catalog) -> Unit:
         known = fact is not None and not fact.moved and setting.value == fact.default
         return known and setting.span not in flags and not name.startswith(BROUGHT)
 
-    kept = {name: each for name, each in unit.settings.items() if not name.startswith(BY_ITS_CALLS)}
+    used = {each.span for each in run.settings.values()}  # flags that the program trains by: no batch of inference
+    kept = {
+        name: each for name, each in unit.settings.items()
+        if not name.startswith(BY_ITS_CALLS) and not (name.startswith("inference.") and each.span in used)
+    }  # fmt: skip
     told = {name: each for name, each in run.settings.items() if name not in kept or not is_unknown(each.value)}
     taken = {name: placed(each) for name, each in told.items() if not idle(name, each)}
     said = unit.settings.get(PRECISION)
