@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+import kb
 from catalog_sample import load_catalog, shallow_catalog
 from kb.advice.question import Question
 from kb.config.python.declared import declared
@@ -322,6 +323,33 @@ def test_a_program_that_gives_its_model_more_positions_is_not_held_against_the_c
     assert long in [each.rule for each in checked(tmp_path, program, command=command).findings]
     program += "\nconfig.max_position_embeddings = args.max_source_length\n"
     assert long not in [each.rule for each in checked(tmp_path, program, command=command).findings]
+
+
+@pytest.mark.parametrize(
+    ("model", "length", "loud"),
+    [
+        ("vinai/phobert-base", 512, True),  # takes 256
+        ("vinai/phobert-base", 256, False),
+        ("vinai/bertweet-base", 256, True),  # takes 128
+        ("camembert-base", 512, False),
+        ("camembert-base", 513, True),
+        ("klue/bert-base", 1024, True),
+        ("microsoft/deberta-v3-base", 1024, False),  # by distances
+    ],
+)
+def test_an_encoder_takes_no_more_tokens_than_it_has_positions(
+    tmp_path: Path, model: str, length: int, loud: bool
+) -> None:
+    program = f"""from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
+tokenizer = AutoTokenizer.from_pretrained("{model}")
+model = AutoModelForSequenceClassification.from_pretrained("{model}", num_labels=3)
+data = data.map(lambda rows: tokenizer(rows["text"], truncation=True, max_length={length}), batched=True)
+Trainer(model=model, args=TrainingArguments(output_dir="out"), train_dataset=data).train()
+"""
+    path = tmp_path / "train.py"
+    path.write_text(program)
+    rules = {finding.rule for _, finding in kb.findings(kb.lint(path, "rtx-3090"))}
+    assert ("source-longer-than-positions" in rules) is loud
 
 
 def test_a_flag_that_the_command_gives_has_no_default_whatever_its_value_says(tmp_path: Path) -> None:
