@@ -26,6 +26,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "saving.optimizer_8bit": {"optim": "adamw_8bit"},
     "saving.adafactor": {"optim": "adafactor"},
     "saving.lora": {"method": "lora"},
+    "saving.zero_grad_earlier": {"gradients_kept": False},
 }
 
 

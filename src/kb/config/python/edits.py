@@ -20,6 +20,7 @@ from kb.config.fixing.changes import (
     spellings,
 )
 from kb.config.python.calls import Call, Run, runs_of
+from kb.config.python.own_loop import LOOP
 from kb.config.python.reader import DIALECT, OWN, Analysis, PythonReader
 from kb.config.python.syntax import Module
 from kb.config.python.values import Given
@@ -165,6 +166,8 @@ class PythonEdits:
         for edit in edits:
             setting = self._unit.setting(edit.name)
             own = None if setting is None else self._given(setting.path)
+            if own is None and self._unit.dialect == LOOP:
+                raise CannotEditError("config.fix.in-loop", name=edit.name.rpartition(".")[2])
             if edit.op == "set":
                 if setting is not None:
                     refuse_unresolved(setting)
@@ -186,12 +189,12 @@ class PythonEdits:
         return self._data.run_of(self._unit)
 
     def _given(self, path: tuple[str | int, ...]) -> Given | None:
-        calls = self._analysis.given.get(int(path[0])) if path else None
+        calls = self._analysis.given.get(int(path[0])) if path and str(path[0]).isdecimal() else None
         return next((each for each in calls.known if each.path == path), None) if calls else None
 
     def _set(self, own: Given, edit: Edit, change: Change) -> None:
         if own.value.alias:
-            raise CannotEditError("config.fix.alias")
+            raise CannotEditError("config.fix.by-name")
         if own.value.kind == MAPPING or own.value.end is None:
             raise CannotEditError("config.fix.group")
         start, end = own.value.start.index, own.value.end.index
