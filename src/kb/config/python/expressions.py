@@ -1,6 +1,7 @@
 """An expression → the data that it has for certain; one that only a run can tell has none."""
 
 import ast
+import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from kb.core.record import NamedTuple
 MAX_DEPTH = 24  # of names that stand for names, and of expressions
 MAX_READS = 100_000  # of one file: names that stand for names twice over double with every level
 MAX_BITS = 1024  # of a whole number: more of them no float holds
+_LIBRARIES = sys.stdlib_module_names | {"accelerate", "datasets", "numpy", "peft", "torch", "transformers", "trl"}
 COMPUTED = "known only when the program runs"
 
 Pairs = list[tuple[ast.expr | ast.keyword, str, ast.expr]]
@@ -41,6 +43,20 @@ class Expressions:
         self.shared = shared or Shared(NoSources())
         self.shared.stored[path] = names.stored
         self.references = References(self, names)
+        names.all_of = [each for each in names.all_of if not self._reads_all_of(each)]
+
+    def _reads_all_of(self, imported: Imported) -> bool:
+        """Whether what ``from module import *`` brings in is known: a library's, or that of a module of the project."""
+        other = self.other(imported)
+        if other is None:
+            own = self.shared.sources.module(self.path, imported) is not None
+            return not own and imported.level == 0 and imported.module.partition(".")[0] in _LIBRARIES
+        after = max(each.where.order for each in self.names.bindings("*", ()))
+        for name in other.names.at_top():
+            before = any(each.where.order < after for each in self.names.bindings(name, ()))
+            if before and self.names.imported(name, ()) != (other.names.imported(name, ()) or name):
+                self.names.change(name)
+        return not other.names.all_of
 
     def other(self, imported: Imported) -> "Expressions | None":
         """The project's own module that an ``import`` names; None of any other."""
@@ -50,6 +66,7 @@ class Expressions:
         path, text = found
         if path not in self.shared.modules:
             tree = parsed(text)
+            self.shared.modules[path] = None  # of a module that takes all of one that takes all of it
             read = Expressions(Names(tree), self.constants, text, path, self.shared) if tree is not None else None
             self.shared.modules[path] = read
         return self.shared.modules[path]

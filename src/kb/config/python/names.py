@@ -15,6 +15,7 @@ class Names:
         self._found = walk(tree)
         self.calls, self.uses, self.answers = self._found.calls, self._found.uses, self._found.answers
         self.stored = self._found.stored
+        self.all_of = self._found.all_of  # what is brought in by `from module import *` and was not read
 
     def imports(self, package: str) -> bool:
         """Whether the module imports the package, or a part of it, anywhere."""
@@ -125,7 +126,7 @@ class Names:
 
     def is_stored(self, key: object) -> bool:
         """Whether an attribute or a key of this name gets a value on anything in the module, or anything may."""
-        return str(key) in self._found.stored or self._found.takes_all or "self" in self._found.changed
+        return str(key) in self._found.stored or bool(self.all_of) or "self" in self._found.changed
 
     def is_called_alone(self, function: str) -> bool:
         """Whether a function is defined once, and no code holds it but to call it."""

@@ -129,7 +129,7 @@ class Walked:
         self.class_scopes: set[Scope] = set()  # whose names the functions in them do not see
         self.stored: set[str] = set()  # names of attributes and keys that get a value on whatever holds them
         self.twice: set[str] = set()  # classes that are defined more than once
-        self.takes_all = False  # from module import *: any name may be another's
+        self.all_of: list[Imported] = []  # from module import *: any name may be another's
 
     def bind(self, scope: Scope, name: str, binding: Binding) -> None:
         self.bound.setdefault((scope, name), []).append(binding)
@@ -266,12 +266,12 @@ class _Walk:
     def _imports(self, node: ast.Import | ast.ImportFrom, at: Where) -> None:
         names, scope = self._names, at.scope
         for alias in node.names:
-            names.takes_all |= alias.name == "*"
             bound = (alias.asname or alias.name).partition(".")[0]
             names.bind(scope, bound, Binding(None, at))
             names.times_imported[bound] = names.times_imported.get(bound, 0) + 1
             if isinstance(node, ast.ImportFrom):
                 names.imported[scope, bound] = Imported(node.module or "", node.level, alias.name)
+                names.all_of += [names.imported[scope, bound]] if bound == "*" else []
             elif alias.asname or "." not in alias.name:
                 names.imported[scope, bound] = Imported(alias.name, 0, None)
 
