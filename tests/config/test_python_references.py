@@ -28,6 +28,7 @@ def batch_of(text: str) -> Setting:
     return unit.settings[BATCH]
 
 
+LOADS = 'model = AutoModelForCausalLM.from_pretrained("facebook/opt-125m")\n'
 FLAG = 'parser.add_argument("--batch", default=4)\nargs = parser.parse_args()\n'
 INIT = "class Config:\n    def __init__(self, batch=4):\n        self.batch = batch\n"
 RUN = "def run(batch=4):\n    "
@@ -225,3 +226,49 @@ def test_unsloth_makes_no_logits_unless_it_is_told_to(tmp_path, before, fused, f
     setup = checked(path).setup
     found = (setup.fused_loss, setup.fused_evaluation, setup.prediction_loss_only)
     assert found == (fused, fused_evaluation, loss_only)
+
+
+@pytest.mark.parametrize(
+    ("modules", "known"),
+    [
+        ({"more": "import os\n\ndef show(x):\n    print(x.batch)\n"}, True),
+        ({"more": "from torch import *\nfrom typing import *\n"}, True),
+        ({"more": "args = None\n"}, True),
+        ({"more": "from other import *\n", "other": "from more import *\n"}, False),  # in a ring
+        ({"more": "from other import *\n", "other": "SIZE = 4\n"}, True),
+        ({"more": "from other import *\n", "other": "def change(x):\n    x.batch = 6\n"}, False),
+        ({"more": "from gone import *\n"}, False),
+        ({"more": "def change(x):\n    x.batch = 6\n"}, False),
+        ({"more": "def (\n"}, False),
+        ({}, False),
+    ],
+)
+def test_what_a_program_takes_by_a_star_is_read(tmp_path: Path, modules: dict[str, str], known: bool):
+    (tmp_path / ".git").mkdir()
+    for name, text in modules.items():
+        (tmp_path / f"{name}.py").write_text(text, "utf-8")
+    path = tmp_path / "train.py"
+    parser = "import argparse\nfrom transformers import TrainingArguments\nparser = argparse.ArgumentParser()\n"
+    path.write_text(parser + "from more import *\n" + FLAG + LOADS + CALL.format("args.batch"), "utf-8")
+    setup = checked(path).setup
+    assert setup is not None
+    assert setup.per_device_train_batch_size == (4 if known else 8)  # the library's
+
+
+@pytest.mark.parametrize(
+    ("before", "more", "known"),
+    [
+        (DICT, "config = {}\n", False),
+        (DICT, "size = {}\n", True),
+        (DICT + "import os\n", "import os\n", True),
+    ],
+)
+def test_what_comes_by_a_star_takes_the_place_of_what_was_there(tmp_path: Path, before: str, more: str, known: bool):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "more.py").write_text(more, "utf-8")
+    path = tmp_path / "train.py"
+    head = "from transformers import TrainingArguments\n"
+    path.write_text(head + before + "from more import *\n" + LOADS + CALL.format('config["batch"]'), "utf-8")
+    setup = checked(path).setup
+    assert setup is not None
+    assert setup.per_device_train_batch_size == (4 if known else 8)
