@@ -103,6 +103,12 @@ def test_of_the_pass_is_read_what_changes_memory(old: str, new: str, name: str, 
         ("optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)", "SGD with momentum"),
         ("optimizer = torch.optim.AdamW(model.lm_head.parameters())", None),
         ("optimizer = make(model)", None),
+        ("optimizer = torch.optim.AdamW([{'params': model.lm_head.parameters()}])", None),
+        ("some = [p for n, p in model.named_parameters() if 'head' in n]\noptimizer = torch.optim.AdamW(some)", None),
+        (
+            "some = [p for p in model.parameters() if p.requires_grad]\noptimizer = torch.optim.AdamW(some)",
+            "adamw_torch",
+        ),
     ],
 )
 def test_an_optimizer_goes_by_the_trainers_name_or_by_its_own(made: str, optim: str | None) -> None:
@@ -225,6 +231,8 @@ def test_its_length_is_what_numbers_under_such_names_agree_on(lines: str, length
         ("for batch in test:\n    outputs = model(**batch)\n    total += outputs.loss\n", "total"),
         ("for batch in test:\n    loss = model(**batch).loss\n    losses.append(loss)\n", "losses.append"),
         ("def test():\n    for batch in held:\n        kept.append(model(**batch).logits)\ntest()\n", "kept.append"),
+        ("for p in model.parameters():\n    p.requires_grad = False\nfor batch in test:\n"
+         "    total += model(**batch).loss\n", None),
         ("for batch in test:\n    outputs = model(**batch)\n    total += outputs.loss.item()\n", None),
         ("for batch in test:\n    outputs = model(**batch)\n    total += outputs.loss.detach()\n", None),
         ("with torch.no_grad():\n    for batch in test:\n        total += model(**batch).loss\n", None),
@@ -315,6 +323,10 @@ UNDER = "if ready(step):\n    "  # a condition that only a run can tell
         ("mixed = 'bf16'\nif mixed is None:\n    model = model.float()\n", "model.torch_dtype", "unsaid"),
         ("wide = torch.bfloat16\nmodel.to(wide)\n", "model.torch_dtype", "bfloat16"),
         ("model.to(args.dtype)\n", "model.torch_dtype", None),
+        ("model.to(dtype=getattr(torch, args.kind))\n", "model.torch_dtype", None),
+        ("for p in model.parameters():\n    p.data = p.data.half()\n", "model.torch_dtype", None),
+        ("from parts import set_trainable\nset_trainable(model, 'last')\n", "lora.enabled", None),
+        ("from parts import print_trainable\nprint_trainable(model)\n", "lora.enabled", "unsaid"),
         ("torch.set_default_dtype(torch.bfloat16)\n", "model.torch_dtype", None),
         ("model.double()\n", "run.not_modelled", "float64"),
         (UNDER + "model = torch.compile(model)\n", "training.torch_compile", None),

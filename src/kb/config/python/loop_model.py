@@ -27,13 +27,15 @@ _TYPES = {"float16": "float16", "half": "float16", "bfloat16": "bfloat16", "floa
           "double": "float64"}  # fmt: skip
 _OPEN = "?"  # a type that only a run can tell
 _OF_TYPE = ("dtype", "precision", "type")
-_BY_DEFAULT = ("set_default_dtype(", "set_default_tensor_type(")
+# Lines that change the type of weights otherwise: by default, or one by one (p.data = p.data.half()).
+_ELSEWISE = re.compile(r"set_default_dtype\(|set_default_tensor_type\(|\.data\s*=\s*[\w.]+\.data\.(?:half|bfloat16)\(")
 _AFTER_TRAINING = re.compile(r"infer|eval|test|predict|generat|export|save|convert|demo|chat")
 _CHANGING = frozenset((  # words of functions that change which weights train, or what they are
     "lora", "adapter", "adapters", "freeze", "unfreeze", "inject", "peft", "quantize", "prune", "replace", "patch",
-    "apply", "surgery", "tune",
+    "apply", "surgery", "tune", "trainable", "requires",
 ))  # fmt: skip
 _KNOWN = ("get_peft_model", "prepare_model_for_kbit_training")
+_TELLS = frozenset(("print", "count", "get", "show", "log", "num", "report", "summary"))  # and changes nothing
 _NO_PART = frozenset(("config", "generation_config", "tokenizer", "name", "device", "optimizer", "hf_device_map"))
 _AVERAGE = re.compile(r"EMA$|^EMA|ExponentialMovingAverage|^AveragedModel$|^Lookahead$")
 _HEADS = frozenset(("classifier", "score", "head", "fc", "dropout", "out_proj", "pooler"))
@@ -67,7 +69,7 @@ class OfModel:
             sure = self._happens(each, model, forward)
             if sure is not None:
                 kinds.add(kind if sure else _OPEN)
-        if any(word in text for word in _BY_DEFAULT for text in (self._entry.text, model.owner.text)):
+        if any(_ELSEWISE.search(text) is not None for text in (self._entry.text, model.owner.text)):
             kinds.add(_OPEN)
         if not kinds:
             return
@@ -96,7 +98,8 @@ class OfModel:
             return _HALF[name]
         if name != "to":
             return None
-        for each in (*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "dtype")):
+        named = [keyword.value for keyword in call.keywords if keyword.arg == "dtype"]
+        for each in (*call.args, *named):
             written = dotted_name(each) or ""
             last = written.rpartition(".")[2]
             if last in _TYPES and written != last:
@@ -104,7 +107,8 @@ class OfModel:
             try:
                 read = str(forward.owner.read(each, forward.at).data)
             except (UnknownValueError, RecursionError):
-                read = _OPEN if any(word in written.casefold() for word in _OF_TYPE) else ""
+                of_type = each in named or any(word in written.casefold() for word in _OF_TYPE)
+                read = _OPEN if of_type else ""
             if read in (*_TYPES, _OPEN):
                 return _TYPES.get(read, _OPEN)
         return None
@@ -189,7 +193,7 @@ class OfModel:
         for node, _, _ in self._entry.names.calls:
             words = set(re.split(r"[_\W]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", called_name(node)).casefold()))
             given = (dotted_name(each) for each in (*node.args, *(keyword.value for keyword in node.keywords)))
-            if words & _CHANGING and name in given and called_name(node) not in _KNOWN:
+            if words & _CHANGING and not words & _TELLS and name in given and called_name(node) not in _KNOWN:
                 unknown = Unknown(frozenset((LORA,)), NO_SUCH_RUN)
                 yield Said(LORA, unknown, node, called_name(node))
 

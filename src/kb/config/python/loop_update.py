@@ -175,17 +175,38 @@ class _Updates:
 
     def _has_all(self, made: Traced, forward: Pass) -> bool:
         """Whether an optimizer is given what trains of the model, not ``model.classifier.parameters()``."""
-        given = first_argument(made.node)
+        return self._is_all(first_argument(made.node), made, forward)
+
+    def _is_all(self, given: ast.expr | None, made: Traced, forward: Pass) -> bool:
         while isinstance(given, ast.Call) and called_name(given) in ("filter", "list"):
             given = given.args[-1] if given.args else None
-        of_model = isinstance(given, ast.Call) and called_name(given) in ("parameters", "named_parameters")
-        if not of_model or not isinstance(given, ast.Call) or not isinstance(given.func, ast.Attribute):
-            return given is not None  # groups of parameters, made by the program
-        try:
-            origin = self._origins.of(given.func.value, made.at, made.owner).value
-        except UnknownValueError:
-            return False
-        return origin is self._origins.of(forward.node.func, forward.at, forward.owner).value
+        if isinstance(given, ast.Call) and called_name(given) in ("parameters", "named_parameters"):
+            if not isinstance(given.func, ast.Attribute):
+                return True
+            try:
+                origin = self._origins.of(given.func.value, made.at, made.owner).value
+            except UnknownValueError:
+                return False
+            return origin is self._origins.of(forward.node.func, forward.at, forward.owner).value
+        return given is not None and self._gathers_all(given, made, forward)
+
+    def _gathers_all(self, given: ast.expr, made: Traced, forward: Pass) -> bool:
+        """Whether parameters that the program gathers are all that train: a list of one group, or one that takes them
+        by a part of their name, is not."""
+        if isinstance(given, ast.Name):
+            try:
+                given = self._origins.last(given.id, made.at, made.owner)[0].value or given
+            except UnknownValueError:
+                return True
+        if isinstance(given, ast.ListComp | ast.GeneratorExp):
+            asked = [each for part in given.generators for each in part.ifs]
+            return all("requires_grad" in ast.unparse(each) for each in asked)
+        if isinstance(given, ast.List) and len(given.elts) == 1 and isinstance(given.elts[0], ast.Dict):
+            group = given.elts[0]
+            keys = (each.value if isinstance(each, ast.Constant) else None for each in group.keys)
+            named = dict(zip(keys, group.values, strict=True))
+            return "params" not in named or self._is_all(named["params"], made, forward)
+        return True
 
     def _accumulation(self, step: ast.Call, loop: Around, *, parted: bool) -> Iterator[Said]:
         """Passes to an update, by the ``if (step + 1) % 8 == 0:`` around it."""

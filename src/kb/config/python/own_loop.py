@@ -32,7 +32,10 @@ GRAPHS = "run.graphs_summed"
 _HARMLESS = ("autocast", "tqdm", "open", "timer", "record_function")  # what may be opened and leaves gradients on
 _OF_PRECISION = re.compile(r"cast|amp|precision|context|ctx|half|fp16|bf16")
 # Words of a program that may leave gradients off out of sight.
-_NO_GRADIENTS = ("set_grad_enabled", "requires_grad_(False", "decorator", "__enter__", "enter_context")
+_NO_GRADIENTS = (
+    "set_grad_enabled", "requires_grad_(False", "requires_grad = False", "requires_grad=False", "decorator",
+    "__enter__", "enter_context",
+)  # fmt: skip
 KEEPS, WIDENS = "run.keeps_outputs", "run.outputs_widened"
 _SHAPES = frozenset(
     ("view", "reshape", "squeeze", "unsqueeze", "float", "contiguous", "to", "transpose", "permute", "flatten")
