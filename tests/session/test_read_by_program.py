@@ -157,7 +157,7 @@ def test_a_stored_result_is_out_of_date_when_the_program_changes(tmp_path: Path)
     assert not still(rows, lookups)
 
 
-ASKS_MORE = """
+OWN_READING = """
 import sys, torch, yaml
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Trainer, TrainingArguments
@@ -167,7 +167,7 @@ model = AutoModelForCausalLM.from_pretrained(config["model"]["model_name_or_path
 model = get_peft_model(model, LoraConfig(r=config["lora"]["lora_r"]))
 run = config["training"]
 args = TrainingArguments(
-    "out", per_device_train_batch_size=run["per_device_train_batch_size"], learning_rate=run["learning_rate"]{more}
+    "out", per_device_train_batch_size=run["per_device_train_batch_size"], learning_rate=run["learning_rate"]
 )
 Trainer(model, args, train_dataset=rows).train()
 """
@@ -177,28 +177,8 @@ ASKED = (
 )
 
 
-@pytest.mark.parametrize(
-    ("more", "told"),
-    [
-        ("", "gradient_checkpointing"),  # not compute_dtype, which the program has so by itself, nor what is off
-        (', gradient_checkpointing=run["gradient_checkpointing"]', None),
-        (", **run", None),
-        (", **{name: value for name, value in run.items()}", None),
-    ],
-)
-def test_what_the_only_program_of_a_config_never_names_is_told(tmp_path: Path, more: str, told: str | None) -> None:
-    (tmp_path / ".git").mkdir()
-    (tmp_path / "train.py").write_text(ASKS_MORE.replace("{more}", more), "utf-8")
-    (tmp_path / "train.yaml").write_text(ASKED, "utf-8")
-    checker = file_checker(CATALOG, find_project(str(tmp_path)), Question.of(gpu="rtx-4090"))
-    outcome = check_input(Input(str(tmp_path / "train.yaml")), checker)
-    assert not isinstance(outcome, Unusable)
-    found = [each for result in outcome.results for each in result.findings if each.rule == "setting-not-read"]
-    assert [each.facts["keys"] for each in found] == ([told] if told else [])
-
-
 def test_a_type_that_a_program_loads_a_model_in_is_no_argument_of_trls(tmp_path: Path) -> None:
-    program = ASKS_MORE.replace("{more}", "").replace("TrainingArguments", "SFTConfig").replace("Trainer", "SFTTrainer")
+    program = OWN_READING.replace("TrainingArguments", "SFTConfig").replace("Trainer", "SFTTrainer")
     program = program.replace("from transformers", "from trl import SFTConfig, SFTTrainer\nfrom transformers")
     program = program.replace(", SFTTrainer, SFTConfig\nconfig", "\nconfig")
     program = program.replace("quantization_config=packed)", "quantization_config=packed, torch_dtype=torch.bfloat16)")

@@ -47,11 +47,6 @@ TWO_PROGRAMS = "two programs read it, each in its own way"
 NAMED = 0.5  # of a config's keys, those that a program which may read it names at least
 MOST_PROGRAMS = 12  # that are gone through for one config
 MOST_TEXT = 1 << 20  # of their sources, that are read for what they change: a folder may be a heap of any scripts
-OF_A_RUN = ("training.per_device_", "training.gradient_", "training.optim", "training.bf16", "training.fp16",
-            "training.lr_scheduler", "training.max_grad_norm", "training.neftune", "quantization.", "lora.",
-            "model.torch_dtype", "model.attn_implementation")  # fmt: skip
-GOES_THROUGH = r"\.(?:items|update|merge\w*)\(|\bvars\(|\bgetattr\(|\bfrom_dict\(|\bfor \w+ in \w*(?:cfg|conf)"
-MOST_UNREAD = 6  # keys in one sentence
 TRAINER = "script.trainer"
 PROCESSES, MACHINES = "launch.num_processes", "launch.num_machines"
 DISTRIBUTED = ("torchrun", "accelerate", "deepspeed")  # launchers that say in the environment how many there are
@@ -98,41 +93,7 @@ def as_its_program_reads(
     if not told:
         return by_names
     unit = _agreed(found[0][1], [other for _, other in found[1:]])
-    unit = unit._replace(read_by=_shown(unit.read_by))
-    alone = [each for each in named if each.path == found[0][1].read_by] if len(found) == len(named) == 1 else []
-    return [unit._replace(events=(*unit.events, *_unread(units[0], unit, alone[0], catalog)))] if alone else [unit]
-
-
-def _unread(said: Unit, unit: Unit, program: Program, catalog: Catalog) -> list[Event]:
-    """What a config asks of a run and its only program never names, told once: the run is without it.
-
-    Nothing is told of what the program has so by itself, nor of one that hands tables on whole, or goes through them
-    key by key.
-
-    Args:
-        said: the config as its names alone have it.
-        unit: the run of the program.
-    """
-    if program.hands_on or program.spreads or re.search(GOES_THROUGH, program.text) is not None:
-        return []
-    asked = [
-        setting for name, setting in said.settings.items()
-        if name.startswith(OF_A_RUN) and setting.path and not setting.joined and _asks(setting.value, catalog, name)
-        and unit.as_written(name) != setting.value and not program.speaks_of(str(setting.path[-1]))
-    ]  # fmt: skip
-    asked.sort(key=lambda each: each.span.start)
-    keys = list(dict.fromkeys(str(each.path[-1]) for each in asked))
-    if not keys:
-        return []
-    names = ", ".join(keys[:MOST_UNREAD]) + (", …" if len(keys) > MOST_UNREAD else "")
-    related = tuple(("", each.key_span) for each in asked[1:MOST_UNREAD])
-    return [Event("setting-not-read", asked[0].key_span, {"keys": names, "program": unit.read_by}, related=related)]
-
-
-def _asks(value: object, catalog: Catalog, name: str) -> bool:
-    """Whether a value asks for something: it is neither off nor what a run has anyway."""
-    off = value in (None, False, "", "no", "none")
-    return not (off or is_unknown(value) or value == catalog.facts[name].default)
+    return [unit._replace(read_by=_shown(unit.read_by))]
 
 
 def _agreed(unit: Unit, others: Sequence[Unit]) -> Unit:
