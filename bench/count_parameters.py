@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 MODELS = Path(__file__).parents[1] / "rules" / "models"
-ENCODER_DECODERS = ("t5", "mt5", "umt5", "bart", "mbart", "pegasus", "led")
+ENCODER_DECODERS = ("t5", "mt5", "umt5", "longt5", "bart", "mbart", "pegasus", "led", "m2m_100")
 ENCODERS = (
     "bert",
     "roberta",
@@ -27,10 +27,12 @@ ENCODERS = (
     "electra",
     "deberta-v2",
     "distilbert",
+    "albert",
     "longformer",
     "big_bird",
     "xlnet",
     "mpnet",
+    "modernbert",
 )
 # EXAONE 3's code is on the hub, not in transformers; its layers have the matrices of a Llama, under other names
 EXAONE_AS_LLAMA = {"num_layers": "num_hidden_layers", "activation_function": "hidden_act"}
