@@ -127,6 +127,8 @@ def test_accelerate_says_precision_and_accumulation() -> None:
     counted = text.replace("        outputs", "        with accelerator.accumulate(model): pass\n        outputs")
     assert said(counted)[STEPS] == 4  # told alone, Accelerate divides the loss and updates in each pass
     assert "run.outputs_widened" not in found  # as under the Trainer
+    plain = said(text.replace("accelerator.backward(loss)", "loss.backward()"))
+    assert plain["training.bf16"] is True  # a model that it prepares runs under its autocast all the same
     by_launcher = said(text.replace("mixed_precision='bf16', ", ""))
     assert (by_launcher["training.bf16"], by_launcher["training.fp16"]) == (None, None)
     apart = said(

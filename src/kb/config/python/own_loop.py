@@ -124,6 +124,7 @@ class _Reader:
         made = [model.node]
         hidden: tuple[str, ...] = ()
         prepared = any(called_name(each) == "prepare" for each in model.through)
+        accelerator = accelerator or self._wrapped_by(model)
         if accelerator is not None and not prepared:  # a model that Accelerate is not given has no autocast around it
             said += [Said(name, False, accelerator, name.partition(".")[2]) for name in (FP16, BF16)]
             said.append(Said(WIDENS, False, forward.node, "autocast"))
@@ -163,15 +164,31 @@ class _Reader:
         assert isinstance(node.func, ast.Attribute)
         holder = node.func.value
         if node.args:
-            made = self._origins.of(holder, at, self._entry).value
-            if isinstance(made, ast.IfExp) and called_name(made.body) == called_name(made.orelse):
-                made = made.orelse  # Accelerator(log_with=…) if … else Accelerator()
-            if isinstance(made, ast.Call) and called_name(made) == "Accelerator":
+            made = self._accelerator(holder, at)
+            if made is not None:
                 return node.args[0], made
             return (holder, None) if called_name(holder) == "scale" else (None, None)
         if isinstance(holder, ast.Call) and called_name(holder) == "scale":
             return first_argument(holder), None
         return holder, None
+
+    def _accelerator(self, holder: ast.expr, at: Where) -> ast.Call | None:
+        """The call that makes an accelerator; None of any other object.
+
+        Raises:
+            UnknownValueError: it cannot be told.
+        """
+        made = self._origins.of(holder, at, self._entry).value
+        if isinstance(made, ast.IfExp) and called_name(made.body) == called_name(made.orelse):
+            made = made.orelse  # Accelerator(log_with=…) if … else Accelerator()
+        return made if isinstance(made, ast.Call) and called_name(made) == "Accelerator" else None
+
+    def _wrapped_by(self, model: Traced) -> ast.Call | None:
+        """The accelerator that a model is given to, where the loop runs a plain ``loss.backward()``."""
+        for node, at, _ in self._entry.names.calls:
+            if node in model.through and called_name(node) == "prepare" and isinstance(node.func, ast.Attribute):
+                return self._accelerator(node.func.value, at)
+        return None
 
     def _pass(self, loss: ast.expr, at: Where, owner: "Expressions", held: str | None, depth: int = 0) -> Pass:
         """The forward pass that a loss comes from.
