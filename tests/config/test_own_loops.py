@@ -231,8 +231,8 @@ def test_its_length_is_what_numbers_under_such_names_agree_on(lines: str, length
     ("lines", "name"),
     [
         ("for batch in test:\n    outputs = model(**batch)\n    total += outputs.loss\n", "total"),
-        ("for batch in test:\n    loss = model(**batch).loss\n    losses.append(loss)\n", "losses.append"),
-        ("def test():\n    for batch in held:\n        kept.append(model(**batch).logits)\ntest()\n", "kept.append"),
+        ("for batch in test:\n    loss = model(**batch).loss\n    losses.append(loss)\n", "losses"),
+        ("def test():\n    for batch in held:\n        kept.append(model(**batch).logits)\ntest()\n", "kept"),
         ("for p in model.parameters():\n    p.requires_grad = False\nfor batch in test:\n"
          "    total += model(**batch).loss\n", None),
         ("for batch in test:\n    outputs = model(**batch)\n    total += outputs.loss.item()\n", None),
@@ -245,6 +245,11 @@ def test_its_length_is_what_numbers_under_such_names_agree_on(lines: str, length
         ("def evaluate():\n    for batch in test:\n        total += model(**batch).loss\n"
          "with torch.no_grad():\n    evaluate()\n", None),
         ("for batch in test:\n    total += other(**batch).loss\n", None),
+        ("for parts in test:\n    for part in parts:\n        total += model(**part).loss\n"
+         "    total.backward()\n", None),
+        ("for part in test:\n    total += model(**part).loss\ntotal.backward()\n", None),
+        ("for batch in test:\n    total += model(**batch).loss\n    total = total.detach()\n", None),
+        ("for batch in test:\n    kept = []\n    kept.append(model(**batch).logits)\n", None),
     ],
 )  # fmt: skip
 def test_evaluation_that_gathers_graphs_is_told(lines: str, name: str | None) -> None:
@@ -472,3 +477,18 @@ def test_a_width_under_an_open_condition_is_not_the_programs() -> None:
         "else:\n    model = AutoModelForCausalLM.from_pretrained('gpt2')\n"
     )
     assert is_unknown(unit.settings["quantization.load_in_4bit"].value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        PASS.replace("        optimizer.zero_grad()\n", "        break\n"),
+        PASS.replace("        optimizer.zero_grad()\n", "").replace("in loader:", "in range(1):"),
+        PASS.replace("        optimizer.zero_grad()\n", "")
+        + "for p in model.parameters():\n    p.register_post_accumulate_grad_hook(drop)\n",
+        "from project.optim import AdamW\noptimizer = AdamW(model.parameters())\n"
+        + PASS.replace("        optimizer.zero_grad()\n", ""),
+    ],
+)
+def test_gradients_that_other_code_may_let_go_of_are_not_told(change: str) -> None:
+    assert all("run.gradients_kept" not in unit.settings for unit in read(HEAD + change))

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from kb.config.python.expressions import Expressions
 
 STEPS, OPTIMIZER, HELD = "training.gradient_accumulation_steps", "training.optim", "run.gradients_kept"
+_KNOWN_PACKAGES = ("torch", "transformers", "bitsandbytes")  # whose optimizers leave gradients as they are
+_LET_GO_OTHERWISE = ("register_step_post_hook", "register_post_accumulate_grad_hook", '"grad"', "'grad'")
 ACCUMULATES = "gradient_accumulation_steps"
 _NAMED_SO = (
     "adam", "sgd", "lion", "adafactor", "lamb", "rmsprop", "adagrad", "adadelta", "muon", "lars", "sophia", "optim",
@@ -114,8 +116,11 @@ class _Updates:
     def _lets_none_go(self, made: Traced, loop: Around) -> bool:
         """Whether an optimizer is of a known package, and the loop hands neither it nor the model to other code, which
         could let gradients go."""
-        once = any(isinstance(each, ast.Break) for each in loop.batches.body)  # a trial of one step
-        if once or not self._origins.package(made.node, made.owner):
+        once = any(isinstance(each, ast.Break | ast.Return) for each in loop.batches.body)  # a trial of one step
+        once |= ast.unparse(loop.batches.iter) == "range(1)"
+        if once or self._origins.package(made.node, made.owner) not in _KNOWN_PACKAGES:
+            return False
+        if any(word in self._entry.text for word in _LET_GO_OTHERWISE) or _binds(loop.batches, loop.forward.node.func):
             return False
         names = {dotted_name(loop.forward.node.func)} | {
             dotted_name(node.func.value) for node, _ in self._called_in(loop.batches, "step")
@@ -272,6 +277,12 @@ def _of_overflow(test: ast.expr) -> bool:
     """Whether an ``if`` asks for a loss that is no number, as few are."""
     written = ast.unparse(test)
     return "nan" in written or "inf" in written
+
+
+def _binds(loop: ast.For, called: ast.expr) -> bool:
+    """Whether a loop gives what is called anew: another model has no gradients yet."""
+    targets = [each for node in ast.walk(loop) if isinstance(node, ast.Assign) for each in node.targets]
+    return dotted_name(called) in {dotted_name(each) for each in targets if isinstance(each, ast.Name | ast.Attribute)}
 
 
 def untold(name: str) -> Unknown:

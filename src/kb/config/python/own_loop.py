@@ -306,13 +306,25 @@ class _Reader:
             loop = next((each for each in self._origins.around(entry, node) if isinstance(each, ast.For)), None)
             if loop is None or not self._is_model(node.func, at, entry) or self._without_graph(node, at):
                 continue
-            if self._origins.of(node.func, at, entry).value is not model.value or "backward" in ast.unparse(loop):
+            if self._origins.of(node.func, at, entry).value is not model.value or self._runs_backward(loop, at):
                 continue
             for each in ast.walk(loop):
                 name, value = _gathered(each)
-                if name is not None and value is not None and self._has_graph(value, at):
-                    yield Said(GRAPHS, name, value, name)
-                    return
+                if name is None or value is None or _is_made_again(name, loop) or not self._has_graph(value, at):
+                    continue
+                yield Said(GRAPHS, name, value, name)
+                return
+
+    def _runs_backward(self, loop: ast.For, at: Where) -> bool:
+        """Whether what a loop gathers may run backward: in it, or behind it in the function or in a loop around it."""
+        around = self._origins.around(self._entry, loop)
+        for node, where, _ in self._entry.names.calls:
+            if called_name(node) != "backward" or where.scope != at.scope:
+                continue
+            loops = [each for each in self._origins.around(self._entry, node) if isinstance(each, ast.For)]
+            if any(each is loop for each in loops) or not loops or any(each is loops[0] for each in around):
+                return True
+        return False
 
     def _without_graph(self, node: ast.Call, at: Where) -> bool:
         """Whether a forward pass is, or may be, made without gradients: by a ``with`` around it or around a call of its
@@ -466,8 +478,16 @@ def _gathered(node: ast.AST) -> tuple[str | None, ast.expr | None]:
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
         return dotted_name(node.target), node.value
     if isinstance(node, ast.Call) and called_name(node) == "append" and len(node.args) == 1:
-        return dotted_name(node.func), node.args[0]
+        holder = node.func.value if isinstance(node.func, ast.Attribute) else node.func
+        return dotted_name(holder), node.args[0]
     return None, None
+
+
+def _is_made_again(name: str, loop: ast.For) -> bool:
+    """Whether a loop gives what gathers a value anew, or lets go of graphs in it: ``total = total.detach()``."""
+    targets = [each for node in ast.walk(loop) if isinstance(node, ast.Assign) for each in node.targets]
+    held = (each.value if isinstance(each, ast.Subscript) else each for each in targets)
+    return any(dotted_name(each) == name for each in held)
 
 
 def _may_be_autocast(item: ast.withitem) -> bool:
