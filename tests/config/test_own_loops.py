@@ -125,6 +125,9 @@ def test_accelerate_says_precision_and_accumulation() -> None:
     found = said(text)
     assert (found["training.bf16"], found["training.fp16"], found[STEPS], found[BATCH]) == (True, False, 1, 8)
     counted = text.replace("        outputs", "        with accelerator.accumulate(model): pass\n        outputs")
+    step = "        optimizer.step()"
+    asked = f"        if i % accelerator.gradient_accumulation_steps == 0:\n    {step}"
+    assert said(text.replace(step, asked))[STEPS] == 4
     assert said(counted)[STEPS] == 4  # told alone, Accelerate divides the loss and updates in each pass
     assert "run.outputs_widened" not in found  # as under the Trainer
     plain = said(text.replace("accelerator.backward(loss)", "loss.backward()"))
@@ -215,6 +218,7 @@ def test_what_trains_is_open_where_code_changes_it(change: str) -> None:
     ("lines", "length"),
     [
         ("data = Rows(path, max_len=64)", 64),
+        ("data = ChatDataset(path, max_len=64)", 64),
         ("class Rows:\n    def __init__(self, path, max_len=128):\n        self.max_len = max_len", 128),
         ("class Rows:\n    def __init__(self, path, max_len=128):\n        self.max_len = max_len\nRows('a', 64)", 64),
         ("parser.add_argument('--max_seq_length', type=int, default=96)", 96),
@@ -377,6 +381,23 @@ def test_what_a_model_becomes_behind_its_training_is_not_its_type_in_it() -> Non
 )
 def test_which_of_two_models_trains_is_not_guessed(models: str) -> None:
     assert all(unit.dialect != "loop" for unit in read(HEAD + models + PASS))
+
+
+def test_a_model_that_a_flag_names_is_the_programs_where_the_flag_is_left_out() -> None:
+    head = HEAD.replace(
+        'model = AutoModelForCausalLM.from_pretrained("openai-community/gpt2")\n',
+        """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--model_name_or_path", default=None)
+args = parser.parse_args()
+if args.model_name_or_path:
+    model = AutoModelForCausalLM.from_pretrained(args.model_name_or_path)
+else:
+    model = AutoModelForCausalLM.from_config(config)
+""",
+    )
+    assert said(head + PASS)[BATCH] == 8
 
 
 def test_a_function_trains_the_model_that_its_call_meets() -> None:

@@ -171,14 +171,17 @@ _GENERATES = frozenset((
 
 _ANSWERS = frozenset((
     "generate", "generation", "pipeline", "sample", "sampling", "decode", "infer", "inference", "predict", "prediction",
-    "chat", "complete", "completion", "beam", "respond", "ask",
+    "beam", "respond",
 ))  # fmt: skip
+
+
+_OF_ROWS = frozenset(("dataset", "data", "loader", "collator", "collate", "tokenizer", "tokenize", "examples", "train"))
 
 
 def _generates(name: str) -> bool:
     """Whether a function or class is named for what it has a model write, not for what it reads."""
     words = re.split(r"[_\W]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).casefold())
-    return not _ANSWERS.isdisjoint(words)
+    return not _ANSWERS.isdisjoint(words) and _OF_ROWS.isdisjoint(words)
 
 
 def _of_generating(nodes: Iterable[ast.AST]) -> set[int]:

@@ -101,7 +101,10 @@ class _Updates:
             yield from self._named_optimizer(optimizer[0], forward)
             if not counted:
                 every = list(self._accumulation(optimizer[1], loop, parted=parted))
-                yield from every or ([Said(STEPS, 1, optimizer[1], ACCUMULATES)] if counted is None else [])
+                if counted is None and not every:
+                    every = [Said(STEPS, 1, optimizer[1], ACCUMULATES)]
+                by_accelerate = counted is None and getattr(every[0].value, "attr", "") == ACCUMULATES
+                yield from [] if by_accelerate else every  # % accelerator.gradient_accumulation_steps: as it is told
         zeroed = [node for node, _ in self._called_in(loop.batches, "zero_grad")]
         inside = self._origins.lies_in(forward.node, loop.batches, self._entry)
         begins = forward.node.lineno if inside else backward.lineno

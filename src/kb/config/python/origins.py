@@ -122,14 +122,19 @@ class Origins:
         Raises:
             UnknownValueError: there is none, or it depends on a condition that only a run can tell.
         """
-        told = {id(each): met(each.where.branch, owner, at.made).branch for each in bindings}
-        bindings = [each for each in bindings if told[id(each)] is not None]
+        asked = {id(each): met(each.where.branch, owner, at.made) for each in bindings}
+        told = {name: each.branch for name, each in asked.items()}
+        reached = [each for each in bindings if told[id(each)] is not None]
+        if reached and all(called_name(each.value or ast.Pass()) == "from_config" for each in reached):
+            reached = [each for each in bindings if each in reached or asked[id(each)].by_default]  # no model is named
+        bindings = reached
         last = _latest(bindings, at)
         here = met(at.branch, owner, at.made).branch
         rivals: list[Binding] = []
         for each in sorted(bindings, key=lambda each: each.where.order, reverse=True):
             constant = isinstance(each.value, ast.Constant)
-            copies = called_name(each.value or ast.Pass()) in PARALLEL
+            made = called_name(each.value or ast.Pass())
+            copies = made in PARALLEL or (made == "from_config" and each is not last)  # as large, with random weights
             if each.where.order > last.where.order or constant or copies or _of_itself(each, name):
                 continue
             rivals.append(each)
