@@ -345,6 +345,8 @@ UNDER = "if ready(step):\n    "  # a condition that only a run can tell
         (UNDER + "loader = DataLoader(rows, batch_size=8, sampler=parts)\n", BATCH, 8),
         ("small = False\nif small:\n    loader = DataLoader(rows, batch_size=64)\n", BATCH, 8),
         ("loader = DataLoader(rows, batch_size=None)\n", BATCH, None),
+        ("options = {'batch_size': 4, 'shuffle': True}\nloader = DataLoader(rows, **options)\n", BATCH, 4),
+        ("loader = DataLoader(rows, **cfg.options)\n", BATCH, None),
         (UNDER + "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n", "training.optim", None),
         ("eight_bit = True\nif eight_bit:\n    import bitsandbytes as bnb\n"
          "    optimizer = bnb.optim.AdamW8bit(model.parameters())\nelse:\n"

@@ -459,7 +459,7 @@ def _says_batch(loader: ast.Call) -> bool:
     given = {each.arg: each.value for each in loader.keywords}
     size = given.get("batch_size", loader.args[1] if len(loader.args) > 1 else None)
     nothing = isinstance(size, ast.Constant) and size.value is None
-    return not nothing and "batch_sampler" not in given and None not in given
+    return not nothing and "batch_sampler" not in given
 
 
 def _cut_in(batches: ast.For) -> bool:
