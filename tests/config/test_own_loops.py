@@ -185,6 +185,10 @@ class Fit:
 """
     found = said(HEAD.split("model =")[0] + "MAX_LEN = 64\n" + methods)
     assert (found[BATCH], found["run.keeps_outputs"]) == (2, "step")
+    copies = methods.replace(
+        "        outputs = self", "        self.model = torch.nn.DataParallel(self.model)\n        outputs = self"
+    )
+    assert said(HEAD.split("model =")[0] + "MAX_LEN = 64\n" + copies)["run.not_modelled"] == "DataParallel"
 
 
 @pytest.mark.parametrize(

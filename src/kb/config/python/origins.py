@@ -205,7 +205,8 @@ class Origins:
             raise UnknownValueError
         every = owner.names.set_on_self(holder, node.attr)
         found = [each for each in every if each.where.scope != at.scope or each.where.order < at.order]
-        first = [each for each in found if getattr(self.function_at(each.where.scope, owner), "name", "") == "__init__"]
+        begun = [each for each in found if getattr(self.function_at(each.where.scope, owner), "name", "") == "__init__"]
+        first = [each for each in found if each in begun or each.where.scope == at.scope] if begun else []
         binding = self._one_of(first or found, f"self.{node.attr}", at, owner)
         if binding.value is None:
             raise UnknownValueError
