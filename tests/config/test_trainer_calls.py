@@ -7,6 +7,8 @@ import pytest
 
 from catalog_sample import load_catalog
 from kb.config.discovery import bears_marks
+from kb.config.python.held import NoSources
+from kb.config.python.places import Imported
 from kb.config.python.reader import PythonReader
 from kb.core.document import Unit
 from warm_runs import run_text
@@ -191,4 +193,72 @@ def test_a_class_that_holds_a_trainer_is_none_though_it_is_called_so(
     (unit,) = read(HOLDS_ONE.replace("{base}", base).replace("{more}", more))
     said = unit.settings.get("script.trainer")
     assert (said.value if said is not None else None) == trainer
+    assert any(event.kind == "metric-of-nobody" for event in unit.events) == told
+
+
+BY_A_METRIC = """
+from transformers import AutoModelForCausalLM, EarlyStoppingCallback
+from {package} import {trainer}, {arguments}
+{imports}
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+args = {arguments}("out", eval_strategy="epoch", save_strategy="{saves}", metric_for_best_model="{metric}")
+trainer = {trainer}(model=model, args=args, train_dataset=rows, eval_dataset=others{more})
+{then}
+"""
+OF_TRL = {"package": "trl", "trainer": "SFTTrainer", "arguments": "SFTConfig"}
+ADDS_F1 = """
+from transformers import TrainerCallback
+class Scores(TrainerCallback):
+    def on_evaluate(self, args, state, control, metrics, **more):
+        metrics["eval_f1"] = score()
+"""
+PATCHES = """
+import transformers
+def scored(self, *given, **named):
+    return {"eval_f1": score()}
+transformers.Trainer.evaluate = scored
+"""
+
+
+class Beside(NoSources):
+    """Modules beside a program, by their names."""
+
+    def __init__(self, texts: dict[str, str]) -> None:
+        self.texts = texts
+
+    def module(self, path: str, imported: Imported) -> tuple[str, str] | None:
+        name = imported.module
+        return (f"{name}.py", self.texts[name]) if name in self.texts else None
+
+
+@pytest.mark.parametrize(
+    ("changed", "modules", "told"),
+    [
+        ({}, {}, True),
+        ({"more": ", callbacks=[EarlyStoppingCallback(3)]"}, {}, True),  # the library's adds nothing
+        ({"imports": "def compute_metrics(given): return {}"}, {}, True),  # defined, and handed to nothing
+        ({"metric": "eval_mean_token_accuracy", **OF_TRL}, {}, False),
+        ({"metric": "entropy", **OF_TRL}, {}, False),
+        ({"metric": "num_tokens", **OF_TRL}, {}, False),
+        ({"metric": "aux_loss", **OF_TRL}, {}, False),
+        ({"metric": "rouge", **OF_TRL}, {}, True),
+        ({"imports": "from scores import Scores", "more": ", callbacks=[Scores()]"}, {"scores": ADDS_F1}, False),
+        ({"imports": "from elsewhere import Scores", "more": ", callbacks=[Scores()]"}, {}, False),
+        ({"more": ", callbacks=made()"}, {}, False),
+        ({"then": "trainer.add_callback(found())\ntrainer.train()"}, {}, False),
+        ({"imports": "import patches"}, {"patches": PATCHES}, False),
+        ({"imports": "import first"}, {"first": "import patches", "patches": PATCHES}, False),
+        ({"then": "setattr(trainer, 'compute_metrics', score)\ntrainer.train()"}, {}, False),
+        ({"then": "trainer.compute_metrics = score\ntrainer.train()"}, {}, False),
+        ({"then": "trainer.evaluate()"}, {}, False),
+        ({"then": "model.train()\ntrainer.evaluate()"}, {}, False),
+        ({"saves": "no"}, {}, False),  # releases before 4.47 look for the metric where they save
+    ],
+)
+def test_a_metric_is_of_nobody_only_where_all_that_may_compute_it_is_seen(
+    changed: dict[str, str], modules: dict[str, str], told: bool
+) -> None:
+    usual = {"package": "transformers", "trainer": "Trainer", "arguments": "TrainingArguments", "metric": "f1"}
+    usual |= {"imports": "", "more": "", "then": "trainer.train()", "saves": "epoch"}
+    (unit,) = READER.read(BY_A_METRIC.format(**(usual | changed)), "train.py", Beside(modules))
     assert any(event.kind == "metric-of-nobody" for event in unit.events) == told

@@ -190,7 +190,9 @@ class PythonReader:
                 settings = evaluated_rows(call, analysis.values.expressions, analysis.name_span(call)) | settings
         if run.own is not None and not run.own.kind.module:  # a server trains nothing
             settings |= said_by_source(analysis.module.text, settings, analysis.name_span(run.own))
-            events += metric_of_nobody(settings, analysis.calls, analysis.names, analysis.module.text)
+            around = analysis.values.expressions.shared.sources
+            at = analysis.values.expressions.path
+            events += metric_of_nobody(settings, analysis.calls, analysis.module, analysis.names, at, around)
         hidden = self._hidden_of(run, calls, analysis)
         if run.own is not None and "model.name" not in settings:  # where the model comes from is not seen
             hidden += OF_MODELS

@@ -329,54 +329,110 @@ def with_arguments(units: Sequence[Unit], found: TrainerArguments, path: str, di
 
 OF_LIBRARIES = ("Trainer", "Seq2SeqTrainer", "SFTTrainer")
 PACKAGES = ("transformers", "trl")
-METRIC, BEST, STRATEGY = (
-    "training.metric_for_best_model", "training.load_best_model_at_end", "training.eval_strategy"
-)  # fmt: skip
-# What an evaluation says of itself (``speed_metrics``, ``TrainerMemoryTracker``), and what TRL logs beside it.
-_ALWAYS = r"(?:\w+_)?(?:loss|runtime|samples_per_second|steps_per_second|model_preparation_time)\Z|mem_|token|entropy"
-# Where else a source may bring metrics: a function that is set later, an evaluation or a callback of its own.
-_ELSEWHERE = r"\bcompute_metrics\s*=|\bdef (?:evaluate|evaluation_loop|on_evaluate|_maybe_log_save_evaluate)\("
+METRIC, STRATEGY, SAVES = "training.metric_for_best_model", "training.eval_strategy", "training.save_strategy"
+# What an evaluation says of itself (``speed_metrics``, ``TrainerMemoryTracker``), beside each data set's name.
+_ALWAYS = r"(?:loss|runtime|samples_per_second|steps_per_second|_time)\Z|(?:\A|_)mem_"
+_OF_SFT = r"token|entropy"  # ``SFTTrainer.log`` puts its own into the same table; their names are not in every release
+_EVALUATES = r"(?:_?evaluate|evaluation_loop|prediction_loop|log|_maybe_log_save_evaluate|_determine_best_metric)"
+# Where else a source may bring metrics: a function that is set later, an evaluation or a callback of its own, and what
+# may change a trainer out of sight. A function ``compute_metrics`` that is only defined brings none.
+_ELSEWHERE = (
+    r"(?<!def )\bcompute_metrics\b"
+    rf"|\bdef (?:{_EVALUATES}|on_\w+)\(|\.{_EVALUATES}\s*=(?!=)"
+    r"|\bsetattr\(|\bpatch|\badd_callback\b|\bcallback_handler\b|__dict__|__class__|\bexec\("
+    r"|\.metric_for_best_model\s*=(?!=)"
+)
 METRICS_AT = 7  # the place of ``compute_metrics`` among what a trainer is given
 
 
-def metric_of_nobody(settings: Mapping[str, Setting], calls: Sequence[Call], names: Names, text: str) -> list[Event]:
+def metric_of_nobody(
+    settings: Mapping[str, Setting], calls: Sequence[Call], module: Module, names: Names, path: str, sources: Sources
+) -> list[Event]:
     """The event of a run that takes its best checkpoint by a metric which nothing computes: the first evaluation ends
     in a KeyError (``_determine_best_metric`` of transformers/trainer.py).
 
     Args:
         settings: of the run.
         calls: of the module, which sets up no other run.
-        text: the source, which may give the trainer a metric function.
+        module: the program, which may give the trainer a metric function; so may what it imports.
     """
-    metric, best, strategy = (settings.get(name) for name in (METRIC, BEST, STRATEGY))
-    evaluates = (best is not None and best.value is True) or (
-        strategy is not None and strategy.value in ("steps", "epoch")
-    )
-    if metric is None or not isinstance(metric.value, str) or not evaluates:
-        return []
-    if re.match(_ALWAYS, metric.value.removeprefix("eval_")) is not None:
+    metric, strategy, saves = (settings.get(name) for name in (METRIC, STRATEGY, SAVES))
+    evaluates = strategy is not None and strategy.value in ("steps", "epoch")
+    keeps = saves is None or saves.value in ("steps", "epoch", "best")
+    if metric is None or not isinstance(metric.value, str) or not metric.value or not (evaluates and keeps):
         return []
     trainers = [call for call in calls if call.kind.group == TRAINER]
-    if (
-        len(trainers) != 1
-        or sum(call.kind.dialect is not None for call in calls) != 1
-        or not _is_librarys(trainers[0], names)
-    ):
+    if len(trainers) != 1 or sum(call.kind.dialect is not None for call in calls) != 1:
         return []
-    node = trainers[0].node
-    given = {keyword.arg for keyword in node.keywords}
-    open_ = None in given or len(node.args) > METRICS_AT or "compute_metrics" in given
+    trainer, name = trainers[0], metric.value.removeprefix("eval_")
+    of_sft = trainer.name.startswith("SFT") and re.search(_OF_SFT, name) is not None
     shown = metric.span.end > metric.span.start  # what a program says is no place of the config that it is given
-    if open_ or not shown or re.search(_ELSEWHERE, re.sub(r"(?m)^[ \t]*#.*$", "", text)) is not None:
+    if of_sft or not shown or re.search(_ALWAYS, name) is not None:
         return []
-    return [Event("metric-of-nobody", metric.span, {"metric": metric.value, "trainer": trainers[0].name})]
+    alone = _is_librarys(trainer, names, path, sources) and _computes_nothing(trainer.node, names, path, sources)
+    if not alone or not _is_trained(trainer, names):
+        return []
+    if any(_brings_metrics(text) for text in _reached(module, path, sources)):
+        return []
+    return [Event("metric-of-nobody", metric.span, {"metric": metric.value, "trainer": trainer.name})]
 
 
-def _is_librarys(call: Call, names: Names) -> bool:
+def _is_librarys(call: Call, names: Names, path: str, sources: Sources) -> bool:
     """Whether a call makes a trainer of the library itself: not of a class that is built on it, whose evaluation may be
     its own."""
     written = dotted_name(call.node.func) or ""
     if call.home is not None or call.name not in OF_LIBRARIES or names.is_class(written):
         return False
-    imports = [found for _, found in names.imports_of(written.partition(".")[0])]
-    return bool(imports) and all(not found.level and found.module.partition(".")[0] in PACKAGES for found in imports)
+    return any(is_librarys_own(written, names, package, path, sources) for package in PACKAGES)
+
+
+def _computes_nothing(node: ast.Call, names: Names, path: str, sources: Sources) -> bool:
+    """Whether nothing that a trainer is given computes metrics: no function for them, and no callback but the
+    library's. A callback's ``on_evaluate`` and ``on_log`` are handed the table itself and may add to it."""
+    given = {keyword.arg: keyword.value for keyword in node.keywords}
+    starred = any(isinstance(each, ast.Starred) for each in node.args)
+    if None in given or starred or len(node.args) > METRICS_AT or "compute_metrics" in given:
+        return False
+    callbacks = given.get("callbacks")
+    if callbacks is None or (isinstance(callbacks, ast.Constant) and callbacks.value is None):
+        return True
+    if not isinstance(callbacks, ast.List | ast.Tuple):
+        return False
+    made = [each.func if isinstance(each, ast.Call) else each for each in callbacks.elts]
+    return all(is_librarys_own(dotted_name(each) or "", names, PACKAGES[0], path, sources) for each in made)
+
+
+def _is_trained(trainer: Call, names: Names) -> bool:
+    """Whether the module trains by this trainer: one that only evaluates looks for no best checkpoint."""
+    started = (node.func for node, _, _ in names.calls if isinstance(node.func, ast.Attribute))
+    return any(
+        each.attr == "train"
+        and (each.value is trainer.node or (trainer.target is not None and dotted_name(each.value) == trainer.target))
+        for each in started
+    )
+
+
+def _brings_metrics(text: str) -> bool:
+    """Whether a source may add to what an evaluation gives. A line that is a comment does nothing."""
+    if _TAKES_MORE in text or re.search(_PUTS, text) is not None:
+        return True
+    return re.search(_ELSEWHERE, re.sub(r"(?m)^[ \t]*#.*$", "", text)) is not None
+
+
+def _reached(module: Module, path: str, sources: Sources) -> Iterator[str]:
+    """The module's own text, and those of the project's modules that it brings in, and these in turn."""
+    yield module.text
+    left, seen = [(path, module.tree)], {path}
+    while left:
+        at, tree = left.pop()
+        own = Names(tree)
+        for imported in (*own.every_import(), *own.all_of):
+            found = sources.module(at, imported)
+            if found is None or found[0] in seen:
+                continue
+            seen.add(found[0])
+            yield found[1]
+            try:
+                left.append((found[0], ast.parse(found[1])))
+            except (SyntaxError, ValueError, RecursionError):  # what it brings in is not seen
+                continue
