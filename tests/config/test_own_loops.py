@@ -72,7 +72,10 @@ def test_a_loop_says_its_model_batch_length_and_optimizer() -> None:
         ("\n        optimizer.zero_grad()", "", "run.gradients_kept", "never"),
         ("zero_grad()", "zero_grad(set_to_none=False)", "run.gradients_kept", "kept"),
         ("in loader:", "in tqdm(enumerate(loader)):", BATCH, 8),
-        ("for batch in loader:", "for start in range(0, len(rows), 16):", BATCH, 16),
+        ("for batch in loader:", "for at in range(0, len(rows), 16):\n        batch = collate(rows[at : at + 16])",
+         BATCH, 16),
+        ("for batch in loader:", "for at in range(0, ids.size(1), 512):\n        batch = ids[:, at : at + 512]",
+         BATCH, None),
         ("for batch in loader:", "for batch in batches(rows):", BATCH, None),
         ("        outputs = model(**batch)", "        with torch.autocast('cuda', dtype=torch.bfloat16):\n            "
          "outputs = model(**batch)", "training.bf16", True),
@@ -275,8 +278,8 @@ def test_its_report_names_the_batch_where_it_stands_and_no_argument_of_the_train
     path = tmp_path / "train.py"
     path.write_text(HEAD.replace("batch_size=8", "batch_size=512") + PASS)
     ended = run_text("kb.check", path.name, "--gpu", "rtx-3090", "--lang", "en", "--notes", cwd=tmp_path)
-    assert ended.returncode == 1
-    assert "train.py:8:38: error training-peak-exceeds-gpu" in ended.stdout
+    assert ended.returncode == 0  # its length is inferred
+    assert "train.py:8:38: warning training-peak-exceeds-gpu" in ended.stdout
     assert "TrainingArguments" not in ended.stdout
     text = path.read_text()
     run_text("kb.check", path.name, "--gpu", "rtx-3090", "--unsafe-fixes", cwd=tmp_path)  # adds nothing to backward()
@@ -519,3 +522,77 @@ def test_a_width_under_an_open_condition_is_not_the_programs() -> None:
 )
 def test_gradients_that_other_code_may_let_go_of_are_not_told(change: str) -> None:
     assert all("run.gradients_kept" not in unit.settings for unit in read(HEAD + change))
+
+
+def test_what_accelerate_shards_or_keeps_off_the_gpu_is_not_predicted() -> None:
+    head = HEAD + "from accelerate import Accelerator\n"
+    rest = "model, optimizer, loader = accelerator.prepare(model, optimizer, loader)\n"
+    rest += PASS.replace("loss.backward()", "accelerator.backward(loss)")
+    for given in ("deepspeed_plugin=plugin", "fsdp_plugin=plugin", "cpu=True", "**options"):
+        found = said(head + f"accelerator = Accelerator(mixed_precision='bf16', {given})\n" + rest)
+        assert "run.not_modelled" in found
+    found = said(head + "accelerator = Accelerator(mixed_precision='fp8')\n" + rest)
+    assert found["run.not_modelled"] == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("imported", "opened", "fp16"),
+    [
+        ("from torch.cuda.amp import autocast", "autocast(False)", False),
+        ("from torch.cuda.amp import autocast", "autocast(args.fp16)", None),
+        ("from torch.cuda.amp import autocast", "autocast(True)", True),
+        ("from torch import autocast", "autocast('cpu')", False),
+        ("from torch import autocast", "autocast('cuda')", True),
+        ("from torch.cuda import amp", "amp.autocast(False)", False),
+        ("", "torch.cpu.amp.autocast()", False),
+        ("", "torch.autocast(*options)", None),
+    ],
+)
+def test_autocast_is_what_its_import_says(imported: str, opened: str, fp16: bool | None) -> None:
+    old = "        outputs = model(**batch)"
+    text = PASS.replace(old, f"        with {opened}:\n            outputs = model(**batch)")
+    assert said(imported + HEAD + text)["training.fp16"] == fp16
+
+
+def test_what_an_object_was_given_in_prepare_is_followed() -> None:
+    text = (
+        HEAD.split("model =")[0]
+        + """
+from accelerate import Accelerator
+MAX_LEN = 64
+class Fit:
+    def __init__(self):
+        self.accelerator = Accelerator(mixed_precision="bf16")
+        self.model = AutoModelForCausalLM.from_pretrained("openai-community/gpt2")
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+        self.loader = DataLoader(rows, batch_size=4)
+        self.model, self.optimizer, self.loader = self.accelerator.prepare(self.model, self.optimizer, self.loader)
+
+    def fit(self):
+        for batch in self.loader:
+            loss = self.model(**batch).loss
+            self.accelerator.backward(loss)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+"""
+    )
+    found = said(text)
+    assert (found["training.bf16"], found[BATCH], found["training.optim"]) == (True, 4, "adamw_torch")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "for n, p in model.named_parameters():\n    p.requires_grad = 'lm_head' in n",
+        "for n, p in model.named_parameters():\n    p.requires_grad_('lm_head' in n)",
+        "model.train_adapter('x')",
+    ],
+)
+def test_weights_that_code_chooses_are_open(line: str) -> None:
+    assert said(HEAD + line + PASS)["lora.enabled"] is None
+
+
+def test_odd_classes_and_many_calls_are_no_fault() -> None:
+    read(HEAD + "class A:\n    class __init__:\n        pass\n" + PASS)
+    deep = "l0 = model(**batch)\n" + "".join(f"l{n} = c({', '.join([f'l{n - 1}'] * 4)})\n" for n in range(1, 12))
+    read(HEAD + "for batch in loader:\n    " + deep.replace("\n", "\n    ") + "l11.backward()\n    optimizer.step()\n")

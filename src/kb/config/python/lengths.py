@@ -136,19 +136,25 @@ _OF_TARGETS = frozenset(
 )
 _OF_OTHERS = frozenset((  # of what is generated, counted or paid for
     "min", "gen", "generate", "generated", "generation", "new", "output", "penalty", "warmup", "query", "doc", "mean",
-    "avg", "total", "train", "val", "test", "data", "dataset", "audio", "stride", "overlap",
+    "avg", "total", "train", "val", "test", "data", "dataset", "audio", "stride", "overlap", "name", "names", "title",
+    "line", "lines", "char", "chars", "word", "words", "display", "print", "log", "preview", "snippet", "file", "path",
+    "id", "prefix", "suffix", "buffer", "queue", "cache", "history", "password", "url", "column", "key",
 ))  # fmt: skip
 LEAST = 8  # tokens: what is shorter is a length of something else
 
 
-def lengths_by_names(modules: Sequence[ast.AST]) -> dict[str, set[int]]:
+def lengths_by_names(modules: Sequence[ast.AST], *, flags: bool = True) -> dict[str, set[int]]:
     """The lengths that plain numbers give under such names anywhere in a program, for what its own data sets cut to:
     ``max_len=64`` of a call, ``MAX_LENGTH = 64``, ``"max_length": 64``, a flag ``--max_len``. A number that is given by
-    position counts under the argument's name, and an argument's default where nothing else has that name."""
+    position counts under the argument's name, and an argument's default where nothing else has that name.
+
+    Args:
+        flags: whether a flag's default counts: a command may give another.
+    """
     nodes = [node for tree in modules for node in ast.walk(tree)]
     apart = _of_generating(nodes)
     nodes = [node for node in nodes if id(node) not in apart]
-    given = [pair for node in nodes for pair in _numbered(node)]
+    given = [pair for node in nodes if flags or called_name(node) != "add_argument" for pair in _numbered(node)]
     calls: dict[str, list[ast.Call]] = {}
     for node in nodes:
         if isinstance(node, ast.Call):
@@ -205,9 +211,15 @@ def _functions(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.FunctionDef, str]
     """Every function, and the name that it is called by: of ``__init__`` that of its class."""
     for node in nodes:
         if isinstance(node, ast.ClassDef):
-            yield from ((each, node.name) for each in node.body if getattr(each, "name", "") == "__init__")  # type: ignore[misc]
-        elif isinstance(node, ast.FunctionDef) and node.name != "__init__" and not _generates(node.name):
+            made = (each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__")
+            yield from ((each, node.name) for each in made)
+        elif isinstance(node, ast.FunctionDef) and node.name != "__init__" and _cuts(node):
             yield node, node.name
+
+
+def _cuts(function: ast.FunctionDef) -> bool:
+    """Whether a function has to do with tokens: another shortens a text, or a line that it prints."""
+    return not _generates(function.name) and "token" in ast.unparse(function)
 
 
 def _by_position(function: ast.FunctionDef, calls: Sequence[ast.Call], known: Collection[str]) -> list[tuple[str, int]]:

@@ -34,6 +34,10 @@ _CHANGING = frozenset((  # words of functions that change which weights train, o
     "lora", "adapter", "adapters", "freeze", "unfreeze", "inject", "peft", "quantize", "prune", "replace", "patch",
     "apply", "surgery", "tune", "trainable", "requires",
 ))  # fmt: skip
+_CHOOSES = re.compile(
+    r"(?m)^[^#\n]*(?:\.requires_grad\s*=(?!=)\s*(?!True\b)|\.requires_grad_\(\s*(?!True\b|\))"
+    r"|\.(?:train_adapter|add_adapter|freeze_\w+)\()"
+)
 _KNOWN = ("get_peft_model", "prepare_model_for_kbit_training")
 _TELLS = frozenset(("print", "count", "get", "show", "log", "num", "report", "summary"))  # and changes nothing
 _NO_PART = frozenset(("config", "generation_config", "tokenizer", "name", "device", "optimizer", "hf_device_map"))
@@ -55,6 +59,7 @@ class OfModel:
         yield from self._type(model, forward)
         yield from self._wrapped(model, forward)
         yield from self._changed(forward)
+        yield from self._chosen(model, forward)
         yield from self._replaced(model, forward)
         yield from self._copied(model)
         yield from self._other_losses(*backward, batches)
@@ -196,6 +201,16 @@ class OfModel:
             if words & _CHANGING and not words & _TELLS and name in given and called_name(node) not in _KNOWN:
                 unknown = Unknown(frozenset((LORA,)), NO_SUCH_RUN)
                 yield Said(LORA, unknown, node, called_name(node))
+
+    def _chosen(self, model: Traced, forward: Pass) -> Iterator[Said]:
+        """That code chooses which weights train: ``parameter.requires_grad = "lm_head" in name``. Under an adapter of
+        PEFT only that trains, whatever was switched before it was made."""
+        if any(called_name(each) == "get_peft_model" for each in model.through):
+            return
+        for owner in dict.fromkeys((self._entry, forward.owner, model.owner)):
+            if _CHOOSES.search(owner.text) is not None:
+                yield Said(LORA, Unknown(frozenset((LORA,)), NO_SUCH_RUN), forward.node, "requires_grad")
+                return
 
     def _replaced(self, model: Traced, forward: Pass) -> Iterator[Said]:
         """A part of the model that the program puts another in the place of: ``model.lm_head = Linear(768, 10)``. A

@@ -169,9 +169,14 @@ class _Updates:
         known = OPTIMIZERS.get((package, name))
         given = {each.arg: each.value for each in call.keywords}
         more = [each for each in _OTHERWISE.get(name, ()) if not _is_nothing(given.get(each))]
+        if "optim_bits" in given:
+            bits = getattr(given["optim_bits"], "value", None)
+            known = OPTIMIZERS.get((package, f"{name}{bits}bit")) if bits == 8 else known if bits == 32 else None
+            known, more = known, [] if known else ["optim_bits"]
         if known == "adamw_torch" and isinstance(fused := given.get("fused"), ast.Constant) and fused.value is True:
             known = "adamw_torch_fused"
-        if not self._has_all(made, forward) or name[:1].islower():  # make_optimizer(model)
+        foreign = package not in _KNOWN_PACKAGES and any(each == name for _, each in OPTIMIZERS)
+        if not self._has_all(made, forward) or name[:1].islower() or foreign:  # make_optimizer(model)
             yield Said(OPTIMIZER, untold(OPTIMIZER), call, name)
         elif known is None or more:
             yield Said(OPTIMIZER, f"{name} with {more[0]}" if more else name, call, "optim")

@@ -64,6 +64,10 @@ class Names:
         """Of ``model, loader = prepare(model, loader)`` what stands on the right, and which part of it a name is."""
         return self._found.parts.get((name, where.order))
 
+    def parts_on_self(self, class_name: str, attribute: str) -> list[tuple[Binding, int]]:
+        """What the methods of a class assign to ``self.attribute`` as one of several results, and which one."""
+        return self._found.parts_of_self.get((class_name, attribute), [])
+
     def begins(self, loop: ast.stmt) -> Where | None:
         """Where a ``for`` begins."""
         return self._found.rounds.get(id(loop))

@@ -162,7 +162,10 @@ class Origins:
         found = binding.where.told(at)
         if number is None:
             return self.of(binding.value, found, owner, depth)
-        call = binding.value
+        return self._part(binding.value, number, found, owner, depth)
+
+    def _part(self, call: ast.expr, number: int, found: Where, owner: "Expressions", depth: int) -> Traced:
+        """One of several results of a call: ``model, loader = accelerator.prepare(model, loader)``."""
         if not isinstance(call, ast.Call):  # first, second = pair
             raise UnknownValueError
         if called_name(call) in ("prepare", "setup", "initialize") and number < len(call.args):
@@ -203,13 +206,17 @@ class Origins:
         holder = owner.names.class_around(at.scope)
         if not isinstance(node.value, ast.Name) or node.value.id != "self" or holder is None:
             raise UnknownValueError
-        every = owner.names.set_on_self(holder, node.attr)
+        parts = owner.names.parts_on_self(holder, node.attr)
+        every = [*owner.names.set_on_self(holder, node.attr), *(each for each, _ in parts)]
         found = [each for each in every if each.where.scope != at.scope or each.where.order < at.order]
         begun = [each for each in found if getattr(self.function_at(each.where.scope, owner), "name", "") == "__init__"]
         first = [each for each in found if each in begun or each.where.scope == at.scope] if begun else []
         binding = self._one_of(first or found, f"self.{node.attr}", at, owner)
         if binding.value is None:
             raise UnknownValueError
+        number = next((number for each, number in parts if each is binding), None)
+        if number is not None:
+            return self._part(binding.value, number, binding.where, owner, depth)
         return self.of(binding.value, binding.where, owner, depth)
 
     def _call(self, node: ast.Call, at: Where, owner: "Expressions", depth: int) -> Traced:

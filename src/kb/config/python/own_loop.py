@@ -5,11 +5,12 @@ such a loop says of its run. Nothing is executed; what its text leaves open is u
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kb.config.python.calls import Call, CallTable, Home, Kind, Loop, Said, body_of
 from kb.config.python.expressions import met
 from kb.config.python.held import Caller, UnknownValueError
+from kb.config.python.loop_graphs import Graphs
 from kb.config.python.loop_model import DTYPE, NOT_MODELLED, SMALL, OfModel
 from kb.config.python.loop_update import STEPS, Around, Pass, untold, updates_of
 from kb.config.python.origins import HANDED_ON, Origins, Traced, first_argument
@@ -23,19 +24,18 @@ LOOP = "loop"  # the dialect of such a run
 KIND = Kind(LOOP, "", (), (), {"run.own_loop": True})
 SIGN, UPDATE = ".backward(", ".step("
 PLUGINS = ("gradient_accumulation_plugin", "deepspeed_plugin")  # of Accelerate, which count by themselves
+PREPARES = ("prepare", "prepare_model")
+UNMODELLED = (  # of Accelerator's arguments
+    "deepspeed_plugin", "deepspeed_plugins", "fsdp_plugin", "megatron_lm_plugin", "parallelism_config", "cpu",
+    "split_batches", "dispatch_batches", None,
+)  # fmt: skip
 OF_LOOP = (DTYPE, STEPS)  # what a loop says against the calls that it is made of: model.half(), no accumulate()
 MOST_LOOPS = 20  # of one program: a real one has one or two
 MAX_STEPS = 20  # from a loss to the forward pass
+MOST_SPENT = 5_000
 BATCH = "training.per_device_train_batch_size"
 FP16, BF16 = "training.fp16", "training.bf16"
-GRAPHS = "run.graphs_summed"
-_HARMLESS = ("autocast", "tqdm", "open", "timer", "record_function")  # what may be opened and leaves gradients on
 _OF_PRECISION = re.compile(r"cast|amp|precision|context|ctx|half|fp16|bf16")
-# Words of a program that may leave gradients off out of sight.
-_NO_GRADIENTS = (
-    "set_grad_enabled", "requires_grad_(False", "requires_grad = False", "requires_grad=False", "decorator",
-    "__enter__", "enter_context",
-)  # fmt: skip
 KEEPS, WIDENS = "run.keeps_outputs", "run.outputs_widened"
 _SHAPES = frozenset(
     ("view", "reshape", "squeeze", "unsqueeze", "float", "contiguous", "to", "transpose", "permute", "flatten")
@@ -100,6 +100,8 @@ class _Reader:
         self._entry, self._table = entry, table
         self._origins = Origins()
         self._models = OfModel(entry, self._origins, self._loads)
+        self._graphs = Graphs(entry, self._origins, self._is_model, self._has_graph)
+        self._spent = 0  # steps from logits to their passes, which double with every call of several values
         self._deleted: dict[str, str] = {}  # names that a loop deletes, and how long what they held outlives the pass
 
     def read(self, node: ast.Call, at: Where) -> Loop | None:
@@ -123,10 +125,12 @@ class _Reader:
         said = [Said(KEEPS, keeps, forward.node, "outputs")]
         made = [model.node]
         hidden: tuple[str, ...] = ()
-        prepared = any(called_name(each) == "prepare" for each in model.through)
+        prepared = any(called_name(each) in PREPARES for each in model.through)
         accelerator = accelerator or self._wrapped_by(model)
+        said += _of_plugins(accelerator)
         if accelerator is not None and not prepared:  # a model that Accelerate is not given has no autocast around it
-            said += [Said(name, False, accelerator, name.partition(".")[2]) for name in (FP16, BF16)]
+            value: Any = untold(FP16) if self._may_be_prepared(forward, around) else False
+            said += [Said(name, value, accelerator, name.partition(".")[2]) for name in (FP16, BF16)]
             said.append(Said(WIDENS, False, forward.node, "autocast"))
         elif accelerator is not None:
             made.append(accelerator)
@@ -136,7 +140,7 @@ class _Reader:
             said.append(Said(WIDENS, False, forward.node, "autocast"))
             said += self._precision(forward, around)
         said += self._models.said(model, forward, batches, (node, at))
-        said += self._graphs(model)
+        said += self._graphs.said(model)
         loader = self._loader(batches, at, said)
         made += [loader] if loader is not None else []
         said += updates_of(
@@ -248,8 +252,10 @@ class _Reader:
 
     def _of_logits(self, logits: ast.expr, at: Where, owner: "Expressions", depth: int) -> Pass:
         """The forward pass that logits come from: ``outputs.logits``, ``outputs[0].view(-1, 2)``."""
-        if depth > MAX_STEPS:
+        owner.count()
+        if depth > MAX_STEPS or self._spent > MOST_SPENT:
             raise UnknownValueError
+        self._spent += 1
         if isinstance(logits, ast.Attribute) and logits.attr in ("logits", "loss", "T"):
             return self._of_logits(logits.value, at, owner, depth + 1)
         if isinstance(logits, ast.Subscript):
@@ -296,49 +302,6 @@ class _Reader:
         labels = any(each.arg in _LABELS for each in forward.node.keywords)
         return traced if labels or len(forward.node.args) > 1 else None  # labels by position, in old programs
 
-    def _graphs(self, model: Traced) -> Iterator[Said]:
-        """A loop that evaluates the same model with gradients on, and gathers what it gives with the graph behind it:
-        ``total += outputs.loss``, ``kept.append(outputs.logits)``. Each keeps its batch's activations."""
-        entry = self._entry
-        if any(word in entry.text for word in _NO_GRADIENTS):
-            return
-        for node, at, _ in entry.names.calls:
-            loop = next((each for each in self._origins.around(entry, node) if isinstance(each, ast.For)), None)
-            if loop is None or not self._is_model(node.func, at, entry) or self._without_graph(node, at):
-                continue
-            if self._origins.of(node.func, at, entry).value is not model.value or self._runs_backward(loop, at):
-                continue
-            for each in ast.walk(loop):
-                name, value = _gathered(each)
-                if name is None or value is None or _is_made_again(name, loop) or not self._has_graph(value, at):
-                    continue
-                yield Said(GRAPHS, name, value, name)
-                return
-
-    def _runs_backward(self, loop: ast.For, at: Where) -> bool:
-        """Whether what a loop gathers may run backward: in it, or behind it in the function or in a loop around it."""
-        around = self._origins.around(self._entry, loop)
-        for node, where, _ in self._entry.names.calls:
-            if called_name(node) != "backward" or where.scope != at.scope:
-                continue
-            loops = [each for each in self._origins.around(self._entry, node) if isinstance(each, ast.For)]
-            if any(each is loop for each in loops) or not loops or any(each is loops[0] for each in around):
-                return True
-        return False
-
-    def _without_graph(self, node: ast.Call, at: Where) -> bool:
-        """Whether a forward pass is, or may be, made without gradients: by a ``with`` around it or around a call of its
-        function, by a decorator, or in a function whose calls are not seen."""
-        function = self._origins.function_at(at.scope, self._entry)
-        calls = self._origins.calls_of(function, self._entry) if function is not None else []
-        if function is not None and (function.decorator_list or not calls):
-            return True
-        lies_in = [
-            each for call in (node, *(each for each, _ in calls)) for each in self._origins.around(self._entry, call)
-        ]
-        opened = [item.context_expr for each in lies_in if isinstance(each, ast.With) for item in each.items]
-        return any(called_name(each) not in _HARMLESS for each in opened)
-
     def _has_graph(self, value: ast.expr, at: Where) -> bool:
         """Whether a value is a model's loss or logits as it gave them: not ``loss.item()``, nor detached."""
         inside = at._replace(order=END.order)
@@ -346,6 +309,21 @@ class _Reader:
             return not self._of_logits(value, inside, self._entry, 0).own_loss
         except (UnknownValueError, RecursionError):
             return False
+
+    def _may_be_prepared(self, forward: Pass, around: Sequence[ast.AST]) -> bool:
+        """Whether a call of ``prepare`` that was not followed may have been given the model, or the accelerator's own
+        ``autocast`` lies around the pass."""
+        last = (dotted_name(forward.node.func) or "").rpartition(".")[2]
+        for owner in dict.fromkeys((self._entry, forward.owner)):
+            for node, _, _ in owner.names.calls:
+                if called_name(node) not in PREPARES:
+                    continue
+                names = {(dotted_name(each) or "").rpartition(".")[2] for each in node.args}
+                if last in names or any(isinstance(each, ast.Starred) for each in node.args):
+                    return True
+        lies_in = (*self._origins.around(forward.owner, forward.node), *around)
+        opened = [item.context_expr for each in lies_in if isinstance(each, ast.With) for item in each.items]
+        return any(called_name(each) == "autocast" for each in opened)
 
     def _precision(self, forward: Pass, around: Sequence[ast.AST]) -> Iterator[Said]:
         """Autocast around a forward pass, by the program itself."""
@@ -380,12 +358,19 @@ class _Reader:
     def _autocast(self, call: ast.Call, forward: Pass) -> str | None:
         """The type of ``torch.autocast(device_type, dtype, enabled)``, ``torch.cuda.amp.autocast(enabled, dtype)``; an
         empty text where it is switched off, None where only a run can tell."""
-        of_cuda = not call.args and not any(each.arg == "device_type" for each in call.keywords)
-        places = (
-            ("enabled", "dtype")
-            if of_cuda or "cuda.amp" in (dotted_name(call.func) or "")
-            else ("device_type", "dtype", "enabled")
-        )
+        written = dotted_name(call.func) or ""
+        imported = next((each.module for _, each in forward.owner.names.imports_of(written.partition(".")[0])), "")
+        home = f"{imported}.{written}"
+        if any(isinstance(each, ast.Starred) for each in call.args):
+            return None
+        first = call.args[0] if call.args else None
+        of_cuda = first is None and not any(each.arg == "device_type" for each in call.keywords)
+        of_cuda |= "cuda" in home or (isinstance(first, ast.Constant) and not isinstance(first.value, str))
+        if "cpu" in home.split(".") or (isinstance(first, ast.Constant) and first.value == "cpu"):
+            return ""
+        if first is not None and not of_cuda and not isinstance(first, ast.Constant) and "." not in written:
+            return None  # autocast(amp): a device or a switch
+        places = ("enabled", "dtype") if of_cuda else ("device_type", "dtype", "enabled")
         given = dict(zip(places, call.args, strict=False)) | {each.arg or "**": each.value for each in call.keywords}
         if "**" in given:
             return None
@@ -412,7 +397,8 @@ class _Reader:
         while isinstance(given, ast.Call) and called_name(given) in HANDED_ON and first_argument(given) is not None:
             given = first_argument(given) or given
         if isinstance(given, ast.Call) and called_name(given) == "range" and len(given.args) == 3:
-            said.append(Said(BATCH, given.args[2], given.args[2], "range", at))
+            step: Any = given.args[2] if _slices_rows(batches, given) else untold(BATCH)
+            said.append(Said(BATCH, step, given.args[2], "range", at if step is given.args[2] else None))
             return None
         try:
             origin = self._origins.of(given, self._entry.names.begins(batches) or at, self._entry).value
@@ -423,6 +409,24 @@ class _Reader:
             return origin
         said.append(Said(BATCH, untold(BATCH), batches.iter, "batch_size"))
         return None
+
+
+def _of_plugins(accelerator: ast.Call | None) -> list[Said]:
+    """What of an accelerator has no memory model: it shards, or keeps to the CPU, or holds what is not seen."""
+    given = [each for each in accelerator.keywords if each.arg in UNMODELLED] if accelerator is not None else []
+    return [Said(NOT_MODELLED, f"Accelerator({each.arg or '**'}=…)", each.value, str(each.arg)) for each in given[:1]]
+
+
+def _slices_rows(batches: ast.For, steps: ast.Call) -> bool:
+    """Whether a loop takes so many of a list's rows at once: ``for i in range(0, len(rows), 8): rows[i : i + 8]``."""
+    target, (_, end, step) = batches.target, steps.args
+    if not isinstance(target, ast.Name) or called_name(end) != "len" or isinstance(step, ast.UnaryOp):
+        return False
+    return any(
+        isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice)
+        and isinstance(node.slice.lower, ast.Name) and node.slice.lower.id == target.id
+        for each in batches.body for node in ast.walk(each)
+    )  # fmt: skip
 
 
 def _of_both(one: Loop, other: Loop) -> Loop:
@@ -471,23 +475,6 @@ def _cut_in(batches: ast.For) -> bool:
         if any(isinstance(target, ast.Name) and target.id in names for target in each.targets)
         for part in ast.walk(each.value)
     )  # fmt: skip
-
-
-def _gathered(node: ast.AST) -> tuple[str | None, ast.expr | None]:
-    """The name that gathers a value, and the value: ``total += loss``, ``losses.append(loss)``."""
-    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
-        return dotted_name(node.target), node.value
-    if isinstance(node, ast.Call) and called_name(node) == "append" and len(node.args) == 1:
-        holder = node.func.value if isinstance(node.func, ast.Attribute) else node.func
-        return dotted_name(holder), node.args[0]
-    return None, None
-
-
-def _is_made_again(name: str, loop: ast.For) -> bool:
-    """Whether a loop gives what gathers a value anew, or lets go of graphs in it: ``total = total.detach()``."""
-    targets = [each for node in ast.walk(loop) if isinstance(node, ast.Assign) for each in node.targets]
-    held = (each.value if isinstance(each, ast.Subscript) else each for each in targets)
-    return any(dotted_name(each) == name for each in held)
 
 
 def _may_be_autocast(item: ast.withitem) -> bool:

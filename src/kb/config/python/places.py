@@ -122,6 +122,7 @@ class Walked:
         self.unpacked_at: dict[tuple[Scope, str], int] = {}  # which of the results
         self.parts: dict[tuple[str, int], tuple[ast.expr, int]] = {}  # the same of every such statement, by its order
         self.definitions: dict[int, ast.FunctionDef | ast.AsyncFunctionDef] = {}  # every function, by its id
+        self.parts_of_self: dict[tuple[str, str], list[tuple[Binding, int]]] = {}  # self.a, self.b = prepare(a, b)
         self.rounds: dict[int, Where] = {}  # where each `for` begins, by the id of its node
         self.methods: dict[Scope, str] = {}  # the scope of a method, and the name of its class
         self.members: dict[tuple[str, str], list[Binding]] = {}  # `self.batch = …` in the methods of a class
@@ -342,6 +343,9 @@ class _Walk:
                 for number, each in enumerate(target.elts):
                     if isinstance(each, ast.Name):
                         self._names.parts[each.id, at.order] = node.value, number
+                    elif isinstance(each, ast.Attribute) and getattr(each.value, "id", "") == "self":
+                        key = self._class_names.get(at.scope[:-1]) or "", each.attr
+                        self._names.parts_of_self.setdefault(key, []).append((Binding(node.value, at), number))
                     if isinstance(each, ast.Name) and isinstance(node.value, ast.Call):
                         self._names.unpacked[at.scope, each.id] = Binding(node.value, at)
                         self._names.unpacked_at[at.scope, each.id] = number

@@ -236,13 +236,15 @@ class PythonReader:
         """How long the rows of a loop's own data sets are, where numbers under such names agree; unknown where they do
         not, or where no tokenizer is told to cut to what the model takes."""
         others = [each for each in analysis.values.expressions.shared.modules.values() if each is not None]
-        numbers = lengths_by_names([analysis.module.tree, *(each.names.tree for each in others)])
+        trees = [analysis.module.tree, *(each.names.tree for each in others)]
+        numbers = lengths_by_names(trees, flags=not analysis.values.of_config)
         cut = any("truncation=True" in text for text in (analysis.module.text, *(each.text for each in others)))
         found: dict[str, Setting] = {}
         span = analysis.name_span(call)
         for name, values in numbers.items():
             if len(values) == 1:
-                found[name] = Setting(next(iter(values)), span, span, (name.rpartition(".")[2],), alias=True)
+                word = (name.rpartition(".")[2],)
+                found[name] = Setting(next(iter(values)), span, span, word, alias=True, by_default=True)  # inferred
             elif values or (name == SOURCE and not cut):
                 found[name] = Setting(_unknown(name), span, span, ("max_length",), alias=True)
         return found
