@@ -149,6 +149,43 @@ def test_context_far_away_does_not_count() -> None:
     assert first(near + "ok\n" * (WINDOW + 2) + full)[1] == "filesystem"
 
 
+def test_a_context_that_says_how_near_it_has_to_stand_counts_no_farther() -> None:
+    end = "(TaskRunner pid=41) Training Progress: 100%|####| {} [05:24<00:00, 36.00s/it]\n"
+    died = (
+        "(raylet) Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a connection error "
+        "code 2.\n"
+    )
+    assert of(end.format("9/9") + "saving\n" * 3 + died).causes[0].phase == "training-complete"
+    assert of(end.format("9/9") + "step\n" * 20 + died).causes[0].phase == "unknown"
+    assert of(end.format("2490/2500") + died).causes[0].phase == "unknown"  # tqdm rounds up
+
+
+@pytest.mark.parametrize(
+    ("log", "never"),
+    [
+        ("Error: listen EADDRINUSE: address already in use :::6006\n", "29500"),
+        ("Error: listen EADDRINUSE :::6006\n", "vllm"),
+        (f'  File "/v/transformers/modeling_utils.py", line 4000, in from_pretrained\n{OOM}', "training."),
+        (
+            "slurmstepd: error: *** JOB 1 ON a CANCELLED AT 2025-03-04T05:06:07 DUE TO TIME LIMIT ***\n",
+            "checkpoint True",
+        ),
+        ("SignalException: Process 22 got signal: 15\n", "checkpoint True"),
+    ],
+)
+def test_what_does_not_help_there_is_not_advised(log: str, never: str) -> None:
+    cause = of(log).causes[0]
+    advised = [f"{step.text.en} {step.run} {[change.name for change in step.changes]}" for step in cause.steps]
+    assert advised and not any(never in each for each in advised)
+
+
+def test_where_a_projects_own_datasets_may_hide_the_library_that_is_looked_at_first() -> None:
+    for log in ("module 'datasets' has no attribute 'load_dataset'", "module 'datasets' has no attribute 'of_later'"):
+        cause = of(f"AttributeError: {log}\n").causes[0]
+        assert cause.confidence == "medium"
+        assert "datasets.__file__" in (cause.steps[0].run or "")
+
+
 def test_what_settles_a_fault_counts_however_far_after_it_and_not_before_it() -> None:
     waits = "  Warning  FailedScheduling  9m  default-scheduler  0/2 nodes are available: 2 Insufficient memory.\n"
     placed = "  Normal   Scheduled  4m  default-scheduler  Successfully assigned default/train to gpu-1\n"

@@ -268,7 +268,7 @@ LogLine = tuple[int, str]
 """A line's number from 1, and its text; of a line that was drawn over and over, each drawing is one."""
 
 BLOCK = 512  # lines that are searched together for a word before any is looked at alone
-WINDOW = 60  # lines before evidence that count as near: a long traceback
+WINDOW = 60  # lines before evidence that count as near where a context does not say `within`: a long traceback
 LINES_AFTER = 4  # lines after evidence that may go on with its numbers, where a terminal wrapped them
 BAR = 1000  # characters of a line in which a progress bar or a training log shows itself
 MOST_EVIDENCE = 5  # of one wording: the first ones and the last; a retry repeats itself
@@ -321,6 +321,7 @@ class LogScanner:
     def __init__(self, remedies: Mapping[str, Mapping[str, Any]]) -> None:
         self._contexts = contexts_of(remedies)
         self._wordings = evidence_of(remedies)
+        self._within = {each.name: each.row.get("within", WINDOW) for each in self._contexts}
         self._seen: dict[str, int] = {}  # context → the last line that had it
         self._found: dict[Wording, list[Evidence]] = {}
         self._counts: dict[Wording, int] = {}
@@ -383,7 +384,7 @@ class LogScanner:
     def _note_evidence(self, wordings: Sequence[Wording], line: int, row: str) -> None:
         start = message_start(row)
         source = is_source(row, self._after_frame)
-        near = frozenset(name for name, at in self._seen.items() if line - at <= WINDOW)
+        near = frozenset(name for name, at in self._seen.items() if line - at <= self._within[name])
         for wording in wordings:
             match = wording.find(row, start)
             if match is None or (wording.exception and wording.exception.search(row)):
