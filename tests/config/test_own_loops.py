@@ -596,3 +596,17 @@ def test_odd_classes_and_many_calls_are_no_fault() -> None:
     read(HEAD + "class A:\n    class __init__:\n        pass\n" + PASS)
     deep = "l0 = model(**batch)\n" + "".join(f"l{n} = c({', '.join([f'l{n - 1}'] * 4)})\n" for n in range(1, 12))
     read(HEAD + "for batch in loader:\n    " + deep.replace("\n", "\n    ") + "l11.backward()\n    optimizer.step()\n")
+
+
+def test_a_plain_loop_runs_on_one_gpu_and_an_accelerated_one_on_all(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(HEAD + PASS)
+    prepared = "from accelerate import Accelerator\naccelerator = Accelerator(mixed_precision='bf16')\n"
+    prepared += "model, optimizer, loader = accelerator.prepare(model, optimizer, loader)\n"
+    (tmp_path / "all.py").write_text(HEAD + prepared + PASS.replace("loss.backward()", "accelerator.backward(loss)"))
+
+    def batch(name: str) -> str:
+        shown = run_text("kb.check", name, "--gpu", "rtx-3090", "--gpus", 4, "--lang", "en", cwd=tmp_path).stdout
+        return " ".join(shown.split())
+
+    assert "effective batch 8 = 8 × 1 " in batch("plain.py")
+    assert "effective batch 32 = 8 × 1 × 4" in batch("all.py")

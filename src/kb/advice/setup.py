@@ -270,11 +270,15 @@ def setup_of(
 
 
 def _in_own_loop(setup: TrainingSetup, read: SettingsReader) -> TrainingSetup:
-    """What a training loop of the program's own holds longer than the Trainer does."""
+    """What a training loop of the program's own holds longer than the Trainer does, and on how many GPUs it runs: what
+    Accelerate did not prepare runs on one, however many there are, and what it did looks for no unused parameters."""
+    widened = bool(read.or_default("run.outputs_widened"))
     return setup._replace(
         keeps_outputs=read.or_default("run.keeps_outputs"),
-        outputs_widened=bool(read.or_default("run.outputs_widened")),
+        outputs_widened=widened,
         gradients_kept=read.or_default("run.gradients_kept") != "no",
+        world_size=setup.world_size if widened else 1,
+        spread=setup.spread._replace(find_unused=setup.spread.find_unused or False),
     )
 
 

@@ -35,6 +35,7 @@ OF_LAUNCHER = {
     "offload_optimizer_device": "deepspeed.offload_optimizer.device",
     "offload_param_device": "deepspeed.offload_param.device",
     "mixed_precision": "accelerate.mixed_precision",
+    "deepspeed_config_file": "deepspeed.config_file",
     **{f"fsdp_{name}": f"accelerate.fsdp_{name}" for name in OF_FSDP},
 }
 # Flags of launchers that start one process, or one for each GPU, where none of them is given.
