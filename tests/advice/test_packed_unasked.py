@@ -55,3 +55,42 @@ def test_a_config_that_may_not_be_handed_says_nothing_of_the_width(tmp_path: Pat
     file = checked(tmp_path, 'load_in_4bit=wanted, bnb_4bit_quant_type="nf4"', "packed if wanted else None")
     assert {each["rule"] for each in file["findings"]} & OF_WIDTH == set()
     assert file["prediction"] is None
+
+
+HANDED_BY_TABLE = 'more = {"quantization_config": BitsAndBytesConfig(load_in_4bit=False)}'
+
+
+@pytest.mark.parametrize(
+    ("made", "handed", "name", "method"),
+    [
+        ("packed = BitsAndBytesConfig()\npacked.load_in_8bit = True", "quantization_config=packed", "a/b-7b", None),
+        ("packed = BitsAndBytesConfig()\nsetattr(packed, WIDTH, True)", "quantization_config=packed", "a/b-7b", None),
+        ("packed = BitsAndBytesConfig()", "quantization_config=packed if wanted else None", "a/b-7b", None),
+        ("packed = BitsAndBytesConfig()", "quantization_config=packed", "TheBloke/Mistral-7B-v0.1-GPTQ", None),
+        ("packed = BitsAndBytesConfig()", "quantization_config=packed", "./mine", None),
+        ("packed = BitsAndBytesConfig()", "quantization_config=packed", "unsloth/mistral-7b-v0.1-bnb-4bit", "qlora"),
+        ("more = made()\npacked = BitsAndBytesConfig(load_in_4bit=False)", "**more", "a/b-7b", None),
+        (HANDED_BY_TABLE, "**more", "a/b-7b", "told"),
+    ],
+)
+def test_a_width_is_told_only_of_a_config_that_is_seen_to_count(
+    tmp_path: Path, made: str, handed: str, name: str, method: str | None
+) -> None:
+    name = name.replace("a/b-7b", "mistralai/Mistral-7B-v0.1")
+    program = PROGRAM.replace("packed = BitsAndBytesConfig({asked})", made)
+    program = program.replace("quantization_config={handed}", handed).replace("mistralai/Mistral-7B-v0.1", name)
+    (tmp_path / "train.py").write_text(program, "utf-8")
+    done = run_kb(tmp_path / "train.py", "--gpu", "l4", "--format", "json", "--no-cache", module="kb.check")
+    (file,) = json.loads(done.stdout)["files"]
+    told = {each["rule"] for each in file["findings"]} & OF_WIDTH
+    assert told == ({"bitsandbytes-config-packs-unasked"} if method == "told" else set())
+    if method is None:
+        assert file["prediction"] is None
+    else:
+        assert file["setup"]["method"] == "qlora"
+
+
+def test_the_place_of_the_config_is_named_by_its_class(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM.format(asked="load_in_4bit=False", handed="packed"), "utf-8")
+    done = run_kb(tmp_path / "train.py", "--gpu", "l4", "--lang", "en", "--no-cache", module="kb.check")
+    assert "see also: 6:10 BitsAndBytesConfig" in done.stdout

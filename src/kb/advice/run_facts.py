@@ -234,6 +234,11 @@ _PACKED = ("bit", "bnb", "gptq", "awq", "int4", "int8", "fp8", "hqq", "aqlm", "e
 _WIDTHS = ("quantization.load_in_4bit", "quantization.load_in_8bit")
 
 
+def may_be_stored_packed(name: str) -> bool:
+    """Whether a checkpoint may bring a ``quantization_config`` of its own: its name says so, or it lies in a folder."""
+    return name[:1] in ("", ".", "/", "~") or any(word in name.casefold() for word in _PACKED)
+
+
 def prepared_in_vain(unit: Unit) -> document.Setting | None:
     """The call that has PEFT prepare a model which is loaded as it is, as far as the file says."""
     prepared, name = unit.settings.get("quantization.prepared"), unit.settings.get("model.name")
@@ -242,7 +247,7 @@ def prepared_in_vain(unit: Unit) -> document.Setting | None:
     loader = unit.settings.get("model.loader")
     if loader is not None and loader.value == "unsloth":  # its own function of that name
         return None
-    if name.value[:1] in ("", ".", "/", "~") or any(word in name.value.casefold() for word in _PACKED):
+    if may_be_stored_packed(name.value):
         return None
     widths = [unit.settings[each].value for each in _WIDTHS if each in unit.settings]
     packed = any(value is not False for value in widths) or "run.quantized" in unit.settings

@@ -15,7 +15,7 @@ from kb.advice.lengths import (
 )
 from kb.advice.models import IN_4BIT
 from kb.advice.post_training import embedding_of, fused_loss_of, liger_kernels_of, post_training_of, with_fused_head
-from kb.advice.run_facts import prepared_in_vain
+from kb.advice.run_facts import may_be_stored_packed, prepared_in_vain
 from kb.advice.run_kind import (
     DTYPE,
     OWN_ADAPTERS,
@@ -56,6 +56,7 @@ from kb.memory.releases import PACKS_ONLY_LINEAR
 NOT_MODELLED = "run.not_modelled"
 HANDED, UNASKED = "quantization.handed", "quantization.unasked"
 WIDTHS = ("quantization.load_in_4bit", "quantization.load_in_8bit")
+NOT_SEEN = "known only when the program runs"
 PACKS_UNASKED = (4, 38)  # transformers since which a BitsAndBytesConfig packs whether or not it asks to
 # Kinds of post-training whose memory is that of plain training. Preference and reinforcement runs hold two answers a
 # sample, a second model, or answers made on the way.
@@ -110,16 +111,22 @@ def with_width_of_config(unit: Unit, versions: VersionOf) -> Unit:
     """The unit in 4 bits where ``from_pretrained`` is handed a BitsAndBytesConfig that turns on neither width.
 
     Since 4.38 transformers asks such a config for 8 bits alone, and takes 4 else (``AutoHfQuantizer.from_config`` in
-    quantizers/auto.py); earlier releases load the weights whole. Of a release that nothing says, it is the newest.
+    quantizers/auto.py); earlier releases load the weights whole. Of a release that nothing says, it is the newest. The
+    width is unknown where it is not seen whether the config is handed, and of a checkpoint that may have its own.
     """
     handed, (in_4bit, in_8bit) = unit.settings.get(HANDED), map(unit.settings.get, WIDTHS)
-    if handed is None or handed.value is not True or WIDTHS[1].startswith(unit.hidden):
+    if handed is None or handed.value is False or WIDTHS[1].startswith(unit.hidden):
         return unit
     if (in_8bit is not None and in_8bit.value is not False) or (in_4bit is not None and in_4bit.value is True):
         return unit
     release = versions("transformers", PACKS_UNASKED)
     if release is not None and release < PACKS_UNASKED:
         return unit
+    name = unit.settings.get("model.name")
+    own = name is not None and isinstance(name.value, str) and may_be_stored_packed(name.value)
+    if own or handed.value is not True:
+        opened = (in_4bit or handed)._replace(value=Unknown(frozenset((WIDTHS[0],)), NOT_SEEN))
+        return unit._replace(settings={**unit.settings, WIDTHS[0]: opened})
     packed = (in_4bit or handed)._replace(value=True)
     known = in_4bit is None or not isinstance(in_4bit.value, Unknown)
     said = {WIDTHS[0]: packed, UNASKED: packed} if known else {WIDTHS[0]: packed}

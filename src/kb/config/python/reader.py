@@ -66,6 +66,7 @@ HIDDEN = {  # settings that the ``**more`` of a call of each group may hold
     "loader": ("training.per_device_train_batch_size",),
 }
 HANDED = "quantization.handed"
+OF_CONFIG = OF_MODELS[1:3]  # the widths
 PACKING = ("quantization", "format")  # groups of calls that say how weights are packed
 MAX_RUNS = 200  # each is checked and predicted by itself; a real file has one or two
 
@@ -387,11 +388,30 @@ def _handed(run: Run, analysis: Analysis) -> dict[str, Setting]:
     made = [call for call in run.certain if call.kind.group == "quantization"]
     if len(made) != 1:
         return {}
+    config, span = made[0], analysis.name_span(made[0])
     models = [call for call in run.certain if call.kind.sets.get("model.loader") == "transformers"]
-    given = models[0].argument("quantization_config") if len(models) == 1 else None
-    taken = given is not None and (given is made[0].node or dotted_name(given) == (made[0].target or ""))
-    span = analysis.name_span(made[0])
-    return {HANDED: Setting(True if taken else _unknown(HANDED), span, span, (str(made[0].number),), alias=True)}
+    given = _config_of(models[0], analysis) if len(models) == 1 else None
+    taken = given is not None and (given is config.node or dotted_name(given) == (config.target or ""))
+    found = {HANDED: Setting(True if taken else _unknown(HANDED), span, span, (config.name,), alias=True)}
+    changed = config.target is not None and (
+        analysis.names.is_changed_in_place(config.target) or bool(analysis.names.set_on(config.target))
+    )
+    if changed:  # `packed.load_in_8bit = True`: what it asks for by then is not followed
+        found |= {name: Setting(_unknown(name), span, span, (config.name,), alias=True) for name in OF_CONFIG}
+    return found
+
+
+def _config_of(model: Call, analysis: Analysis) -> ast.expr | None:
+    """The quantization config that a model is given, in the call itself or in its ``**more``."""
+    given = model.argument("quantization_config")
+    tables = [value for _, name, value in model.keywords() if name is None]
+    if given is not None or len(tables) != 1:
+        return given
+    values = analysis.values if model.home is None else analysis.values.of(model.home.owner)
+    found = values.pairs(tables[0], model.where)
+    if found is None:
+        return None
+    return next((value for _, key, value in found[0] if key == "quantization_config"), None)
 
 
 def _without_undone(settings: dict[str, Setting], calls: Sequence[Call], analysis: Analysis) -> dict[str, Setting]:
