@@ -70,6 +70,7 @@ HANDED_BY_TABLE = 'more = {"quantization_config": BitsAndBytesConfig(load_in_4bi
         ("packed = BitsAndBytesConfig()", "quantization_config=packed", "./mine", None),
         ("packed = BitsAndBytesConfig()", "quantization_config=packed", "unsloth/mistral-7b-v0.1-bnb-4bit", "qlora"),
         ("more = made()\npacked = BitsAndBytesConfig(load_in_4bit=False)", "**more", "a/b-7b", None),
+        ("packed = BitsAndBytesConfig()\npacked.other = 1", "quantization_config=packed", "a/b-7b", "told"),
         (HANDED_BY_TABLE, "**more", "a/b-7b", "told"),
     ],
 )

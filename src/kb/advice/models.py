@@ -233,3 +233,12 @@ def with_head(unit: Unit, model: Model | None) -> tuple[Unit, Model | None]:
         beyond = said._replace(value=HEADS[said.value])
         return unit._replace(settings={"run.not_modelled": beyond, **unit.settings}), model
     return unit, model._replace(architecture=found._replace(head=said.value, pooler=said.value == "sequence", labels=2))
+
+
+# What names of checkpoints that are stored packed hold; of one in a folder its config.json says it.
+_PACKED = ("bit", "bnb", "gptq", "awq", "int4", "int8", "fp8", "hqq", "aqlm", "eetq", "gguf", "quant")
+
+
+def may_be_stored_packed(name: str) -> bool:
+    """Whether a checkpoint may bring a ``quantization_config`` of its own: its name says so, or it lies in a folder."""
+    return name[:1] in ("", ".", "/", "~") or any(word in name.casefold() for word in _PACKED)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from kb import memory
+from kb.advice.models import may_be_stored_packed
 from kb.core import document
 from kb.core.document import Unit
 from kb.core.expression import Unknown, is_unknown
@@ -229,14 +230,7 @@ def _unmatched(keys: list[str], paths: list[str]) -> tuple[str, ...]:
     return tuple(missing)
 
 
-# What names of checkpoints that are stored packed hold; of one in a folder its config.json says it.
-_PACKED = ("bit", "bnb", "gptq", "awq", "int4", "int8", "fp8", "hqq", "aqlm", "eetq", "gguf", "quant")
 _WIDTHS = ("quantization.load_in_4bit", "quantization.load_in_8bit")
-
-
-def may_be_stored_packed(name: str) -> bool:
-    """Whether a checkpoint may bring a ``quantization_config`` of its own: its name says so, or it lies in a folder."""
-    return name[:1] in ("", ".", "/", "~") or any(word in name.casefold() for word in _PACKED)
 
 
 def prepared_in_vain(unit: Unit) -> document.Setting | None:

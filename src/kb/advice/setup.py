@@ -13,9 +13,9 @@ from kb.advice.lengths import (
     with_lengths,
     with_pictures,
 )
-from kb.advice.models import IN_4BIT
+from kb.advice.models import IN_4BIT, may_be_stored_packed
 from kb.advice.post_training import embedding_of, fused_loss_of, liger_kernels_of, post_training_of, with_fused_head
-from kb.advice.run_facts import may_be_stored_packed, prepared_in_vain
+from kb.advice.run_facts import prepared_in_vain
 from kb.advice.run_kind import (
     DTYPE,
     OWN_ADAPTERS,
