@@ -4,11 +4,11 @@ Staleness is decided by the size and time of every source, the code that compile
 hash of the contents, so that a fresh clone or a touched file does not rebuild. Inside a wheel nothing is looked at.
 """
 
-import json
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 
+from kb.core.json_text import scan
 from kb.core.typed import TYPE_CHECKING, Any
 from kb.knowledge.locations import Location, files_under
 
@@ -51,7 +51,6 @@ LINED: dict[str, dict[str, Callable[[str], str]]] = {
 LINES = "lines"
 STAMP = "stamp.json"
 _SUM = 8  # digits of the checksum in front of a line
-_read_json = json.JSONDecoder().raw_decode  # `json.loads` looks for blanks around it first, by a pattern
 
 
 def load_part(location: Location, part: str, *, beside: bool = False) -> Any:
@@ -193,7 +192,7 @@ def _decoded(line: bytes) -> Any:
     """
     if line[:_SUM] != b"%08x" % zlib.crc32(line[_SUM:]):
         raise ValueError("damaged")
-    return _read_json(line[_SUM:].decode())[0]
+    return scan(line[_SUM:].decode(), 0)[0]
 
 
 class _Stored:
@@ -352,5 +351,7 @@ def _grouped(entries: Mapping[str, Any], name_of: Callable[[str], str]) -> Mappi
 
 
 def _line(data: Any) -> str:
+    import json  # a check reads what is compiled
+
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=dict)  # entries are a mapping
     return f"{zlib.crc32(text.encode()):08x}{text}\n"

@@ -5,7 +5,6 @@ record of one line names the folder. It is replaced in one step, so that a run r
 release has its own, since rules are checked by the kb that reads them: an upgraded kb runs what it ships.
 """
 
-import json
 import os
 import sys
 
@@ -184,6 +183,8 @@ def updated() -> Update | None:
     """The update that counts for this kb; None where there is none, or none that is whole."""
     try:
         with open(record_path(), encoding="utf-8") as stream:
+            import json  # few runs need it
+
             found = Update(**json.load(stream))
     except (OSError, ValueError, TypeError):
         return None

@@ -2,12 +2,13 @@
 those are the versions of the project that is checked.
 """
 
-import json
 import os
 import sys
 import zlib
 from collections.abc import Mapping
 from functools import cache
+
+from kb.core.json_text import read, written
 
 
 @cache
@@ -42,7 +43,7 @@ def entry_points(group: str, cache: str) -> list[tuple[str, str]]:
     path = os.path.join(cache, f"entry-points-{zlib.crc32(repr((group, folders)).encode('utf-8', 'replace')):08x}.json")
     try:
         with open(path, encoding="utf-8") as stream:
-            kept = json.load(stream)
+            kept = read(stream.read())
         if kept["stamp"] == stamp:
             return [(name, value) for name, value in kept["found"]]
     except (OSError, ValueError, KeyError, TypeError):
@@ -51,7 +52,7 @@ def entry_points(group: str, cache: str) -> list[tuple[str, str]]:
     try:
         os.makedirs(cache, exist_ok=True)
         with open(f"{path}.{os.getpid()}.tmp", "w", encoding="utf-8") as stream:
-            json.dump({"stamp": stamp, "found": found}, stream)
+            stream.write(written({"stamp": stamp, "found": found}))
         os.replace(stream.name, path)
     except OSError:
         pass  # looked for again at the next start

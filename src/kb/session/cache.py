@@ -6,7 +6,6 @@ any way is as good as empty. What a check looked at beside the file lies with it
 
 import argparse
 import datetime
-import json
 import os
 import sys
 import zlib
@@ -17,6 +16,7 @@ from kb.advice.question import Question
 from kb.config.files import MAX_BYTES, read_if_any
 from kb.core.catalog import Catalog
 from kb.core.hardware import Machine
+from kb.core.json_text import read, written
 from kb.core.record import NamedTuple
 from kb.core.typed import TYPE_CHECKING, Any
 from kb.knowledge.locations import cache_folder, located, site_address
@@ -72,7 +72,7 @@ class ResultCache:
             packed = memoryview(whole)[_SUM:]
             if int.from_bytes(whole[:_SUM], "big") != zlib.crc32(packed, zlib.crc32(key)):
                 return None
-            return json.loads(zlib.decompress(packed))
+            return read(zlib.decompress(packed).decode())
         except (OSError, ValueError, RecursionError, zlib.error):
             return None
 
@@ -82,7 +82,7 @@ class ResultCache:
             path = self._path(key)
             temporary = f"{path}.{os.getpid()}.tmp"
             try:
-                packed = zlib.compress(json.dumps(value).encode(), 1)
+                packed = zlib.compress(written(value).encode(), 1)
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 with open(temporary, "wb") as stream:
                     stream.write(zlib.crc32(packed, zlib.crc32(key)).to_bytes(_SUM, "big") + packed)

@@ -1,6 +1,5 @@
 """Models that a user names: a config.json by path, in a folder, in the hub's cache, or asked of the hub."""
 
-import json
 import os
 from collections.abc import Mapping
 
@@ -107,6 +106,8 @@ def read_config(path: str) -> dict[str, Any]:
     """
     file = config_file(path)
     try:
+        import json  # few runs need it
+
         data = json.loads(read_at_most(file, MAX_BYTES).decode("utf-8"))
     except OSError as error:
         raise UserError("model_config.unreadable", path=file, reason=error.strerror or str(error)) from None

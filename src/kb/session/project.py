@@ -1,6 +1,5 @@
 """A project's own settings: ``kb.toml``, or ``[tool.kb]`` in ``pyproject.toml``; the command line wins over them."""
 
-import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -101,6 +100,8 @@ def _project(path: str, data: Mapping[str, Any]) -> Project:
     written = {key.replace("-", "_"): key for key in data}
     settings = {name: data[key] for name, key in written.items()}
     with open(os.path.join(shipped().rules, "schema", "project.json"), encoding="utf-8") as stream:
+        import json  # few runs need it
+
         schema = json.load(stream)
     if not _fits(settings, schema, schema["$defs"]):
         from kb.session.settings_fault import settings_fault

@@ -4,7 +4,6 @@ start those.
 Each look is remembered, so that a stored result is not taken for one of today.
 """
 
-import json
 import os
 import re
 import zlib
@@ -15,6 +14,7 @@ from kb.config.files import MAX_BYTES, SHELL, ConfigError, read_if_any
 from kb.config.programs import MAX_FILES, MAX_LOOKED, SCRIPTS, ProgramReader, files_below
 from kb.config.text.encoding import decode
 from kb.core.document import Unit
+from kb.core.json_text import read, written
 from kb.core.model import Model
 from kb.core.program import Program
 from kb.core.typed import TYPE_CHECKING, Any
@@ -186,8 +186,8 @@ class ProjectPrograms:
             "programs": lambda path, named: self._programs().digest(path, named),
             "module": lambda path, named: self._file("module", path, named),
             "loaded": lambda path, named: self._file("loaded", path, named),
-            "scripts": lambda path, _: json.dumps(self._scripts_naming(path)),
-            "started": lambda path, _: json.dumps(self._set_there(path)),
+            "scripts": lambda path, _: written(self._scripts_naming(path)),
+            "started": lambda path, _: written(self._set_there(path)),
             "meant": lambda script, named: self._meant_files().meant(script, named),
         }
         self._look = {kind: seen.text(kind, look) for kind, look in self.lookups.items()}
@@ -222,7 +222,7 @@ class ProjectPrograms:
     def _listed(self, kind: str, path: str) -> Any:
         """What is looked up of a path as JSON; None where it cannot be."""
         try:
-            return json.loads(self._look[kind](path, ""))
+            return read(self._look[kind](path, ""))
         except (OSError, ValueError):  # the working folder is gone, or the path is none
             return None
 
