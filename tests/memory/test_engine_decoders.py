@@ -36,7 +36,7 @@ def test_what_is_not_followed_is_refused_by_name(config: dict[str, Any], given: 
     assert why_not(setup, architecture_from_config(config)) == what
 
 
-@pytest.mark.parametrize("model_type", ["gemma2", "phi3", "granite", "hyperclovax", "smollm3", "exaone4"])
+@pytest.mark.parametrize("model_type", ["gemma2", "phi3", "granite", "hyperclovax", "smollm3", "exaone4", "olmo2"])
 def test_a_rough_answer_is_near_the_exact_one(model_type: str) -> None:
     architecture = architecture_from_config({**LLAMA, "model_type": model_type})
     assert not architecture.engine

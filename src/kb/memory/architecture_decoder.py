@@ -56,6 +56,7 @@ TRAITS = {
     "phi3": Traits(fused=True),
     "exaone": Traits(),
     "exaone4": Traits(norm_after=True, qk_norm="head", window=4096, every=4),
+    "olmo2": Traits(norm_after=True, qk_norm="whole"),
     "smollm3": Traits(tied=True, kv_heads=4),
     "granite": Traits(),
     "hyperclovax": Traits(norms=4),

@@ -51,7 +51,11 @@ class Attention:
         }
         self.o = made["o"]
         self.projections = [made[letter] for letter in "qkv" if letter in made]
-        self.norms = [(traits.head_norm or traits.norm)(model, f"{path}.{name}", a.d_kv) for name in traits.qk_norms]
+        widths = (inner, narrow) if a.qk_norm == "whole" else (a.d_kv, a.d_kv)
+        self.norms = [
+            (traits.head_norm or traits.norm)(model, f"{path}.{name}", width)
+            for name, width in zip(traits.qk_norms, widths, strict=False)
+        ]
         self.turned = round(a.d_kv * a.rotary)
         self.turn = traits.turn if not a.turns or a.turns[at] else as_it_is
         self.table = traits.table(a)

@@ -8,7 +8,7 @@ from typing import Any
 
 from kb.memory.engine import ops
 from kb.memory.engine.families.attention import rotary, rotary_tables, rotate_half
-from kb.memory.engine.modules import Linear, Model
+from kb.memory.engine.modules import Linear, Model, RmsNorm
 from kb.memory.engine.tensor import F32, Storage, Tensor, new
 from kb.memory.engine.world import world
 
@@ -108,6 +108,18 @@ def rotary_interleaved(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[
     q_embed = ops.add(ops.mul(q, cos), ops.mul(rotated_pairs(q), sin))
     k_embed = ops.add(ops.mul(k, cos), ops.mul(rotated_pairs(k), sin))
     return ops.cast(q_embed, dtype), ops.cast(k_embed, dtype)
+
+
+def tables_wide(batch: int, length: int, width: int, _: str) -> tuple[Tensor, Tensor]:
+    """``Olmo2RotaryEmbedding``: left in fp32."""
+    return rotary_tables(batch, length, width, F32)
+
+
+def rotary_cast(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """OLMo 2: what tables in fp32 made wide is cast back."""
+    q_type, k_type = q.dtype, k.dtype
+    q_embed, k_embed = rotary(q, k, cos, sin)
+    return ops.cast(q_embed, q_type), ops.cast(k_embed, k_type)
 
 
 def rotary_pairs_part(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
@@ -236,6 +248,20 @@ def named_mlp(first: str, second: str, dropped: bool = False) -> Callable[[Model
     return lambda model, path: PlainMlp(model, path, (first, second), dropped)
 
 
+class WideNorm(RmsNorm):
+    """``Olmo2RMSNorm``: scaled in fp32, then cast."""
+
+    __slots__ = ()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        world.inside["RmsNorm"] = self.path
+        dtype = x.dtype
+        x = ops.cast(x, F32)
+        variance = ops.mean(ops.power(x))
+        x = ops.mul(x, ops.rsqrt(ops.plus(variance)))
+        return ops.cast(ops.mul(self.weight, x), dtype)
+
+
 class GemmaNorm:
     """``GemmaRMSNorm``: scaled by one plus its weight in fp32, then cast."""
 
@@ -299,6 +325,16 @@ def project_normed(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     k = ops.transpose(norm_k(ops.view(to_k(x), (batch, length, attention.kv_heads, attention.width))), 1, 2)
     v = attention.head(to_v(x), kv=True)
     return q, k, v
+
+
+def project_normed_whole(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """OLMo 2: a norm over all of a token's queries, and over all of its keys, before they are seen by heads."""
+    to_q, to_k, to_v = attention.projections
+    norm_q, norm_k = attention.norms
+    q = norm_q(to_q(x))
+    k = norm_k(to_k(x))
+    v = to_v(x)
+    return attention.head(q), attention.head(k, kv=True), attention.head(v, kv=True)
 
 
 def project_fused(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -216,7 +216,7 @@ def scaled(layer: Any, x: Tensor, *rest: Any) -> Tensor:
 
 
 def normed_behind(layer: Any, x: Tensor, *rest: Any) -> Tensor:
-    """EXAONE 4: the only norm of each of the two comes behind it."""
+    """EXAONE 4, OLMo 2: the only norm of each of the two comes behind it."""
     residual = x
     x, _ = layer.attention(x, *rest)
     x = layer.norm1(x)
@@ -327,6 +327,11 @@ TYPES = {
     "exaone4": Traits(
         kinds=inputs.NAMED, norms=("post_attention_layernorm", "post_feedforward_layernorm"),
         qk_norms=("q_norm", "k_norm"), project=parts.project_behind, wiring=normed_behind,
+    ),
+    "olmo2": Traits(
+        norms=("post_attention_layernorm", "post_feedforward_layernorm"), norm=parts.WideNorm,
+        qk_norms=("q_norm", "k_norm"), project=parts.project_normed_whole, turn=parts.rotary_cast,
+        tables=parts.tables_wide, wiring=normed_behind,
     ),
     "mixtral": Traits(mlp=experts.mixtral),
     "qwen2_moe": Traits(kinds=inputs.BOTH, mlp=experts.Mixture),

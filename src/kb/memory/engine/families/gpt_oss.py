@@ -12,6 +12,7 @@ from kb.memory.engine import ops
 from kb.memory.engine.families.attention import Cache, heads_of, repeat_kv
 from kb.memory.engine.families.decoder import Decoder
 from kb.memory.engine.families.decoder_inputs import DROPPED, masked, of_layer
+from kb.memory.engine.families.decoder_parts import WideNorm
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Linear, Model
 from kb.memory.engine.ops import gathers as by_expert
@@ -19,21 +20,13 @@ from kb.memory.engine.tensor import F16, F32, I32, I64, Tensor, like, new
 from kb.memory.engine.world import AMPERE, world
 
 
-class Norm:
-    """``GptOssRMSNorm``: scaled in fp32, then cast; its weight stays in fp32 where the others are fp16."""
+class Norm(WideNorm):
+    """``GptOssRMSNorm``, whose weight stays in fp32 where the others are fp16."""
 
     def __init__(self, model: Model, path: str, width: int) -> None:
         self.path = path
         wide = F32 if model.options.dtype == F16 else None
         self.weight = model.parameter(path + ".weight", (width,), decays=False, dtype=wide)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        world.inside["Norm"] = self.path
-        dtype = x.dtype
-        x = ops.cast(x, F32)
-        variance = ops.mean(ops.power(x))
-        x = ops.mul(x, ops.rsqrt(ops.plus(variance)))
-        return ops.cast(ops.mul(self.weight, x), dtype)
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
