@@ -33,6 +33,27 @@ WORKERS, EVALUATION = "training.dataloader_num_workers", "training.per_device_ev
 TRAIN, ACCUMULATION = "training.per_device_train_batch_size", "training.gradient_accumulation_steps"
 
 
+LOOP = """
+import torch
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM
+
+ROUNDS = 4
+ROWS = 32
+model = AutoModelForCausalLM.from_pretrained("openai-community/gpt2-xl")
+loader = DataLoader(rows, batch_size=ROWS)
+max_length = 1024
+half = ROUNDS // 2
+optimizer = torch.optim.AdamW(model.parameters())
+for step, batch in enumerate(loader):
+    loss = model(**batch).loss
+    loss.backward()
+    if (step + 1) % ROUNDS == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
 def plan_json(*arguments: object) -> dict:
     return json.loads(planned(*arguments))
 
@@ -320,3 +341,14 @@ def test_check_names_the_command_that_makes_a_run_fit(tmp_path: Path) -> None:
     (tmp_path / "train.sh").write_text(SHELL.replace("size 64", "size 1"))
     found = kb(tmp_path / "train.sh", "--gpu", "h200", "--lang", "en", module="kb.check").stdout
     assert "kb plan" not in found and "fits" in found
+
+
+def test_a_training_loops_plan_names_the_line_and_what_to_write_there(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(LOOP)
+    run = kb(path, "--gpu", "rtx-3090", module="kb.plan")
+    settings = run.stdout.partition("Settings to change\n")[2]
+    assert "line 7: ROWS = 4 # was 32" in settings
+    assert "line 16: gradient_accumulation_steps (ROUNDS): 4 → 32" in settings
+    assert "line 12: an optimizer of 8 bits" in settings and "gradient_checkpointing_enable()" in settings
+    assert "optim=" not in settings and "batch_size=" not in settings

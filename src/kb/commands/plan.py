@@ -17,6 +17,7 @@ from kb.core.result import UnitResult
 from kb.core.text import UserError
 from kb.knowledge import load_guide
 from kb.memory import UnsupportedArchitectureError
+from kb.report.check.changes import SourceLines
 from kb.report.plan_report import Faults, plan_json, plan_text
 from kb.report.terminal import choose_style
 from kb.report.words import Words
@@ -123,4 +124,5 @@ def _report(
         cli.put(plan_json(planned, faults, words, __version__, catalog.version))
         return
 
-    cli.put(plan_text(planned, faults, words, choose_style(sys.stdout, options.color)))
+    sources = SourceLines({mended.file.path: mended.file.text})
+    cli.put(plan_text(planned, faults, words, choose_style(sys.stdout, options.color), sources))

@@ -7,15 +7,16 @@ from typing import Any
 from kb.advice.plan import NEGLIGIBLE, Ledger, Level, Plan, Step
 from kb.advice.plan_unit import PlannedUnit
 from kb.config.dialect.spelling import Written
-from kb.core.document import Unit
+from kb.core.document import Setting, Unit
 from kb.core.record import NamedTuple
 from kb.core.units import format_bytes
-from kb.report.check.changes import as_written, key_of
+from kb.report.check.changes import SourceLines, as_written, key_of
 from kb.report.json_parts import head, machine_object, plain, prediction_object, to_json
 from kb.report.terminal import Style, unbroken, wrap
 from kb.report.values import host_limit, printable, short_name, size
 from kb.report.words import Words
 
+OWN_LOOP = "run.own_loop"
 UNITS = {"gpu": "GiB", "host": "GB"}  # as GPUs are sold, and as containers and the original guide measure
 
 
@@ -27,10 +28,18 @@ class Faults(NamedTuple):
     left: tuple[str, ...] = ()
 
 
-def plan_text(planned: Sequence[PlannedUnit], faults: Faults, words: Words, style: Style) -> str:
-    """The faults to mend first, then every unit's plan, with a line break at the end."""
+def plan_text(
+    planned: Sequence[PlannedUnit], faults: Faults, words: Words, style: Style, sources: SourceLines | None = None
+) -> str:
+    """The faults to mend first, then every unit's plan, with a line break at the end.
+
+    Args:
+        sources: the planned file, whose lines are quoted where a training loop says a setting.
+    """
+    sources = sources or SourceLines({})
     sections = [_faults(faults, words, style)] if faults.diff or faults.left else []
-    return "\n".join("\n".join(lines) + "\n" for lines in (*sections, *(_unit(one, words, style) for one in planned)))
+    sections += [_unit(one, words, style, sources) for one in planned]
+    return "\n".join("\n".join(lines) + "\n" for lines in sections)
 
 
 def _faults(faults: Faults, words: Words, style: Style) -> list[str]:
@@ -43,14 +52,14 @@ def _faults(faults: Faults, words: Words, style: Style) -> list[str]:
     return lines
 
 
-def _unit(planned: PlannedUnit, words: Words, style: Style) -> list[str]:
+def _unit(planned: PlannedUnit, words: Words, style: Style, sources: SourceLines) -> list[str]:
     unit, plan = planned.result.unit, planned.plan
     where = printable(unit.path) + (f" [{printable(unit.section)}]" if unit.section else "")
     model = planned.result.model.name if planned.result.model else ""
     lines = [style.paint(style.dot.join((where, model)), "heading"), *wrap(_summary(plan, words), style.width)]
     for ledger in (plan.gpu, plan.host):
         lines += ["", *_ledger(ledger, planned, words, style)]
-    changed = _changed(planned, words)
+    changed = _changed(planned, words, style, sources)
     if changed:
         lines += ["", style.paint(words("plan.settings"), "heading"), *changed]
         if plan.setup.do_train:
@@ -171,17 +180,44 @@ def _beyond(ledger: Ledger, words: Words, style: Style) -> list[str]:
     return lines
 
 
-def _changed(planned: PlannedUnit, words: Words) -> list[str]:
-    """What to write, as the file writes it: keys of YAML, flags, or arguments in Python."""
+def _changed(planned: PlannedUnit, words: Words, style: Style, sources: SourceLines) -> list[str]:
+    """What to write, as the file writes it: keys of YAML, flags, arguments in Python, or the lines of a loop."""
     if planned.written:
         return [f"  {line}" for line in _nested(planned.written)]
-    shown = _yaml
+    unit, shown = planned.result.unit, _yaml
     if planned.named:
-        shown = _flag if _on_command_line(planned.result.unit) else _keyword
-    return [
-        f"  {shown(_key(planned, name), after)}{_formerly(before, words)}"
-        for name, (before, after) in planned.changes.items()
-    ]
+        shown = _flag if _on_command_line(unit) else _keyword
+    lines: list[str] = []
+    for name, (before, after) in planned.changes.items():
+        setting = unit.settings.get(name)
+        if unit.as_written(OWN_LOOP) is not True or (setting is not None and str(setting.path[-1]).startswith("-")):
+            lines.append(f"  {shown(_key(planned, name), after)}{_formerly(before, words)}")
+        else:
+            said = _in_loop(name, before, after, setting, unit, words, style, sources)
+            lines += wrap(said, style.width, "  ", "    ")
+    return lines
+
+
+def _in_loop(
+    name: str, before: Any, after: Any, setting: Setting | None, unit: Unit, words: Words, style: Style,
+    sources: SourceLines,
+) -> str:  # fmt: skip
+    """A change of a training loop: the line that holds the value, with the new one; else what to write in code."""
+    place, key = "", key_of(unit, name)
+    if setting is not None and setting.span.line:
+        line, span = sources.quoted(unit.path, setting.span)
+        cell = sources.cell(unit.path, setting.span)
+        number = words("report.cell" if cell else "plan.line", line=span.line, cell=cell.cell if cell else 0)
+        place = f"{number}: "
+        start, end = span.column - 1, span.end_column - 1
+        if line is not None and span.line == span.end_line:
+            if line[start:end] == repr(before):
+                return f"{place}{printable(f'{line[:start]}{after!r}{line[end:]}'.strip())}{_formerly(before, words)}"
+            key += f" ({printable(line[start:end])})"  # a variable, or what it is computed from
+    if f"plan.loop.{name}" in words.messages and after is not False and (not place or type(after) is not int):
+        return place + words(f"plan.loop.{name}", value=str(after))
+    former = as_written(before) if before not in ("", None) else words("report.unset")
+    return f"{place}{key}: {former} {style.arrow} {as_written(after)}"
 
 
 def _on_command_line(unit: Unit) -> bool:
