@@ -137,6 +137,24 @@ def test_an_unknown_release_takes_the_newest_and_says_so() -> None:
     assert "those of 0.33.0" in run.stdout
 
 
+def test_the_positions_of_a_relative_bound_no_request() -> None:
+    long = ("--engine", "vllm", "--gpu", "rtx-4090", "--model", "Qwen/Qwen3-4B-Instruct-2507")  # has 262,144 of its own
+    assert serving(*long, "--max-model-len", "65536")["starts"] is True
+    left = serving(*long[:-1], "Qwen/Qwen2.5-7B-Instruct")  # has fewer than the base model
+    assert (left["starts"], left["options"]["max_model_len"]) == (None, None)
+    assert left["kv_tokens"] == left["max_model_len"]
+    said = estimate(*long[:-1], "Qwen/Qwen2.5-7B-Instruct", "--requests", "4", "--input", "8000", "--output", "1000")
+    assert "only the model's own config says" in " ".join(said.stdout.split())
+    assert "4 requests of 9,000 tokens are held at once" in said.stdout
+
+
+def test_no_share_is_advised_that_leaves_nothing_beside_it() -> None:
+    run = serving("--engine", "vllm", "--gpu", "rtx-4090", "--model", "llama-3.2-3b", "--gpu-memory-utilization", "0.9")
+    assert run["utilization_needed"] == 0.94
+    run = serving("--engine", "vllm", "--gpu", "rtx-4090", "--model", "qwen2.5-7b")  # only the whole GPU would do
+    assert (run["starts"], run["utilization_needed"]) == (False, None)
+
+
 def test_weights_that_their_owner_packs_are_known_by_name() -> None:
     packed = estimate("--engine", "vllm", "--model", "Qwen/Qwen2.5-7B-Instruct-AWQ", "--gpu", "rtx-3090")
     said = estimate("--engine", "vllm", "--model", "qwen2.5-7b", "--quantization", "awq", "--gpu", "rtx-3090")
@@ -207,7 +225,8 @@ COMPOSE = """services:
     command: --model-id mistralai/Mistral-7B-Instruct-v0.3 --max-total-tokens 8192 --num-shard 2
 """
 FLAGS = (
-    "--engine", "vllm", "--model", "llama-3.1-8b", "--max-model-len", "32768", "--gpu-memory-utilization", "0.85",
+    "--engine", "vllm", "--model", "meta-llama/Llama-3.1-8B-Instruct", "--max-model-len", "32768",
+    "--gpu-memory-utilization", "0.85",
     "--max-num-seqs", "64", "--kv-cache-dtype", "fp8", "--gpu", "rtx-3090",
 )  # fmt: skip
 

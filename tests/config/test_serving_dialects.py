@@ -100,6 +100,22 @@ llama-server -m model.gguf -c 8192 -np 8
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (LLAMA, "kb estimate"),
+        ("Qwen/Qwen2.5-7B-Instruct-AWQ", "kb estimate"),  # its owner packs it under this name
+        ("./llama-3.1-8b-W4A16", "does not know the model ./llama-3.1-8b-W4A16"),
+        ("Qwen/Qwen2.5-7B-mine", "does not know the model Qwen/Qwen2.5-7B-mine"),  # guessed: `kb estimate` takes none
+        ("google/flan-t5-base", "google/flan-t5-base (t5) is none"),
+        ("$MODEL", "no model that kb can read is named"),
+    ],
+)
+def test_a_server_is_sent_to_estimate_only_where_that_knows_its_model(tmp_path: Path, name: str, said: str) -> None:
+    (unit,) = check(written(tmp_path, "serve.sh", f"vllm serve {name} --max-model-len 4096\n"))["files"]
+    assert said in unit["note"]
+
+
 def test_containers_of_a_compose_file_are_read(tmp_path: Path) -> None:
     path = written(tmp_path, "compose.yaml", COMPOSE)
     assert findings(path) == [("serving-shared-memory-default", 9), ("serving-fewer-gpus-than-ranks", 15)]

@@ -9,7 +9,7 @@ from kb.advice.left_to_program import left_to_program
 from kb.advice.lengths import with_taken
 from kb.advice.memory_facts import PredictedFacts
 from kb.advice.models import ModelIndex, with_head
-from kb.advice.no_prediction import why_no_prediction
+from kb.advice.no_prediction import note_of_server, why_no_prediction
 from kb.advice.release_by_names import NamesInReleases, depending
 from kb.advice.setup import setup_of, with_width_of_config, without_vain_preparation
 from kb.advice.tables import BETWEEN, Tables
@@ -230,6 +230,8 @@ class Checker:
         note = why_no_prediction(
             unit, setup, known=model is not None, architecture=architecture, fault=fault, given=self.given
         )
+        if unit.dialect in SERVERS:
+            note = note_of_server(unit, model, self.catalog.called, fault)
         predictable = predictable and not (note is not None and note[0] in ("engine_not_followed", "quantized_alone"))
         usable = model if predictable else None
         estimator = None
@@ -245,7 +247,7 @@ class Checker:
             known=Known(self.catalog.constants, types, self.given, self._disk.installed, self.catalog.serving),
             release=release,
             said=said,
-            note=("server", {"path": unit.path}) if unit.dialect in SERVERS else note,
+            note=note,
         )
 
     def _linter_in(self, dialect: str | None) -> Linter:

@@ -242,3 +242,16 @@ _PACKED = ("bit", "bnb", "gptq", "awq", "int4", "int8", "fp8", "hqq", "aqlm", "e
 def may_be_stored_packed(name: str) -> bool:
     """Whether a checkpoint may bring a ``quantization_config`` of its own: its name says so, or it lies in a folder."""
     return name[:1] in ("", ".", "/", "~") or any(word in name.casefold() for word in _PACKED)
+
+
+# How owners call the checkpoints in which they pack the weights of a model of their own.
+PACKED_UNDER = {"-awq": "awq", "-gptq-int4": "gptq", "-fp8": "fp8"}
+
+
+def packed_by_name(name: str, called: Mapping[str, str]) -> tuple[str, str | None]:
+    """The model whose weights its own owner packs under this name, and how; of any other name the name itself."""
+    for ending, packing in PACKED_UNDER.items():
+        base = name.casefold().removesuffix(ending)
+        if base != name.casefold() and "/" in base and base in called and name.casefold() not in called:
+            return base, packing
+    return name, None

@@ -3,8 +3,10 @@
 import re
 from collections.abc import Mapping
 
+from kb.advice.models import packed_by_name
 from kb.core.document import KIND_OPEN, NO_SUCH_RUN, SEVERAL_WAYS, Setting, Unit
-from kb.core.model import Architecture
+from kb.core.expression import is_unknown
+from kb.core.model import Architecture, Model
 from kb.core.setup import PostKind, TrainingSetup
 from kb.core.text import UserError
 from kb.core.typed import Any, get_args
@@ -20,8 +22,8 @@ MOST_NAMED = 4  # settings in one sentence
 NO_MODEL_OF_THE_RUN = (
     "cpu_only", "ddp_refuses", "ddp_refuses_named", "deepspeed_not_read", "engine_not_followed", "gpus_not_counted",
     "gpus_not_said", "method_open", "no_such_run", "no_training_call", "not_modelled", "pictures_not_said",
-    "preference_not_predicted", "preference_of_command", "quantized_alone", "server", "several_ways",
-    "trainer_not_followed", "trainer_not_predicted", "width_open",
+    "preference_not_predicted", "preference_of_command", "quantized_alone", "server", "server_no_decoder",
+    "several_ways", "trainer_not_followed", "trainer_not_predicted", "width_open",
 )  # fmt: skip
 # Releases of TRL whose losses are followed: from the first to before the second, and from the third (trl-wheels).
 TRL_READ = ((0, 15), (1, 9), (1, 15))
@@ -92,6 +94,28 @@ def why_no_prediction(
     if fault is not None:
         return fault.key.replace("model_config.", "model_config_"), dict(fault.values)
     return ("model_not_known", {"model": setup.model_name}) if setup.model_name else ("no_model_named", {})
+
+
+def note_of_server(unit: Unit, model: Model | None, called: Mapping[str, str], fault: UserError | None) -> Note:
+    """Where a server's memory is worked out; of one whose model nobody can name there, why not.
+
+    Args:
+        model: its model, perhaps guessed from the name.
+        called: the names of the models that are known.
+        fault: why the ``config.json`` of the model's folder cannot be used for training: a server's cache may follow.
+    """
+    setting = unit.settings.get("model.name")
+    if setting is not None and is_unknown(setting.value):
+        return "unresolved_values", {"settings": _listed({"model.name": setting})}
+    name = "" if setting is None or not isinstance(setting.value, str) else setting.value
+    if not name and model is None:
+        return "no_model_named", {}
+    if model is not None and model.architecture.family != "decoder":
+        return "server_no_decoder", {"model": name or model.name, "type": model.architecture.model_type}
+    known = model is not None and not model.guessed_from
+    if known or fault is not None or packed_by_name(name, called)[1]:
+        return "server", {"path": unit.path}
+    return "model_not_known", {"model": name}
 
 
 def _open_note(unit: Unit, setup: TrainingSetup) -> Note:

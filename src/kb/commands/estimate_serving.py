@@ -9,6 +9,7 @@ from typing import Any
 
 from kb import __version__
 from kb.advice.facts import SERVERS
+from kb.advice.models import packed_by_name
 from kb.advice.question import NamedMachine
 from kb.advice.serving_facts import LENGTHS, SHARES, TOKENS, stored_packing
 from kb.commands.options import RUN, flag_of
@@ -49,8 +50,6 @@ from kb.session.seen import cached_config_of, folder_config
 
 INDEX = "model.safetensors.index.json"
 MAX_INDEX = 64 << 20  # bytes of a list of tensors
-# How owners call the checkpoints in which they pack the weights of a model of their own.
-PACKED_UNDER = {"-awq": "awq", "-gptq-int4": "gptq", "-fp8": "fp8"}
 _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 MOST = 100_000_000  # of any whole number here
 WHOLE = (
@@ -157,8 +156,9 @@ def answer_of(options: argparse.Namespace, catalog: Catalog) -> Answer:
     engine = catalog.serving()[options.engine]
     setup, model, notes = _setup(options, catalog, engine)
     served = serve(model, setup, engine, catalog.constants)
-    if served.budget is not None and any(key == "serving.note_packed" for key, _ in notes):
-        served = served._replace(budget=_by_name(served.budget))
+    by_name = any(key == "serving.note_packed" for key, _ in notes)
+    if served.budget is not None and (by_name or (model.positions is None and model.rotary)):
+        served = served._replace(budget=_unsure(served.budget))
 
     asked = None
     if options.input or options.output:
@@ -176,8 +176,10 @@ def answer_of(options: argparse.Namespace, catalog: Catalog) -> Answer:
     )
 
 
-def _by_name(budget: Budget) -> Budget:
-    """The budget of weights that are taken to be packed as the model's name says: their bytes are not sure."""
+def _unsure(budget: Budget) -> Budget:
+    """The budget of weights whose bytes are not sure: they are taken to be packed as the model's name says, or nobody
+    says how long their table of positions is.
+    """
     weights = budget.terms[0]
     if weights.status != "exact":
         return budget
@@ -210,9 +212,8 @@ def _setup(
         notes.append(("serving.note_newest", {"version": options.engine_version, "newest": engine["newest"]}))
     if known.by_name and options.quantization is None:
         notes.append(("serving.note_packed", {"name": known.model.name, "packing": known.quantization}))
-    if known.relative and options.max_model_len is None and known.model.positions:
-        values = {"name": options.model, "relative": known.model.name, "positions": known.model.positions}
-        notes.append(("serving.note_relative", values))
+    if known.relative and options.max_model_len is None:
+        notes.append(("serving.note_relative", {"name": options.model, "relative": known.model.name}))
     size = _size(options, "gpu_memory")
     machine = named_machine(catalog, find_project(os.getcwd()), NamedMachine(options.gpu, options.gpus))
     gpu = machine.smallest_gpu
@@ -287,11 +288,12 @@ def known_model(name: str | None, config_path: str | None, engine: str, catalog:
     if path is None:
         assert name is not None
         stored, known = stored_packing(name, engine)
-        base, packing = (name, stored) if stored else packed_by_name(name, catalog)
+        base, packing = (name, stored) if stored else packed_by_name(name, catalog.called)
         row = named_model(base, catalog)
         model = _of_architecture(row.name, row.architecture, row.max_length)
         model = model if known else model._replace(weights=None)
         relative = base.casefold() not in (row.name.casefold(), row.id.casefold())
+        model = model._replace(of_relative=relative)
         return Known(model, _DTYPES[row.weights_dtype or "bf16"], packing, None, relative, packing is not None)
     data = read_config(path)
     shown = name or path
@@ -310,15 +312,6 @@ def known_model(name: str | None, config_path: str | None, engine: str, catalog:
     if not known and size is None:
         model = model._replace(weights=None)
     return Known(model, dtype if dtype in FLOATS else "bfloat16", packing, size)
-
-
-def packed_by_name(name: str, catalog: Catalog) -> tuple[str, str | None]:
-    """The model whose weights its own owner packs under this name, and how; of any other name the name itself."""
-    for ending, packing in PACKED_UNDER.items():
-        base = name.casefold().removesuffix(ending)
-        if base != name.casefold() and "/" in base and base in catalog.called and name.casefold() not in catalog.called:
-            return base, packing
-    return name, None
 
 
 def _of_architecture(name: str, architecture: Any, positions: int | None) -> ServedModel:
@@ -379,8 +372,8 @@ def checked(setup: ServingSetup, model: ServedModel) -> ServingSetup:
     if setup.utilization is not None and not 0 < setup.utilization <= 1:
         raise UserError("serving.bad_share", value=setup.utilization)
     length, refuses = setup.max_model_len, setup.engine in ("vllm", "sglang", "tgi")
-    if length and model.positions and length > model.positions and refuses:
-        raise UserError("serving.too_long", length=length, model=model.name, most=model.positions)
+    if length and model.longest and length > model.longest and refuses:
+        raise UserError("serving.too_long", length=length, model=model.name, most=model.longest)
     if model.heads % setup.tensor_parallel:
         raise UserError("serving.heads", ranks=setup.tensor_parallel, heads=model.heads, model=model.name)
     if model.layers < setup.pipeline_parallel:

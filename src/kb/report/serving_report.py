@@ -57,7 +57,7 @@ def _heading(answer: Answer, words: Words, style: Style) -> list[str]:
     about = [setup.dtype + (f" ({setup.quantization})" if setup.quantization else ""), f"KV {setup.kv_cache_dtype}"]
     for field, value in (
         ("utilization", f"{options.utilization:g}"),
-        ("max_model_len", f"{options.max_model_len}"),
+        ("max_model_len", "?" if _is_open(answer.served) else f"{options.max_model_len}"),
         ("max_num_seqs", f"{options.max_num_seqs}"),
         ("max_num_batched_tokens", f"{options.batched_tokens}"),
     ):
@@ -101,6 +101,8 @@ def _holds(answer: Answer, words: Words, style: Style) -> list[str]:
         what = words.named("serving_unknown", served.not_predicted.replace(" ", "_"))
         return [*lines, *wrap(words("serving.not_predicted", what=what), style.width)]
     assert served.budget is not None
+    if _is_open(served):
+        return lines + _open_length(served, words, style)
     assert served.concurrency is not None
     values = {"tokens": served.kv_tokens, "length": served.options.max_model_len}
     if served.request_bytes is not None:
@@ -121,6 +123,18 @@ def _holds(answer: Answer, words: Words, style: Style) -> list[str]:
     key = "serving.smallest" if answer.smallest else "serving.no_gpu_fits"
     gpus = served.setup.tensor_parallel * served.setup.pipeline_parallel
     return lines + wrap(words(key, gpu=f"{answer.smallest} × {gpus}", gpus=gpus), style.width)
+
+
+def _is_open(served: Served) -> bool:
+    """Whether nothing says how long a request may be: neither an option nor the model's positions."""
+    return served.setup.max_model_len is None and served.model.longest is None
+
+
+def _open_length(served: Served, words: Words, style: Style) -> list[str]:
+    """What the cache holds, where only the model's own config says how long a request may be."""
+    if not served.longest:
+        return [style.paint(line, "error") for line in wrap(words("serving.nothing_left"), style.width)]
+    return wrap(words("serving.open_length", longest=served.longest), style.width)
 
 
 def _load(answer: Answer, words: Words, style: Style) -> list[str]:
@@ -183,7 +197,7 @@ def serving_json(answer: Answer, words: Words, version: str, rules_version: str)
     setup["release"] = ".".join(map(str, served.setup.release))
     setup["measured"] = served.setup.measured._asdict()
     whole: Object = head(version, rules_version)
-    whole["model"] = {"name": served.model.name, "positions": served.model.positions}
+    whole["model"] = {"name": served.model.name, "positions": served.model.longest}
     whole["setup"] = setup
     whole["serving"] = _figures_json(served) | {
         "ranks": [
@@ -194,7 +208,7 @@ def serving_json(answer: Answer, words: Words, version: str, rules_version: str)
             }
             for rank in served.ranks
         ],
-        "options": served.options._asdict(),
+        "options": served.options._asdict() | ({"max_model_len": None} if _is_open(served) else {}),
         "smallest_gpu": answer.smallest,
         "requests": answer.load._asdict() if answer.load is not None else None,
         "changes": [
@@ -215,7 +229,7 @@ def serving_json(answer: Answer, words: Words, version: str, rules_version: str)
 
 def _figures_json(served: Served) -> Object:
     token = max(rank.kv_bytes_per_token for rank in served.ranks)
-    modelled = None if served.concurrency is None else served.budget.status if served.budget else None
+    modelled = None if served.longest is None else served.budget.status if served.budget else None
     figures = _rank_json(served.budget, token, served.kv_tokens if served.kv_tokens is not None else 0)
     figures["kv_tokens"] = served.kv_tokens
     figures["concurrency"] = None if served.concurrency is None else round(served.concurrency, 4)
@@ -227,7 +241,8 @@ def _figures_json(served: Served) -> Object:
     figures["utilization_needed"] = served.utilization_needed
     figures["not_predicted"] = served.not_predicted or None
     status = "unknown" if modelled is None else modelled
-    figures["status"] |= {"kv_tokens": status, "concurrency": status, "max_model_len": status}
+    figures["status"] |= {"kv_tokens": status, "max_model_len": status}
+    figures["status"]["concurrency"] = "unknown" if served.concurrency is None else status
     return figures
 
 

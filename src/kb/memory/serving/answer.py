@@ -10,6 +10,8 @@ from kb.memory.serving.setup import ServedModel, ServingSetup
 
 FIT_LEAST = 4096  # tokens: llama.cpp's --fit shrinks no context below this
 LONGEST = 1 << 24  # tokens: no model's positions lie above
+# Shares that are never advised: from them on the rules serving-share-near-whole and -static- warn of the very value.
+TOO_MUCH = {"vllm": 0.98, "sglang": 0.95, "tgi": 1.01}
 
 
 class Rank(NamedTuple):
@@ -23,7 +25,7 @@ class Rank(NamedTuple):
 
 class Served(NamedTuple):
     """What a server holds. ``concurrency`` is how many requests of ``max_model_len`` fit at once; below 1 the engine
-    refuses to start, or keeps fewer. None: not predicted, for ``not_predicted`` names what is not modelled.
+    refuses to start, or keeps fewer. None: ``not_predicted`` names what is not modelled, or nobody says that length.
     """
 
     setup: ServingSetup
@@ -85,6 +87,10 @@ def serve(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any], co
         return Served(setup, model, options, budget, ranks, None, None, None, None, unknown)
     need = _need(model, setup, options, options.max_model_len)
     tokens = min(rank.kv_tokens for rank in ranks)
+    longest = _longest(model, setup, engine, constants)
+    if setup.max_model_len is None and model.longest is None:  # it is the model's own, which nothing says
+        held = None if model.windowed_layers else tokens
+        return Served(setup, model, options, budget, ranks, held, None, longest, None)
     concurrency = max(budget.kv, 0) / need if model.windowed_layers else tokens / _whole(options, options.max_model_len)
     if model.windowed_layers:  # as vLLM prints it: of requests at full length
         tokens = int(concurrency * options.max_model_len)
@@ -96,7 +102,7 @@ def serve(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any], co
         ranks=ranks,
         kv_tokens=tokens,
         concurrency=concurrency,
-        longest=_longest(model, setup, engine, constants),
+        longest=longest,
         utilization_needed=_share_needed(setup, budget, need),
         request_bytes=math.ceil(need),
     )
@@ -105,7 +111,7 @@ def serve(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any], co
 def load(served: Served, requests: int, length: int) -> Load:
     """Whether so many requests, each of ``length`` tokens with its answer, are held at once."""
     budget = served.budget
-    if budget is None or served.concurrency is None:
+    if budget is None or served.not_predicted:
         return Load(requests, length, None, None, 0)
     each = _need(served.model, served.setup, served.options, length)
     fits = math.floor(max(budget.kv, 0) / each)
@@ -183,7 +189,7 @@ def _longest(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any],
         budget = budget_of(model, at, engine, constants)
         return budget is not None and _need(model, at, resolve(model, at, engine), length) <= budget.kv
 
-    low, high = 0, model.positions or LONGEST
+    low, high = 0, model.longest or LONGEST
     if setup.engine in ("llama.cpp", "transformers"):  # these take a length beyond the model's
         high = max(high, setup.max_model_len or 0)
     if fits(high):
@@ -195,11 +201,11 @@ def _longest(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any],
 
 
 def _share_needed(setup: ServingSetup, budget: Budget, need: float) -> float | None:
-    """The least share of the GPU, in hundredths, at which a request of the full length fits; None above the whole."""
-    if setup.engine not in ("vllm", "sglang", "tgi") or setup.kv_cache_bytes is not None:
+    """The least share of the GPU, in hundredths, at which a request of the full length fits; None of one too large."""
+    if setup.engine not in TOO_MUCH or setup.kv_cache_bytes is not None:
         return None
     inside = sum(term.bytes for term in budget.terms if term.inside)
     outside = sum(term.bytes for term in budget.terms if not term.inside)
     wiggle = budget.share / setup.gpu_bytes / (setup.utilization or 1.0) if setup.engine == "tgi" else 1.0
     needed = math.ceil((inside + need) / setup.gpu_bytes / wiggle * 100) / 100
-    return needed if needed <= 1 and inside + need + outside <= setup.gpu_bytes else None
+    return needed if needed < TOO_MUCH[setup.engine] and inside + need + outside <= setup.gpu_bytes else None

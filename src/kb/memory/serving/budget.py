@@ -176,7 +176,7 @@ def resolve(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any]) 
         for field in ("utilization", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
         if getattr(setup, field) is None and field in names
     ]
-    length = setup.max_model_len or model.positions or 2048
+    length = setup.max_model_len or model.longest or 2048
     seqs = setup.max_num_seqs or default_of(engine, names.get("max_num_seqs", ""), setup) or 1
     tokens = setup.max_num_batched_tokens or default_of(engine, names.get("max_num_batched_tokens", ""), setup)
     if setup.engine == "sglang" and setup.tensor_parallel >= 4 and setup.max_num_seqs is None:

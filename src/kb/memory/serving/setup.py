@@ -145,6 +145,12 @@ class ServedModel(NamedTuple):
     recurrent_layers: int = 0
     weights: Weights | None = None
     not_modelled: str = ""
+    of_relative: bool = False  # the positions are those of a model of its size: its own may be others
+
+    @property
+    def longest(self) -> int | None:
+        """The longest request that it takes, where that is known."""
+        return None if self.of_relative else self.positions
 
     @property
     def layers(self) -> int:
