@@ -473,6 +473,25 @@ def test_an_error_line_that_ends_with_a_colon_goes_on_in_the_next() -> None:
     assert row.text.endswith("PeftModel: size mismatch for lm_head.weight")
 
 
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        ("main: loading model\ngguf_init_from_file: failed to open GGUF file '/m/a.gguf'\n", 2),
+        ("0.00.307.807 E llama_model_load: error loading model: missing tensor\n", 1),
+        ("run.sh: line 4:  8156 Aborted                 (core dumped) ./train --lr 1e-4\n", 1),
+        ("  3%|▎         | 3/100 [00:02<01:15,  1.44it/s]\nAborted (core dumped)\n", 2),
+        ("2024-07-24T02:39:20.704629Z  INFO launcher: Shutting down\nError: ShardCannotStart\n", 2),
+    ],
+)
+def test_what_programs_that_raise_nothing_die_with_is_shown(log: str, line: int) -> None:
+    (row,) = of(log).unexplained
+    assert row.line == line
+
+
+def test_what_llama_cpp_goes_on_without_is_no_error() -> None:
+    assert not of("srv  load_model: failed to load draft model\nmain: server is listening\n").unexplained
+
+
 def test_what_a_person_stopped_is_no_error() -> None:
     assert not of("Traceback (most recent call last):\nKeyboardInterrupt\n").unexplained
 

@@ -137,15 +137,22 @@ def is_quoted(lead: str) -> bool:
 
 
 MOST_KEPT = 8  # of one log: the first of a failure tells most, the last is what Python ended with
-_HINTS = ("Error", "Exception", "rror: ", "panicked at", "command not found", "open file", "what():")
+_HINTS = (
+    "Error", "Exception", "rror: ", "panicked at", "command not found", "open file", "what():", "core dumped",
+    "error loading model", "failed to load model", "failed to open GGUF",
+)  # fmt: skip
 # a class of an exception at the start of a line's own text, as Python prints what it raises
 _RAISED_LINE = re.compile(
     r"(?:(?:ERROR|CRITICAL|FATAL)\b[^A-Za-z]{0,40}\[[^\]]{0,80}\]:? )?"  # vLLM's logger
     r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception|Failure)(?:\(\w{1,60}\))?(?::|\s{0,4}$)"
 )
 _SAID = re.compile(
-    r"\S{1,200}\.py: error: |error: |Fatal Python error: |what\(\): |thread '.{1,60}' panicked at|"
-    r"\S{0,200}: (?:line \d{1,9}: )?\S{1,200}: command not found|\S{1,200}: can't open file "
+    r"\S{1,200}\.py: error: |[Ee]rror: |Fatal Python error: |what\(\): |thread '.{1,60}' panicked at|"
+    r"\S{0,200}: (?:line \d{1,9}: )?\S{1,200}: command not found|\S{1,200}: can't open file |"
+    r"(?:\S{1,200}: line \d{1,9}:\s{1,4}\d{1,9} )?Aborted\b.{0,20}\(core dumped\)|"
+    # llama.cpp, which raises nothing
+    r"(?:[\d.]{6,20} E )?(?:llama|gguf|common|srv)\w{0,60}:?\s{1,8}(?:\w{1,60}: )?"
+    r"(?:error loading model|failed to (?:load model|open GGUF))"
 )
 # what only hands on that another process, or a line before, failed
 _HANDED_ON = re.compile(
