@@ -476,10 +476,11 @@ def test_an_error_line_that_ends_with_a_colon_goes_on_in_the_next() -> None:
 @pytest.mark.parametrize(
     ("log", "line"),
     [
-        ("main: loading model\ngguf_init_from_file: failed to open GGUF file '/m/a.gguf'\n", 2),
+        ("main: loading model\nsrv    load_model: failed to load model\n", 2),
         ("0.00.307.807 E llama_model_load: error loading model: missing tensor\n", 1),
         ("run.sh: line 4:  8156 Aborted                 (core dumped) ./train --lr 1e-4\n", 1),
         ("  3%|▎         | 3/100 [00:02<01:15,  1.44it/s]\nAborted (core dumped)\n", 2),
+        ("  exitcode  : -6 (pid: 1424)\n  traceback : Signal 6 (SIGABRT) received by PID 1424\n", 2),
         ("2024-07-24T02:39:20.704629Z  INFO launcher: Shutting down\nError: ShardCannotStart\n", 2),
     ],
 )

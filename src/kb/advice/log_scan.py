@@ -139,7 +139,7 @@ def is_quoted(lead: str) -> bool:
 MOST_KEPT = 8  # of one log: the first of a failure tells most, the last is what Python ended with
 _HINTS = (
     "Error", "Exception", "rror: ", "panicked at", "command not found", "open file", "what():", "core dumped",
-    "error loading model", "failed to load model", "failed to open GGUF",
+    "received by PID", "error loading model", "failed to load model",
 )  # fmt: skip
 # a class of an exception at the start of a line's own text, as Python prints what it raises
 _RAISED_LINE = re.compile(
@@ -150,13 +150,15 @@ _SAID = re.compile(
     r"\S{1,200}\.py: error: |[Ee]rror: |Fatal Python error: |what\(\): |thread '.{1,60}' panicked at|"
     r"\S{0,200}: (?:line \d{1,9}: )?\S{1,200}: command not found|\S{1,200}: can't open file |"
     r"(?:\S{1,200}: line \d{1,9}:\s{1,4}\d{1,9} )?Aborted\b.{0,20}\(core dumped\)|"
+    r"\s{0,4}traceback : Signal \d{1,2} \(SIG\w{2,8}\) received by PID|"  # torchrun's summary
     # llama.cpp, which raises nothing
     r"(?:[\d.]{6,20} E )?(?:llama|gguf|common|srv)\w{0,60}:?\s{1,8}(?:\w{1,60}: )?"
-    r"(?:error loading model|failed to (?:load model|open GGUF))"
+    r"(?:error loading model|failed to load model)"
 )
 # what only hands on that another process, or a line before, failed
 _HANDED_ON = re.compile(
-    r"ChildFailedError|CalledProcessError|DistBackendError|ProcessExitedException|ProcessRaisedException"
+    r"received by PID|ChildFailedError|CalledProcessError|DistBackendError|ProcessExitedException|"
+    r"ProcessRaisedException"
 )
 
 
