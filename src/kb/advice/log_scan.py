@@ -251,6 +251,14 @@ class Wording:
     def may_be_in(self, text: str) -> bool:
         return any(word in text for word in self.holds)
 
+    @cached_property
+    def _bare(self) -> tuple[str, ...]:
+        return tuple(word.translate(_NO_DIGITS) for word in self.holds)
+
+    def may_be_in_shapes(self, shapes: str) -> bool:
+        """As ``may_be_in`` of the lines that ``line_shapes`` was given; now and then true where that is not."""
+        return any(word in shapes for word in self._bare)
+
     def find(self, text: str, start: int) -> re.Match[str] | None:
         """The match in a line whose own text begins at ``start``."""
         if self.at == "start":
@@ -271,6 +279,14 @@ def evidence_of(remedies: Mapping[str, Mapping[str, Any]]) -> list[Wording]:
         if "deprecated" not in data
         for row in data.get("patterns", ())
     ]
+
+
+_NO_DIGITS = str.maketrans("", "", "0123456789")
+
+
+def line_shapes(text: str) -> str:
+    """The lines of ``text`` without their digits, each once: of a long log most differ by numbers alone."""
+    return "\n".join(set(text.translate(_NO_DIGITS).split("\n")))
 
 
 LogLine = tuple[int, str]
@@ -356,8 +372,9 @@ class LogScanner:
         if "\x1b" in text or "\0" in text:
             block = [(line, clean(row)) for line, row in block]
             text = "\n".join(row for _, row in block)
-        contexts = [wording for wording in self._contexts if wording.may_be_in(text)]
-        wordings = [wording for wording in self._wordings if wording.may_be_in(text)]
+        shapes = line_shapes(text)
+        contexts = [wording for wording in self._contexts if wording.may_be_in_shapes(shapes)]
+        wordings = [wording for wording in self._wordings if wording.may_be_in_shapes(shapes)]
         framed = 'File "' in text
         raised = self._errors.may_be_in(text)
         if not (contexts or wordings or framed or raised or self._found or self._errors.kept):
