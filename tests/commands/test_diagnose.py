@@ -480,6 +480,13 @@ def test_an_error_line_that_ends_with_a_colon_goes_on_in_the_next() -> None:
         ("0.00.307.807 E llama_model_load: error loading model: missing tensor\n", 1),
         ("run.sh: line 4:  8156 Aborted                 (core dumped) ./train --lr 1e-4\n", 1),
         ("  3%|▎         | 3/100 [00:02<01:15,  1.44it/s]\nAborted (core dumped)\n", 2),
+        (
+            'Traceback (most recent call last):\n  File "a.py", line 3, in f\nException: cublasLt ran into an error!\n',
+            3,
+        ),
+        ("Error named symbol not found at line 74 in file /src/bitsandbytes/csrc/ops.cu\n", 1),
+        ("'llamafactory-cli' is not recognized as an internal or external command,\noperable program\n", 1),
+        ("'llamafactory-cli'은(는) 내부 또는 외부 명령, 실행할 수 있는 프로그램, 또는\n배치 파일이 아닙니다.\n", 1),
         ("  exitcode  : -6 (pid: 1424)\n  traceback : Signal 6 (SIGABRT) received by PID 1424\n", 2),
         ("2024-07-24T02:39:20.704629Z  INFO launcher: Shutting down\nError: ShardCannotStart\n", 2),
     ],

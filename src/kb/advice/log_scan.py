@@ -139,16 +139,20 @@ def is_quoted(lead: str) -> bool:
 MOST_KEPT = 8  # of one log: the first of a failure tells most, the last is what Python ended with
 _HINTS = (
     "Error", "Exception", "rror: ", "panicked at", "command not found", "open file", "what():", "core dumped",
+    "not recognized as an internal", "不是内部或外部命令", "내부 또는 외부 명령",
     "received by PID", "error loading model", "failed to load model",
 )  # fmt: skip
 # a class of an exception at the start of a line's own text, as Python prints what it raises
 _RAISED_LINE = re.compile(
     r"(?:(?:ERROR|CRITICAL|FATAL)\b[^A-Za-z]{0,40}\[[^\]]{0,80}\]:? )?"  # vLLM's logger
-    r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception|Failure)(?:\(\w{1,60}\))?(?::|\s{0,4}$)"
+    r"(?:[A-Za-z_]\w{0,60}\.){0,8}(?:[A-Z]\w{0,60})?(?:Error|Exception|Failure)(?:\(\w{1,60}\))?(?::|\s{0,4}$)"
 )
 _SAID = re.compile(
-    r"\S{1,200}\.py: error: |[Ee]rror: |Fatal Python error: |what\(\): |thread '.{1,60}' panicked at|"
+    r"\S{1,200}\.py: error: |error: |Fatal Python error: |what\(\): |thread '.{1,60}' panicked at|"
+    r"Error .{1,80} at line \d{1,9} in file |"
     r"\S{0,200}: (?:line \d{1,9}: )?\S{1,200}: command not found|\S{1,200}: can't open file |"
+    # Windows: a command that is not found
+    r"'.{1,200}'(?: is not recognized as an internal| 不是内部或外部命令|.{0,8} 내부 또는 외부 명령)|"
     r"(?:\S{1,200}: line \d{1,9}:\s{1,4}\d{1,9} )?Aborted\b.{0,20}\(core dumped\)|"
     r"\s{0,4}traceback : Signal \d{1,2} \(SIG\w{2,8}\) received by PID|"  # torchrun's summary
     # llama.cpp, which raises nothing
