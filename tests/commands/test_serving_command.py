@@ -262,6 +262,8 @@ def test_each_server_of_a_compose_file_is_estimated(tmp_path: Path, capsys: pyte
     assert "--max-model-len" in said  # a variable: the engine's default is taken, and that is said
     code, said = in_process(capsys, str(path), "--gpu", "a10g", "--format", "json")
     assert (code, "starts 2 servers" in said) == (2, True)
+    code, said = in_process(capsys, str(path), "--gpu", "a10g", "--section", "b")
+    assert (code, "vLLM" in said) == (0, False)
 
 
 def test_a_file_of_weights_alone_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,12 +108,21 @@ llama-server -m model.gguf -c 8192 -np 8
         ("./llama-3.1-8b-W4A16", "does not know the model ./llama-3.1-8b-W4A16"),
         ("Qwen/Qwen2.5-7B-mine", "does not know the model Qwen/Qwen2.5-7B-mine"),  # guessed: `kb estimate` takes none
         ("google/flan-t5-base", "google/flan-t5-base (t5) is none"),
-        ("$MODEL", "no model that kb can read is named"),
+        ("$MODEL", "the value of --model cannot be told"),
+        ("--port 8000", "no model that kb can read is named"),
     ],
 )
 def test_a_server_is_sent_to_estimate_only_where_that_knows_its_model(tmp_path: Path, name: str, said: str) -> None:
     (unit,) = check(written(tmp_path, "serve.sh", f"vllm serve {name} --max-model-len 4096\n"))["files"]
     assert said in unit["note"]
+
+
+def test_flags_that_only_the_run_can_tell_leave_a_servers_options_open(tmp_path: Path) -> None:
+    for more in ('"$@"', "$EXTRA_ARGS", '"${ARGS[@]}"', "$REST"):
+        path = written(tmp_path, "serve.sh", f"vllm serve {LLAMA} --port $PORT {more}\n")
+        assert findings(path, "--gpu", "rtx-3090") == []  # they may say --max-model-len
+    (unit,) = check(written(tmp_path, "serve.sh", f"vllm serve --port=1 {LLAMA} -tp 3\n"))["files"]
+    assert [row["rule"] for row in unit["findings"]] == ["serving-heads-not-shared-evenly"]
 
 
 def test_containers_of_a_compose_file_are_read(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
-from kb.advice.facts import SERVERS, Known, UnitFacts
+from kb.advice.facts import RENTED, SERVERS, Known, UnitFacts
 from kb.advice.grounds import PROCESSES, concerning
 from kb.advice.left_to_program import left_to_program
 from kb.advice.lengths import with_taken
@@ -243,7 +243,9 @@ class Checker:
             unit=unit,
             model=model,
             identity=identity,
-            predicted=PredictedFacts(setup, estimator, self.machine, said_effective_batch(unit)),
+            predicted=PredictedFacts(
+                setup, estimator, Machine() if RENTED in unit.settings else self.machine, said_effective_batch(unit)
+            ),
             known=Known(self.catalog.constants, types, self.given, self._disk.installed, self.catalog.serving),
             release=release,
             said=said,

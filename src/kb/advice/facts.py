@@ -30,6 +30,7 @@ from kb.memory.process import usable_on
 
 SAID_OF_RUNS = ("run.adapter", "run.quantized", "run.own_loop", "run.gradients_kept", "run.graphs_summed")
 SERVERS = ("vllm", "sglang", "tgi", "llama-server")  # dialects of what starts an inference server
+RENTED = "serving.rents_gpu"  # the GPU that a program rents is not the one that the user names
 OF_SETTINGS = (
     "training.", "data.", "tokenizer.", "generation.", "inference.", "lora.", "quantization.", "deepspeed.", "launch.",
     "script.", "checkpoint.", "accelerate.", "imports.", "trl.", "serving.",

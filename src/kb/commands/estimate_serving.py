@@ -118,7 +118,7 @@ def of_file(options: argparse.Namespace, checker: FileChecker, words: Words) -> 
     for unit in units:
         said = options_said(unit, checker.facts(unit))
         merged = argparse.Namespace(**vars(options))
-        merged.config, merged.engine, merged.called = None, said.engine, said.called
+        merged.config, merged.section, merged.engine, merged.called = None, None, said.engine, said.called
         for name, value in said.values.items():
             if getattr(options, name) in (None, False):
                 setattr(merged, name, value)

@@ -36,6 +36,7 @@ _ASSIGNED = r"(?m)^(?:optim_wrapper|train_cfg)[ \t]*=[ \t]*dict\(|^\w+[ \t]*=[ \
 _SERVER = rb"(?<!\w)(?:LLM|AsyncEngineArgs)[ \t]*\("  # of vLLM; other packages have a class of that name too
 _OF_LOOP = (b".backward(", b".from_pretrained(", b"transformers")  # of a training loop of a program's own
 _SERVED = rb"vllm|sglang|text-generation-|llama-server|llama\.cpp:"
+_RUNS_COMMANDS = rb"\bsubprocess\b|\bos\.(?:system|popen|exec[a-z]+)\b|\bmodal\b|\bcontainers\.run\b"
 _STARTED = rb"(?mi)^[ \t]*(?:CMD|ENTRYPOINT)[ \t]"  # of a Dockerfile
 _TESTS, _TESTED = r"test_.*\.py|.*_tests?\.py|conftest\.py", rb"(?m)^[ \t]*(?:async )?def test_|@pytest\.fixture"
 _OF_A_RUN = rb"(?m)^[ \t]*\[[ \t]*(?:training|train|parallelism|trainer|training_args)[ \t]*\]"
@@ -90,6 +91,11 @@ def is_assigned(text: str) -> bool:
 def starts_runs(raw: bytes) -> bool:
     """Whether the bytes of a notebook hold a command line that starts a Python run with flags."""
     return re.search(_LAUNCH, raw) is not None
+
+
+def starts_server(raw: bytes) -> bool:
+    """Whether the bytes of a Python file name an inference server, and a call that runs commands."""
+    return re.search(_SERVED, raw) is not None and re.search(_RUNS_COMMANDS, raw) is not None
 
 
 def names_of_calls(raw: bytes) -> tuple[str, ...]:
@@ -256,4 +262,4 @@ def _is_worth_reading(entry: os.DirEntry[str]) -> bool:
         return True
     if re.fullmatch(_TESTS, name) is not None and re.search(_TESTED, raw) is not None:
         return False  # what a test sets up is nobody's run
-    return bears_marks(raw) or (name.endswith(".ipynb") and starts_runs(raw))
+    return bears_marks(raw) or starts_server(raw) or (name.endswith(".ipynb") and starts_runs(raw))

@@ -12,14 +12,16 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from kb.advice.facts import RENTED, SERVERS
 from kb.config.discovery import is_assigned
 from kb.config.files import MAX_BYTES, ConfigError
 from kb.config.notebook.reader import read_cells, suppress_in_cells
 from kb.config.program_files import ProgramFiles
 from kb.config.python.held import CommandLine, GivenConfig
 from kb.config.python.own_loop import SIGN
-from kb.config.python.reader import PythonReader
+from kb.config.python.reader import DIALECT, PythonReader
 from kb.config.python.rewritten import rewritten
+from kb.config.python.servers import servers_started
 from kb.config.python.syntax import Module, declared_encoding, string_extents
 from kb.config.reader import HALF, PRECISION, ConfigReader
 from kb.config.shell.command import CommandReader, read_shell
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 SAID_BY_ANY = ("training.output_dir", "training.seed", "training.run_name", "inference.batch_size")
 SERVED_ELSEWHERE = r"(?:claude|gemini|chatgpt)-[\w.-]+\Z|gpt-(?:3\.5|[45])[\w.-]*\Z|o[134](?:-[\w.-]+)?\Z"
 """Names of models that only a service has: a program that is told one asks that service."""
+_RENTS = r"(?m)^[ \t]*(?:import|from)[ \t]+modal\b"
 BATCH = "training.per_device_train_batch_size"
 TWO_PROGRAMS = "two programs read it, each in its own way"
 NAMED = 0.5  # of a config's keys, those that a program which may read it names at least
@@ -345,8 +348,21 @@ def code_units(
     python = PythonReader(catalog.dialects, catalog.facts)
     if kind == "python":
         found = ConfigReader(catalog.dialects, catalog.facts).read_assigned(text, path) if is_assigned(text) else []
-        return found or python.read(text, path, files)
+        found = found or python.read(text, path, files)
+        found = found + servers_started(text, path, commands, catalog.dialects[DIALECT].constants, files)
+        return _on_rented_gpus(found) if re.search(_RENTS, text) is not None else found
     return read_cells(text, path, python, CommandReader(catalog.dialects, catalog.facts), files)
+
+
+def _on_rented_gpus(units: Sequence[Unit]) -> list[Unit]:
+    """The units of a program whose functions each name the GPU that they are to run on: no other is theirs."""
+
+    def rented(unit: Unit) -> Unit:
+        start = unit.span.beginning()
+        setting = Setting(True, start, start, ("gpu",), alias=True)
+        return unit._replace(settings={**unit.settings, RENTED: setting})
+
+    return [rented(unit) if unit.dialect in SERVERS else unit for unit in units]
 
 
 def suppressed_in_code(

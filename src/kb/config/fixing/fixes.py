@@ -181,7 +181,7 @@ class _Session:
         self._splices, self._after, self._touched = splices, after, touched
 
     def _plan(self, request: Request, edits: tuple[Edit, ...], dialect: CompiledDialect | None) -> Change:
-        if is_dockerfile(self._path):
+        if is_dockerfile(self._path) or (self._path.endswith(".py") and request.unit.script is not None):
             raise CannotEditError("config.fix.no-place")
         if self._code is not None and any(edit.op != "replace" or edit.span != self._whole() for edit in edits):
             return self._code_before().plan(edits, request.unit, request.at)

@@ -160,6 +160,13 @@ class Names:
         body = known[1].body if known is not None else []
         return any(isinstance(each, ast.FunctionDef) and each.name.startswith(begins) for each in body)
 
+    def every_binding(self) -> Iterator[tuple[str, Binding]]:
+        """Every place where a name gets a value, with the name; of an attribute of an object without one."""
+        for (_, name), found in self._found.bound.items():
+            yield from ((name, each) for each in found)
+        for given in self._found.attributes.values():
+            yield from (("", each) for _, each in given)
+
     def bindings(self, name: str, scope: Scope) -> list[Binding]:
         """Every place where a name gets a value in a scope."""
         return self._found.bound.get((scope, name), [])

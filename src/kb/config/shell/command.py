@@ -134,7 +134,8 @@ def read_shell(
         launch = next((each for each in runs_here if wanted(each.program) or _says_something(each, reader)), None)
         events = [_event(fault, command, text, places) for fault in command.faults]
         if launch is not None:
-            launch = launch._replace(maybe=environment.may_say(command.words))
+            still = tuple(word for word in launch.open if not environment.tells_flags_of(word, command.words))
+            launch = launch._replace(maybe=environment.may_say(command.words), open=still)
             runs.append((command, launch.on_chosen_gpus(environment.chooses_gpus(command))))
             faults.setdefault(len(runs) - 1, []).extend(events)
         elif events:
@@ -174,8 +175,8 @@ def _event(fault: Fault, command: Command, text: str, places: Places) -> Event:
     return Event(kind=kind, span=places.span(fault.start, fault.end), edits=tuple(edits))
 
 
-_SHELLS = ("bash", "sh", "zsh")
-_TEXT_FOLLOWS = ("-c", "-lc", "-ec", "-xc", "-ic")
+SHELLS = ("bash", "sh", "zsh")
+TEXT_FOLLOWS = ("-c", "-lc", "-ec", "-xc", "-ic")
 
 
 def runs_in(
@@ -191,7 +192,7 @@ def runs_in(
         return
     for at, argument in enumerate(arguments[:-2]):
         name = (argument.text or "").rpartition("/")[2]
-        if name not in _SHELLS or arguments[at + 1].text not in _TEXT_FOLLOWS:
+        if name not in SHELLS or arguments[at + 1].text not in TEXT_FOLLOWS:
             continue
         start = arguments[at + 2].start
         word = next((each for each in command.words if each.start == start), None)
@@ -204,10 +205,15 @@ def runs_in(
 
 def _commands_in(word: Word, environment: Environment, before: Sequence[Argument]) -> Iterator[Sequence[Argument]]:
     text, places = _text_of(word, environment)
+    yield from ((*before, *found) for found in commands_of_text(text, places, environment))
+
+
+def commands_of_text(text: str, places: Sequence[int], environment: Environment) -> Iterator[tuple[Argument, ...]]:
+    """The arguments of each command in a text that a shell is given, each at its place: that of its characters."""
     for inner in split_commands(text):
         found = tuple(_moved(each, places) for each in environment.take(inner))
         if found:
-            yield (*before, *found)
+            yield found
 
 
 def _text_of(word: Word, environment: Environment) -> tuple[str, list[int]]:
@@ -299,7 +305,7 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
 
 def _maybe_said(launch: Launch, speller: Speller) -> Iterator[str]:
     """The settings that flags mean of which only a run can tell whether they are given."""
-    for flag in sorted(launch.maybe):
+    for flag in sorted(speller.targets if launch.open else launch.maybe):
         yield from (target.fact.name for target in speller.targets.get(flag, ()))
         if launch.launcher == "accelerate" and flag in OF_LAUNCHER:
             yield OF_LAUNCHER[flag]

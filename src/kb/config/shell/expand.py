@@ -165,6 +165,10 @@ class Environment:
         named = (self.chosen.get(piece.text) for piece in pieces if piece.kind in ("variable", "array"))
         return frozenset().union(*filter(None, named))
 
+    def tells_flags_of(self, argument: Argument, words: Sequence[Word]) -> bool:
+        """Whether the script itself says which flags an argument that stands for a variable may hold."""
+        return any(bool(self.may_say((word,))) for word in words if word.start == argument.start)
+
     def _value(self, word: Word, skip: int) -> _Literal | None:
         if word.items is not None:
             items = tuple(argument for item in word.items for argument in self.expand(item))

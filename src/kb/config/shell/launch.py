@@ -3,7 +3,7 @@ take a format's own settings on their command line, as the formats of ``rules/``
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import takewhile
 from typing import Any
 
@@ -184,6 +184,7 @@ class Launch(NamedTuple):
     short: tuple[Flag, ...] = ()  # its flags of one letter
     visible: int | None = None  # the GPUs that the script lets it see
     maybe: frozenset[str] = frozenset()
+    open: tuple[Argument, ...] = ()  # words that may stand for any more flags: ``$ARGUMENTS``
 
     @property
     def typical(self) -> bool | None:
@@ -243,20 +244,20 @@ def read_launch(
         return launch._replace(word=arguments[0])
     before = {(word.text or "").rpartition("/")[2] for word in arguments[:start]}
     seen = launcher != "python" or before.isdisjoint(_OF_CLUSTERS)  # srun may start Python several times
-    visible = around.fixed_gpus if _all_told(arguments[start + 1 :]) else None
+    visible = around.fixed_gpus if not any(_untold(arguments[start + 1 :])) else None
     launch = launch._replace(visible=visible, word=arguments[start])
     return launch._replace(processes=processes, launcher=launcher if seen else None)
 
 
-def _all_told(rest: Sequence[Argument]) -> bool:
-    """Whether no word of a launcher's may stand for flags that only the run can tell: ``accelerate launch $MORE``."""
+def _untold(rest: Sequence[Argument]) -> Iterator[Argument]:
+    """Words of a launcher's, or of a server's, that may stand for flags which only the run can tell: ``accelerate
+    launch $MORE``."""
     own = takewhile(lambda each: each.text != "-m" and not (each.text or "").endswith(".py"), rest)
     flag = False  # whether the word before takes this one for its value
     for each in own:
         if each.text is None and not each.begins and (each.options or not flag):
-            return False
+            yield each
         flag = is_flag(each) and "=" not in (each.text or each.begins)
-    return True
 
 
 def wraps(word: str) -> bool:
@@ -329,7 +330,8 @@ def _tool_launch(name: str, tool: Tool, rest: Sequence[Argument], text: str) -> 
 
 def server_launch(started: Started, text: str) -> Launch:
     """A server about to run. The release that its image names is as good as a flag."""
-    flags = read_flags(spelt_out(started), text)
+    words = spelt_out(started)
+    flags = read_flags(words, text)
     image = started.image
     release = release_of_image(image.text or "") if image is not None else None
     if image is not None and release is not None:
@@ -338,7 +340,8 @@ def server_launch(started: Started, text: str) -> Launch:
     config = _flagged_config(flags)
     flags = tuple(flag for flag in flags if flag.name not in CONFIG_FLAGS)
     tool = Tool(started.server.dialect)
-    return Launch(script=started.server.dialect, flags=flags, config=config, tool=tool, word=started.word)
+    more = tuple(_untold(words))
+    return Launch(script=started.server.dialect, flags=flags, config=config, tool=tool, word=started.word, open=more)
 
 
 def _flagged_config(flags: Sequence[Flag]) -> Argument | None:

@@ -49,6 +49,7 @@ _SHORT_SWITCHES = re.compile(r"-[ditPq]+|-[a-zA-Z].+")  # `-it`; `-p8000:8000` h
 _OF_VLLM = ("--gpu-memory-utilization", "--max-model-len", "--tensor-parallel-size", "--max-num-seqs")
 # Images whose tags are the server's own releases, wherever they are mirrored.
 _RELEASED = re.compile(r"(?:^|/)(?:vllm-openai|vllm|sglang|text-generation-inference):")
+_INLINE = re.compile(r"--[\w-]+=")
 _TAG = re.compile(r":v?([0-9]+(?:\.[0-9]+){1,3})(?:$|[-+.a-z])")
 
 
@@ -156,7 +157,9 @@ def spelt_out(started: Started) -> list[Argument]:
     """The server's arguments with flags of one dash under their long names, and its model as ``--model``."""
     long = started.server.short
     found = [argument._replace(text=long.get(argument.text or "", argument.text)) for argument in started.rest]
-    if started.server.model and found and found[0].text is not None and not found[0].text.startswith("-"):
-        first = found[0]
-        found = [Argument("--model", first.start, first.start, first.shared, True), *found]
+    # `vllm serve --port=8000 NAME`: what holds its own value does not stand for the model
+    at = next((at for at, each in enumerate(found) if not _INLINE.match(each.text or each.begins)), len(found))
+    first = found[at] if started.server.model and at < len(found) else None
+    if first is not None and not first.options and not (first.text or first.begins).startswith("-"):
+        found.insert(at, Argument("--model", first.start, first.start, first.shared, True))
     return found
