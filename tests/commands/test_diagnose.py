@@ -484,6 +484,7 @@ def test_an_error_line_that_ends_with_a_colon_goes_on_in_the_next() -> None:
             'Traceback (most recent call last):\n  File "a.py", line 3, in f\nException: cublasLt ran into an error!\n',
             3,
         ),
+        ("pyarrow.lib.ArrowInvalid: Could not convert 'a' with type str: tried to convert to int64\n", 1),
         ("Error named symbol not found at line 74 in file /src/bitsandbytes/csrc/ops.cu\n", 1),
         ("'llamafactory-cli' is not recognized as an internal or external command,\noperable program\n", 1),
         ("'llamafactory-cli'은(는) 내부 또는 외부 명령, 실행할 수 있는 프로그램, 또는\n배치 파일이 아닙니다.\n", 1),

@@ -140,12 +140,13 @@ MOST_KEPT = 8  # of one log: the first of a failure tells most, the last is what
 _HINTS = (
     "Error", "Exception", "rror: ", "panicked at", "command not found", "open file", "what():", "core dumped",
     "not recognized as an internal", "不是内部或外部命令", "내부 또는 외부 명령",
-    "received by PID", "error loading model", "failed to load model",
+    "received by PID", "lib.Arrow", "error loading model", "failed to load model",
 )  # fmt: skip
 # a class of an exception at the start of a line's own text, as Python prints what it raises
 _RAISED_LINE = re.compile(
     r"(?:(?:ERROR|CRITICAL|FATAL)\b[^A-Za-z]{0,40}\[[^\]]{0,80}\]:? )?"  # vLLM's logger
-    r"(?:[A-Za-z_]\w{0,60}\.){0,8}(?:[A-Z]\w{0,60})?(?:Error|Exception|Failure)(?:\(\w{1,60}\))?(?::|\s{0,4}$)"
+    r"(?:(?:[A-Za-z_]\w{0,60}\.){0,8}(?:[A-Z]\w{0,60})?(?:Error|Exception|Failure)|pyarrow\.lib\.Arrow\w{1,20})"
+    r"(?:\(\w{1,60}\))?(?::|\s{0,4}$)"
 )
 _SAID = re.compile(
     r"\S{1,200}\.py: error: |error: |Fatal Python error: |what\(\): |thread '.{1,60}' panicked at|"
