@@ -14,11 +14,8 @@ from kb.session.project import find_project
 SHELLS = ("bash", "zsh", "fish")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    return cli.run(command, arguments)
-
-
-def command(arguments: Sequence[str], language: str) -> int:
+@cli.program
+def main(arguments: Sequence[str], language: str) -> int:
     """Print the script."""
     import shtab
 

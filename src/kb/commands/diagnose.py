@@ -32,11 +32,8 @@ class _Values(NamedTuple):
     unit: Unit | None
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    return cli.run(command, arguments)
-
-
-def command(arguments: Sequence[str], language: str) -> int:
+@cli.program
+def main(arguments: Sequence[str], language: str) -> int:
     """Diagnose a log; 0 where it shows no known cause, 1 where it does."""
     messages = cli.load_words_or_none(language)
     options = build_parser(messages).parse_args(arguments)

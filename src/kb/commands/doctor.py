@@ -205,11 +205,8 @@ def doctor_json(health: Health) -> dict[str, Any]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    return cli.run(command, arguments)
-
-
-def command(arguments: Sequence[str], language: str) -> int:
+@cli.program
+def main(arguments: Sequence[str], language: str) -> int:
     """Look around and say it; what is missing is no fault, so the exit code is 0.
 
     Raises:

@@ -36,11 +36,8 @@ OF_SIMULATION = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    return cli.run(command, arguments)
-
-
-def command(arguments: Sequence[str], language: str) -> int:
+@cli.program
+def main(arguments: Sequence[str], language: str) -> int:
     """Estimate; 0 where the run fits or may, 1 where it is said to run out of memory."""
     messages = cli.load_words_or_none(language)
     options = build_parser(messages).parse_intermixed_args(arguments)

@@ -61,11 +61,8 @@ class Given(NamedTuple):
     remarks: tuple[str, ...] = ()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    return cli.run(command, arguments)
-
-
-def command(arguments: Sequence[str], language: str) -> int:
+@cli.program
+def main(arguments: Sequence[str], language: str) -> int:
     """Compare the versions that the arguments name; 2 where one of the named files cannot be read."""
     messages = cli.load_words_or_none(language)
     options = build_parser(messages).parse_args(arguments)

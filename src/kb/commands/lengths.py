@@ -47,11 +47,8 @@ Count = Callable[[str], int]
 ROWS, BATCH = 10_000, 8
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    return cli.run(command, arguments)
-
-
-def command(arguments: Sequence[str], language: str) -> int:
+@cli.program
+def main(arguments: Sequence[str], language: str) -> int:
     """Measure the data that the arguments name; 2 where it cannot be read."""
     messages = cli.load_words_or_none(language)
     options = build_parser(messages).parse_args(arguments)

@@ -11,11 +11,8 @@ from kb.integrations.editor.session import Session
 from kb.session import cli
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    return cli.run(command, arguments)
-
-
-def command(arguments: Sequence[str], language: str) -> int:
+@cli.program
+def main(arguments: Sequence[str], language: str) -> int:
     """Serve until the client says exit.
 
     Raises:

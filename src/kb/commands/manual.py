@@ -81,11 +81,8 @@ def _text(text: str) -> str:
     return "\n".join(rf"\&{line}" if line.startswith((".", "'")) else line for line in lines)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    return cli.run(command, arguments)
-
-
-def command(arguments: Sequence[str], language: str) -> int:
+@cli.program
+def main(arguments: Sequence[str], language: str) -> int:
     """Print kb(1) in roff: ``kb manual | man -l -``."""
     words = cli.load_words_or_none(language)
     build_parser(words).parse_args(arguments)

@@ -31,11 +31,8 @@ from kb.session.project import find_project, folder_of
 from kb.session.run import STDIN, FileResult, kind_of, read_bytes
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    return cli.run(command, arguments)
-
-
-def command(arguments: Sequence[str], language: str) -> int:
+@cli.program
+def main(arguments: Sequence[str], language: str) -> int:
     """Plan; 0 where the config fits, as it is or after the steps, 1 where the steps do not reach that."""
     messages = cli.load_words_or_none(language)
     options = build_parser(messages).parse_args(arguments)

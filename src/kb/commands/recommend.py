@@ -35,11 +35,8 @@ from kb.session.project import find_project
 TASKS = ("train", "inference")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    return cli.run(command, arguments)
-
-
-def command(arguments: Sequence[str], language: str) -> int:
+@cli.program
+def main(arguments: Sequence[str], language: str) -> int:
     """Recommend; 0 where the config holds all that was asked, 1 where something of it cannot be had."""
     messages = cli.load_words_or_none(language)
     options = build_parser(messages).parse_args(arguments)

@@ -49,11 +49,8 @@ from kb.session.project import find_project
 _STAGE = re.compile(r"([\w.-]{1,60})(?:@(\d{1,9}))?=(\d{1,9}(?:\.\d{1,6})?)(?:\.\.(\d{1,9}(?:\.\d{1,6})?))?")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    return cli.run(command, arguments)
-
-
-def command(arguments: Sequence[str], language: str) -> int:
+@cli.program
+def main(arguments: Sequence[str], language: str) -> int:
     """Answer with the times that were asked for; 1 where a log's steps have become slow."""
     messages = cli.load_words_or_none(language)
     options = build_parser(messages).parse_args(arguments)

@@ -10,11 +10,8 @@ from kb.session import cli
 PORT = 8000
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    return cli.run(command, arguments)
-
-
-def command(arguments: Sequence[str], language: str) -> int:
+@cli.program
+def main(arguments: Sequence[str], language: str) -> int:
     words = cli.load_words_or_none(language)
     options = build_parser(words).parse_args(arguments)
     root = _checkout()

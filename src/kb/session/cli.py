@@ -214,6 +214,11 @@ def run(command: Callable[[Sequence[str], str], int], arguments: Sequence[str] |
         return INTERRUPTED
 
 
+def program(command: Callable[[Sequence[str], str], int]) -> Callable[..., int]:
+    """A command's ``main``: of the arguments that it is given, or else of the process', in the user's language."""
+    return lambda arguments=None: run(command, arguments)
+
+
 def _run(command: Callable[[Sequence[str], str], int], arguments: Sequence[str]) -> int:
     _hear_interrupts()
     language = language_of(arguments, os.environ)

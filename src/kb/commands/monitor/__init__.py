@@ -20,11 +20,8 @@ OF_A_DRIVER = frozenset(("driver_gone", "driver_back"))  # warnings that tell of
 SHORTEST, LONGEST = 0.1, 3600.0  # seconds between readings
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    return cli.run(command, arguments)
-
-
-def command(arguments: Sequence[str], language: str) -> int:
+@cli.program
+def main(arguments: Sequence[str], language: str) -> int:
     """Watch until Ctrl-C, or the watched process ends. 1 where a replay or a single reading is beyond a target; with a
     command, its own exit code (128 + N for signal N).
     """

@@ -26,11 +26,8 @@ JOURNAL = "kb-probe.jsonl"
 PLACES = {name: f"{{{name}}}" for name in ("batch", "steps", "workers")}  # in the words of a help text
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    return cli.run(command, arguments)
-
-
-def command(arguments: Sequence[str], language: str) -> int:
+@cli.program
+def main(arguments: Sequence[str], language: str) -> int:
     """Probe; 0 where what was asked ran, 1 where a smoke run did not, 2 where no batch runs at all."""
     # what runs trials needs psutil, an extra; who asks for the parser alone has perhaps none
     from kb.commands.probe.campaign import check_recordable, probe, record

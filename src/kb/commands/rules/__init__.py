@@ -44,11 +44,8 @@ LAID_OVER = ("test", "show", "explain", "schemas")
 ASKING = ("diff", "test")  # of the memory engine, the same again and again while rules are worked on
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    return cli.run(command, arguments)
-
-
-def command(arguments: Sequence[str], language: str) -> int:
+@cli.program
+def main(arguments: Sequence[str], language: str) -> int:
     # the rules are changed and not compiled yet where they are validated: their texts do not wait for that
     words = load_words_alone(language) if "validate" in arguments[:1] else cli.load_words_or_none(language)
     options = build_parser(words).parse_args(arguments)
