@@ -67,7 +67,6 @@ def test_the_driver_going_away_and_coming_back_is_said() -> None:
     watch = Watch(TARGETS)
     rows = [Snapshot(0.0, (gpu(1),)), Snapshot(1.0, gpu_note="gpu_lost"), Snapshot(2.0, gpu_note="gpu_lost")]
     assert kinds(watch, *rows, Snapshot(3.0, (gpu(1),))) == ["driver_gone", "driver_back"]
-    assert watch.summary().without_gpus == 2
 
 
 def test_heat_is_warned_of_and_the_power_limit_is_not() -> None:
@@ -95,7 +94,7 @@ def test_peaks_are_kept_with_when_they_were() -> None:
     assert (peak.used_bytes, peak.used_at, peak.power_watts) == (round(18.3 * GIB), 1.0, 183.0)
     assert peak.watched_bytes == round(18.3 * GIB) // 2
     assert peak.utilisation == pytest.approx(0.8)
-    assert (summary.host.used_bytes, summary.host_at) == (round(18.3 * 10**9), 1.0)
+    assert summary.host.used_bytes == round(18.3 * 10**9)
     assert {row.threshold: row.label for key, row in summary.judged if key == "0"}["gpu-memory-training"] == "ok"
 
 

@@ -68,12 +68,6 @@ def test_gpu_batches_do_not_change_the_host() -> None:
     assert host(unpinned).peak_bytes == host(unpinned._replace(per_device_eval_batch_size=64)).peak_bytes
 
 
-def test_a_large_checkpoint_can_decide_without_workers() -> None:
-    found = host(TrainingSetup(do_train=False), checkpoint_bytes=15 * GB)
-    assert dict(found.terms)["model_load"] == 15 * GB
-    assert "model_load" not in dict(found.measured)  # safetensors are mapped
-
-
 @pytest.mark.long
 def test_offloaded_states_and_gathered_predictions_are_counted() -> None:
     plain = host(TrainingSetup())

@@ -171,20 +171,18 @@ class GpuPeak(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """A watch as a whole. Peaks of the host and of /dev/shm with when they were; ``alerts`` are the last ones."""
+    """A watch as a whole, with the peaks of the host and of /dev/shm; ``alerts`` are the last ones."""
 
     readings: int
     began: float | None
     ended: float | None
     gpus: tuple[GpuPeak, ...]
     host: HostState  # the last one, its used bytes and /dev/shm at their peak
-    host_at: float | None
     oom_kills: int
     tree_bytes: int | None
     workers: int
     worker_bytes: int | None
     speed: SpeedState | None
-    without_gpus: int
     judged: tuple[tuple[str, Judged], ...]  # of the peaks: the GPU's key or nothing, and the verdict
     alerts: tuple[Alert, ...]
     alert_counts: Mapping[str, int]
@@ -257,13 +255,12 @@ class Watch:
         self._targets, self._scope = targets, scope
         self._gpus: dict[str, WatchedGpu] = {}
         self._host = HostState()
-        self._host_at: float | None = None
         self._host_memory, self._shm = Trend(), Trend()
         self._kills_before: int | None = None
         self._kills = 0
         self._tree_bytes: int | None = None
         self._worker_bytes: int | None = None
-        self._workers = self._readings = self._without_gpus = 0
+        self._workers = self._readings = 0
         self._speed: SpeedState | None = None
         self._server: ServerState | None = None
         self._preemptions = 0
@@ -280,7 +277,6 @@ class Watch:
         self._began = snapshot.time if self._began is None else self._began
         self._ended = snapshot.time
         self._readings += 1
-        self._without_gpus += not snapshot.gpus
         for state in snapshot.gpus:
             if state.key in self._gpus or len(self._gpus) < MOST_GPUS:
                 self._gpus.setdefault(state.key, WatchedGpu(state)).add(snapshot.time, state)
@@ -321,14 +317,12 @@ class Watch:
             ended=self._ended,
             gpus=gpus,
             host=self._host,
-            host_at=self._host_at,
             oom_kills=self._kills,
             tree_bytes=self._tree_bytes,
             workers=self._workers,
             worker_bytes=self._worker_bytes,
             speed=self._speed,
             server=self._server and self._server._replace(preemptions=self._preemptions),
-            without_gpus=self._without_gpus,
             judged=tuple(self._judged_peaks(gpus)),
             alerts=tuple(self._alerts),
             alert_counts=dict(self._counts),
@@ -345,11 +339,10 @@ class Watch:
         yield from (("", row) for row in self._judge(_of_host(self._host, tree, self._speed)))
 
     def _take_host(self, time: float, host: HostState) -> None:
-        used, shm = self._host.used_bytes, most(self._host.shm_used_bytes, host.shm_used_bytes)
+        used = most(self._host.used_bytes, host.used_bytes)
+        shm = most(self._host.shm_used_bytes, host.shm_used_bytes)
         if host.used_bytes is not None:
             self._host_memory.add(time, host.used_bytes)
-            if used is None or host.used_bytes > used:
-                used, self._host_at = host.used_bytes, time
         if host.shm_used_bytes is not None:
             self._shm.add(time, host.shm_used_bytes)
         self._host = host._replace(used_bytes=used, shm_used_bytes=shm)

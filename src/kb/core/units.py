@@ -94,9 +94,9 @@ def rounded_up(count: float, unit: str = "GiB") -> int:
     return -(-BYTES_PER_UNIT[unit.upper()] * int(-(-count * 10 // BYTES_PER_UNIT[unit.upper()])) // 10)
 
 
-def tenths(count: float, unit: str = "GiB") -> int:
-    """How many tenths of the unit a report shows: two sizes that look the same count as the same."""
-    return int(f"{count * 10 / BYTES_PER_UNIT[unit.upper()]:.0f}")
+def tenths(count: float) -> int:
+    """How many tenths of a GiB a report shows: two sizes that look the same count as the same."""
+    return int(f"{count * 10 / GIB:.0f}")
 
 
 def format_bytes(count: float, unit: str = "GiB") -> str:

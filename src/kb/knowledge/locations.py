@@ -95,13 +95,16 @@ def named(rules: str) -> Location:
 
 def cache_folder() -> str:
     """Where the platform keeps what a program can make again: ``…/kb``."""
+    return os.path.join(_kept_in("XDG_CACHE_HOME", "~/.cache", on_mac="~/Library/Caches"), "kb")
+
+
+def _kept_in(variable: str, usual: str, *, on_mac: str) -> str:
+    """The platform's folder for one kind of a user's files; Windows has one for all of them."""
+    if sys.platform == "darwin":
+        return os.path.expanduser(on_mac)
     if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or os.path.expanduser(r"~\AppData\Local")
-    elif sys.platform == "darwin":
-        base = os.path.expanduser("~/Library/Caches")
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return os.path.join(base, "kb")
+        variable, usual = "LOCALAPPDATA", r"~\AppData\Local"
+    return os.environ.get(variable) or os.path.expanduser(usual)
 
 
 def opened(location: Location) -> Location:
@@ -166,13 +169,8 @@ class Update(NamedTuple):
 
 def updates_folder() -> str:
     """Where the platform keeps a user's data, which no program makes again: ``…/kb/rules``."""
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or os.path.expanduser(r"~\AppData\Local")
-    elif sys.platform == "darwin":
-        base = os.path.expanduser("~/Library/Application Support")
-    else:
-        base = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
-    return os.path.join(base, "kb", "rules")
+    data = _kept_in("XDG_DATA_HOME", "~/.local/share", on_mac="~/Library/Application Support")
+    return os.path.join(data, "kb", "rules")
 
 
 def record_path() -> str:

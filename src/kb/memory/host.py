@@ -112,18 +112,13 @@ def _terms(terms: Mapping[str, int]) -> tuple[Term, ...]:
     return tuple(Term(name, size) for name, size in terms.items() if size)
 
 
-def loads_of(setup: TrainingSetup, architecture: Architecture, checkpoint_bytes: int | None = None) -> Loads:
-    """Bytes that pass through host memory; the model's files are one GPU's parameters as loaded, where nothing says
-    more.
-
-    Args:
-        checkpoint_bytes: the model's files.
-    """
+def loads_of(setup: TrainingSetup, architecture: Architecture) -> Loads:
+    """Bytes that pass through host memory; the model's files are taken for one GPU's parameters as loaded."""
     run = as_run(setup)
     states = states_of(run, architecture)
     share = share_of(run, states, architecture)
     return Loads(
-        checkpoint=checkpoint_bytes if checkpoint_bytes is not None else share.parameters,
+        checkpoint=share.parameters,
         saved=states.saved if run.do_train else 0,
         offloaded=share.on_host,
         gathered=host_predictions(run, architecture) if run.do_eval else 0,

@@ -24,7 +24,6 @@ def predict(
     gpu_memory_bytes: int | None = None,
     compute_capability: tuple[int, int] | None = None,
     host_limit_bytes: int | None = None,
-    checkpoint_bytes: int | None = None,
     rough: bool = False,
     among: bool = False,
 ) -> MemoryReport:
@@ -35,7 +34,6 @@ def predict(
         constants: the figures of ``rules/constants.yaml`` by name, sizes in bytes.
         gpu: the catalogued GPU; ``gpu_memory_bytes`` and ``compute_capability``, as found, win over it.
         host_limit_bytes: the container's limit, or the host's memory.
-        checkpoint_bytes: the model's files; by default its parameters as loaded.
         among: the GPU is one of many: what the run takes without a limit answers for each, where it decides.
         rough: from a model of few layers, in wide bands; several times as quick.
 
@@ -57,7 +55,7 @@ def predict(
 
     where = (context, memory, capability, rough, among)
     report = answers.known("report", (setup, architecture, constants, where), answered, _written, _read)
-    loads = loads_of(setup, architecture, checkpoint_bytes)
+    loads = loads_of(setup, architecture)
     return report._replace(host=host_ledger(setup, loads, constants=constants, limit_bytes=host_limit_bytes))
 
 

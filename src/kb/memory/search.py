@@ -311,14 +311,13 @@ def workers_that_fit(
     *,
     constants: Mapping[str, float],
     most: int | None = None,
-    checkpoint_bytes: int | None = None,
 ) -> int:
     """The most DataLoader workers whose host memory, at its upper end, stays within ``limit_bytes``.
 
     Args:
         most: never more than these; None sets no bound but the memory.
     """
-    loads = loads_of(setup, architecture, checkpoint_bytes)
+    loads = loads_of(setup, architecture)
 
     def used(workers: int) -> int:
         changed = setup._replace(dataloader_num_workers=workers)

@@ -142,7 +142,6 @@ class _List(NamedTuple):
 
     elements: list[tuple[int, int]]
     opening: int
-    keyed: bool  # a dictionary: `"a": 1` rather than `a=1`
 
 
 class PythonEdits:
@@ -324,10 +323,10 @@ class PythonEdits:
         if isinstance(node, ast.Dict):
             pairs = zip(node.keys, node.values, strict=True)
             spans = [(extent(key or value)[0], extent(value)[1]) for key, value in pairs]
-            return _List(spans, extent(node)[0] + 1, True)
+            return _List(spans, extent(node)[0] + 1)
         spans = sorted([*(extent(each) for each in node.args), *(extent(each) for each in node.keywords)])
         opening = self._text.find("(", extent(node.func)[1]) + 1
-        return _List(spans, opening, False)
+        return _List(spans, opening)
 
 
 def as_python(value: Any, old: str = "", constants: Mapping[str, str] = {}) -> str:

@@ -268,10 +268,6 @@ def setting_at(value: Any, flag: Flag, places: Places, *, bare: bool = False, wh
     )
 
 
-def event_at(kind: str, argument: Argument, places: Places, **values: Any) -> Event:
-    return Event(kind=kind, span=places.span(argument.start, argument.end), values=values)
-
-
 def repeated(first: Flag, again: Flag, places: Places) -> list[Event]:
     """The event for a flag with values that is said twice; a switch means the same twice, and what is not known may."""
     texts = [tuple(value.text for value in flag.values) for flag in (again, first)]
@@ -284,4 +280,5 @@ def repeated(first: Flag, again: Flag, places: Places) -> list[Event]:
 
 
 def _wrong(flag: Flag, at: Argument, want: str, raw: str, places: Places) -> Event:
-    return event_at("wrong-type", at, places, key=flag.dashes + flag.name, raw=raw, want=want)
+    values = {"key": flag.dashes + flag.name, "raw": raw, "want": want}
+    return Event("wrong-type", places.span(at.start, at.end), values)

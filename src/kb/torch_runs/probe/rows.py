@@ -25,14 +25,12 @@ def campaign_yaml(
     models: Mapping[str, Mapping[str, Any]],
     source: str,
     writer: str,
-    settings: Mapping[str, Any] | None = None,
 ) -> str:
     """The file as rules/schema/measurement.json wants it, a row to a line.
 
     Args:
         models: architectures in config.json's names, by the name that the rows use.
         writer: what wrote the file, for the line that says so.
-        settings: what every row shares.
     """
     lines = [
         "# yaml-language-server: $schema=../schema/measurement.json",
@@ -51,7 +49,6 @@ def campaign_yaml(
         f"stack: {flow(stack)}",
         "status: measured",
         f"source: {source}",
-        *([f"settings: {flow(settings)}"] if settings else []),
         "models:",
     ]
     for name in sorted(models):

@@ -126,7 +126,6 @@ def simulate(
     gpu_memory_bytes: int | None = None,
     compute_capability: tuple[int, int] | None = None,
     host_limit_bytes: int | None = None,
-    checkpoint_bytes: int | None = None,
     expandable_segments: bool = False,
     sampling: bool = False,
     static_cache: bool = False,
@@ -141,7 +140,6 @@ def simulate(
         constants: the figures of ``rules/constants.yaml`` by name, sizes in bytes.
         gpu: the catalogued GPU; ``gpu_memory_bytes`` and ``compute_capability``, as found, win over it.
         host_limit_bytes: the container's limit, or the host's memory.
-        checkpoint_bytes: the model's files; by default its parameters as loaded.
         sampling, static_cache: how ``generate`` is called.
         code_folder: where the model's own code lies, which is run only if this is given.
         snapshot_path: where to write PyTorch's memory snapshot.
@@ -166,7 +164,7 @@ def simulate(
     )
     check_job(job)
     content, seconds, peak = ask(worker_command(), job_text(job), limits or Limits())
-    host = host_ledger(setup, _loads(content, checkpoint_bytes), constants=constants, limit_bytes=host_limit_bytes)
+    host = host_ledger(setup, _loads(content), constants=constants, limit_bytes=host_limit_bytes)
     assumed = setup.assumed + _assumptions(setup, content["kept_head"], given=bool(compute_capability or gpu))
     return Simulated(
         report=report_of(content, context, memory, host, assumed, constants, quantized=setup.packs),
@@ -178,11 +176,10 @@ def simulate(
     )
 
 
-def _loads(content: Mapping[str, Any], checkpoint_bytes: int | None) -> Loads:
-    """What passes through host memory; the model's files are its parameters as loaded, where nothing says more."""
-    parameters = content["phases"]["load"]["terms"].get("parameters", 0)
+def _loads(content: Mapping[str, Any]) -> Loads:
+    """What passes through host memory; the model's files are taken for its parameters as loaded."""
     return Loads(
-        checkpoint=checkpoint_bytes if checkpoint_bytes is not None else parameters,
+        checkpoint=content["phases"]["load"]["terms"].get("parameters", 0),
         saved=content["saved_bytes"],
         offloaded=0,
         gathered=content["gathered_bytes"],
