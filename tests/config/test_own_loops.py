@@ -610,3 +610,127 @@ def test_a_plain_loop_runs_on_one_gpu_and_an_accelerated_one_on_all(tmp_path: Pa
 
     assert "effective batch 8 = 8 × 1 " in batch("plain.py")
     assert "effective batch 32 = 8 × 1 × 4" in batch("all.py")
+
+
+FIT = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+class Net(nn.Module):
+    def __init__(self, name):
+        super().__init__()
+        self.model = AutoModelForCausalLM.from_pretrained(name)
+        self.tokenizer = AutoTokenizer.from_pretrained(name)
+
+    def forward(self, ids, labels=None):
+        return self.model(ids, labels=labels)
+
+    def training_step(self, batch):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            outputs = self(batch["ids"], batch["labels"])
+        return outputs.loss
+
+net = Net("openai-community/gpt2").to("cuda")
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
+loader = DataLoader(rows, batch_size=8)
+max_length = 256
+for batch in loader:
+    loss = net.training_step(batch)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name", "value"),
+    [
+        ("", "", "model.name", "openai-community/gpt2"),
+        ("", "", "training.bf16", True),
+        ("", "", "training.optim", "adamw_torch"),
+        ("", "", "run.keeps_outputs", "no"),
+        ("net.training_step(batch)", "net(batch['ids'], batch['labels']).loss", "training.optim", "adamw_torch"),
+        ("net = Net(", "net = Net(", "model.torch_dtype", ...),
+        ('net = Net("openai-community/gpt2").to("cuda")', 'net = Net("openai-community/gpt2").half()',
+         "model.torch_dtype", "float16"),
+        ("optimizer =", "net = torch.compile(net)\noptimizer =", "training.torch_compile", True),
+        ("        return outputs.loss", "        return outputs.loss, outputs", "run.keeps_outputs", "no"),
+        ("            outputs = self(", "            self.model(batch['wrong'])\n            outputs = self(",
+         "run.not_modelled", "self.model(…) + self.model(…)"),
+        ("    def training_step", "    @torch.autocast('cuda')\n    def training_step", None, None),
+    ],
+)  # fmt: skip
+def test_a_loss_that_a_method_returns_is_followed(old: str, new: str, name: str | None, value: object) -> None:
+    text = FIT.replace(old, new) if old else FIT
+    if "return outputs.loss, outputs" in new:
+        text = text.replace("loss = net", "loss, _ = net")
+        value = "loop"
+    if name is None:
+        assert "loop" not in {unit.dialect for unit in read(text)}
+    elif value is ...:
+        assert name not in said(text)
+    else:
+        assert said(text)[name] == value
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "self.head = nn.Linear(768, 2)",
+        "self.teacher = AutoModelForCausalLM.from_pretrained('openai-community/gpt2-xl')",
+        "self.extra = self.make(name)",
+        "self.a, self.b = parts(name)",
+    ],
+)
+def test_an_object_that_may_hold_more_weights_than_its_model_is_left_alone(line: str) -> None:
+    text = FIT.replace("        self.tokenizer", f"        {line}\n        self.tokenizer")
+    assert "loop" not in {unit.dialect for unit in read(text)}
+
+
+def test_a_function_in_the_function_that_trains_is_followed() -> None:
+    imports, _, body = HEAD.partition("model =")
+    text = imports + "def main():\n    model =" + body.replace("\n", "\n    ")
+    text += """
+    def step(batch):
+        outputs = model(**batch)
+        accuracy = (outputs.logits.argmax(-1) == batch["labels"]).float().mean().item()
+        return outputs.loss, accuracy
+
+    for batch in loader:
+        loss, accuracy = step(batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+main()
+"""
+    found = said(text)
+    assert (found["model.name"], found["training.optim"]) == ("openai-community/gpt2", "adamw_torch")
+    assert found["run.keeps_outputs"] == "no"
+
+
+def test_a_model_that_is_asked_in_the_method_of_the_loss_runs_beside() -> None:
+    text = """
+from transformers import AutoModelForCausalLM
+class Fit:
+    def __init__(self, rows):
+        self.model = AutoModelForCausalLM.from_pretrained("openai-community/gpt2")
+        self.reference = AutoModelForCausalLM.from_pretrained("openai-community/gpt2-medium")
+        self.loader = DataLoader(rows, batch_size=4)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5)
+
+    def compute_loss(self, batch):
+        other = self.reference(**batch)
+        outputs = self.model(input_ids=batch["ids"], labels=batch["labels"])
+        return outputs.loss
+
+    def train(self):
+        for batch in self.loader:
+            loss = self.compute_loss(batch)
+            loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+"""
+    assert said(text)["run.not_modelled"] == "self.model(…) + self.reference(…)"

@@ -1,10 +1,11 @@
 """Evaluations that gather what a model gives with the graph behind it: each value keeps its batch's activations."""
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kb.config.python.calls import Said
+from kb.config.python.loop_pass import Passes
 from kb.config.python.origins import Origins, Traced
 from kb.config.python.places import Where
 from kb.config.python.syntax import called_name, dotted_name
@@ -25,22 +26,10 @@ GRAPHS = "run.graphs_summed"
 
 
 class Graphs:
-    """Looks for them in the module of a loop.
+    """Looks for them in the module of a loop."""
 
-    Args:
-        is_model: whether what is called at a place is a model that transformers loads.
-        has_graph: whether a value at a place is a model's loss or logits as it gave them.
-    """
-
-    def __init__(
-        self,
-        entry: "Expressions",
-        origins: Origins,
-        is_model: Callable[[ast.expr, Where, "Expressions"], bool],
-        has_graph: Callable[[ast.expr, Where], bool],
-    ) -> None:
-        self._entry, self._origins = entry, origins
-        self._is_model, self._has_graph = is_model, has_graph
+    def __init__(self, entry: "Expressions", origins: Origins, passes: Passes) -> None:
+        self._entry, self._origins, self._passes = entry, origins, passes
         self._looked = False
 
     def said(self, model: Traced) -> Iterator[Said]:
@@ -56,13 +45,18 @@ class Graphs:
                 continue
             loop = next((each for each in self._origins.around(entry, node) if isinstance(each, ast.For)), None)
             tried += loop is not None
-            if loop is None or not self._is_model(node.func, at, entry) or self._without_graph(node, at):
+            if loop is None or not self._passes.is_model(node.func, at, entry) or self._without_graph(node, at):
                 continue
             if self._origins.of(node.func, at, entry).value is not model.value or self._runs_backward(loop, at):
                 continue
             for each in ast.walk(loop):
                 name, value = _gathered(each)
-                if name is None or value is None or not self._has_graph(value, at) or _is_made_again(name, loop):
+                if (
+                    name is None
+                    or value is None
+                    or not self._passes.has_graph(value, at, self._entry)
+                    or _is_made_again(name, loop)
+                ):
                     continue
                 if self._is_given_back(name, at):
                     return

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from kb.config.python.calls import Said
 from kb.config.python.expressions import met
 from kb.config.python.held import UnknownValueError
-from kb.config.python.loop_update import Pass
+from kb.config.python.loop_pass import Pass
 from kb.config.python.origins import PARALLEL, Origins, Traced
-from kb.config.python.places import Where
+from kb.config.python.places import Made, Where
 from kb.config.python.syntax import called_name, dotted_name
 from kb.core.document import NO_SUCH_RUN
 from kb.core.expression import Unknown
@@ -58,7 +58,7 @@ class OfModel:
         """All that is said of the model of a forward pass in a loop over batches."""
         yield from self._type(model, forward)
         yield from self._wrapped(model, forward)
-        yield from self._changed(forward)
+        yield from self._changed(model, forward)
         yield from self._chosen(model, forward)
         yield from self._replaced(model, forward)
         yield from self._copied(model)
@@ -87,7 +87,7 @@ class OfModel:
 
     def _statements(self, model: Traced, forward: Pass) -> Iterator[tuple[ast.Call, str]]:
         """The statements that cast the model in its place before the pass: ``model.half()``, by whatever name."""
-        for owner in dict.fromkeys((self._entry, forward.owner, model.owner)):
+        for owner in dict.fromkeys((self._entry, *forward.owners, model.owner)):
             for node, at, _ in owner.names.calls:
                 kind = self._cast(node, forward)
                 if kind is None or node in model.through or not isinstance(node.func, ast.Attribute):
@@ -120,7 +120,7 @@ class OfModel:
 
     def _happens(self, node: ast.Call, model: Traced, forward: Pass) -> bool | None:
         """Whether a call happens before the pass: None where it does not, False where only a run can tell."""
-        for owner in dict.fromkeys((self._entry, forward.owner, model.owner)):
+        for owner in dict.fromkeys((self._entry, *forward.owners, model.owner)):
             at = next((where for each, where, _ in owner.names.calls if each is node), None)
             if at is None:
                 continue
@@ -176,7 +176,7 @@ class OfModel:
     def _is_of(self, node: ast.expr, at: Where, owner: "Expressions", model: Traced) -> bool:
         """Whether an expression is the model, by whatever name."""
         try:
-            return self._origins.of(node, at, owner).value is model.value
+            return model.is_made_by(self._origins.of(node, at, owner).value)
         except (UnknownValueError, RecursionError):
             return False
 
@@ -192,13 +192,15 @@ class OfModel:
         places = [where.order for _, where in calls if where.scope == at.scope]
         return bool(places) and at.order > max(places)
 
-    def _changed(self, forward: Pass) -> Iterator[Said]:
+    def _changed(self, model: Traced, forward: Pass) -> Iterator[Said]:
         """That a function of the program's own may change which weights train: ``apply_lora(model)``."""
         name = dotted_name(forward.node.func)
-        for node, _, _ in self._entry.names.calls:
+        for node, at, _ in self._entry.names.calls:
             words = set(re.split(r"[_\W]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", called_name(node)).casefold()))
-            given = (dotted_name(each) for each in (*node.args, *(keyword.value for keyword in node.keywords)))
-            if words & _CHANGING and not words & _TELLS and name in given and called_name(node) not in _KNOWN:
+            if not words & _CHANGING or words & _TELLS or called_name(node) in _KNOWN:
+                continue
+            given = (*node.args, *(keyword.value for keyword in node.keywords))
+            if any(dotted_name(each) == name or self._is_of(each, at, self._entry, model) for each in given):
                 unknown = Unknown(frozenset((LORA,)), NO_SUCH_RUN)
                 yield Said(LORA, unknown, node, called_name(node))
 
@@ -207,7 +209,7 @@ class OfModel:
         PEFT only that trains, whatever was switched before it was made."""
         if any(called_name(each) == "get_peft_model" for each in model.through):
             return
-        for owner in dict.fromkeys((self._entry, forward.owner, model.owner)):
+        for owner in dict.fromkeys((self._entry, *forward.owners, model.owner)):
             if _CHOOSES.search(owner.text) is not None:
                 yield Said(LORA, Unknown(frozenset((LORA,)), NO_SUCH_RUN), forward.node, "requires_grad")
                 return
@@ -217,7 +219,8 @@ class OfModel:
         head of few classes takes next to nothing, whichever it is."""
         name = dotted_name(forward.node.func)
         small = any(head in (dotted_name(model.node.func) or "") for head in SMALL)
-        for node in ast.walk(self._entry.names.tree):
+        trees = dict.fromkeys((self._entry.names.tree, forward.owner.names.tree))
+        for node in (each for tree in trees for each in ast.walk(tree)):
             if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call | ast.Name | ast.Lambda):
                 continue
             for target in node.targets:
@@ -244,29 +247,40 @@ class OfModel:
 
     def _beside(self, model: Traced, forward: Pass, batches: ast.For) -> Iterator[Said]:
         """Another model that runs in the same loop, as a teacher does, or a second pass of the same."""
-        for node, at, _ in self._entry.names.calls:
-            if node is forward.node or not self._origins.lies_in(node, batches, self._entry):
+        for node, at, owner in self._in_round(forward, batches):
+            if node is forward.node:
                 continue
             try:
-                origin = self._origins.of(node.func, at, self._entry)
+                origin = self._origins.of(node.func, at, owner)
             except (UnknownValueError, RecursionError):
                 continue
-            if not self._loads(origin) or self._not_with(at, forward):
+            if not self._loads(origin) or self._not_with(at, forward, owner):
                 continue
-            if origin.value is model.value and (self._has_no_graph(node) or forward.owner is not self._entry):
+            elsewhere = owner is self._entry and forward.owner is not owner
+            if origin.value is model.value and (self._has_no_graph(node, owner) or elsewhere):
                 continue
             names = [dotted_name(each.func) or "model" for each in (forward.node, node)]
             yield Said(NOT_MODELLED, " + ".join(f"{each}(…)" for each in names), node, "forward")
             return
 
-    def _not_with(self, at: Where, forward: Pass) -> bool:
+    def _in_round(self, forward: Pass, batches: ast.For) -> Iterator[tuple[ast.Call, Where, "Expressions"]]:
+        """The calls that stand in a loop, and in the functions that lead to its pass."""
+        for node, at, _ in self._entry.names.calls:
+            if self._origins.lies_in(node, batches, self._entry):
+                yield node, at, self._entry
+        for via in forward.via:
+            for node, at, _ in via.home.names.calls:
+                if at.scope[: len(via.scope)] == via.scope:
+                    yield node, at._replace(made=Made(via.scope, via.owner, via.call, via.at)), via.home
+
+    def _not_with(self, at: Where, forward: Pass, owner: "Expressions") -> bool:
         """Whether a place is never met in a round that makes the forward pass."""
-        return forward.owner is self._entry and (
-            at.excludes(forward.at) or met(at.branch, self._entry, forward.at.made).branch is None
+        return forward.owner is owner and (
+            at.excludes(forward.at) or met(at.branch, owner, forward.at.made).branch is None
         )
 
-    def _has_no_graph(self, node: ast.Call) -> bool:
+    def _has_no_graph(self, node: ast.Call, owner: "Expressions") -> bool:
         """Whether a ``with`` around a call leaves gradients off."""
-        opened = [each for each in self._origins.around(self._entry, node) if isinstance(each, ast.With)]
+        opened = [each for each in self._origins.around(owner, node) if isinstance(each, ast.With)]
         written = " ".join(ast.unparse(item.context_expr) for each in opened for item in each.items)
         return "no_grad" in written or "inference_mode" in written

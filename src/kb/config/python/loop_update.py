@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kb.config.python.calls import Said
 from kb.config.python.expressions import COMPUTED
 from kb.config.python.held import UnknownValueError
+from kb.config.python.loop_pass import Pass
 from kb.config.python.origins import Origins, Traced, first_argument
 from kb.config.python.places import Where
 from kb.config.python.syntax import called_name, dotted_name
@@ -48,16 +49,6 @@ _LEAVES_GRADIENTS = frozenset((
     "generate", "to",
 ))  # fmt: skip
 _OTHERWISE = {"SGD": ("momentum",), "Adam": ("weight_decay", "amsgrad"), "AdamW": ("amsgrad",)}  # what takes more
-
-
-class Pass(NamedTuple):
-    """One forward pass: the call of the model, where it stands, and what of its outputs outlives it."""
-
-    node: ast.Call
-    at: Where
-    owner: "Expressions"
-    keeps: str
-    own_loss: bool
 
 
 class Around(NamedTuple):
@@ -110,7 +101,7 @@ class _Updates:
         begins = forward.node.lineno if inside else backward.lineno
         late = bool(zeroed) and all(begins < each.lineno < backward.lineno for each in zeroed)
         kept = any(each.arg == "set_to_none" and _is_nothing(each.value) for call in zeroed for each in call.keywords)
-        texts = self._entry.text, forward.owner.text
+        texts = [each.text for each in (self._entry, *forward.owners)]
         never = not any(word in text for word in ("zero_grad", ".grad") for text in texts)
         if late or kept or (never and optimizer is not None and self._lets_none_go(optimizer[0], loop)):
             value = "late" if late else "kept" if kept else "never"
@@ -125,10 +116,10 @@ class _Updates:
             return False
         if any(word in self._entry.text for word in _LET_GO_OTHERWISE) or _binds(loop.batches, loop.forward.node.func):
             return False
-        names = {dotted_name(loop.forward.node.func)} | {
-            dotted_name(node.func.value) for node, _ in self._called_in(loop.batches, "step")
-            if isinstance(node.func, ast.Attribute)
-        }  # fmt: skip
+        steps = (node for node, _ in self._called_in(loop.batches, "step"))
+        of_methods = (*steps, *(each.call for each in loop.forward.via))
+        names = {dotted_name(each.func.value) for each in of_methods if isinstance(each.func, ast.Attribute)}
+        names |= {dotted_name(loop.forward.node.func)}
         for node, _, _ in self._entry.names.calls:
             if called_name(node) in _LEAVES_GRADIENTS or not self._origins.lies_in(node, loop.batches, self._entry):
                 continue
@@ -200,7 +191,8 @@ class _Updates:
                 origin = self._origins.of(given.func.value, made.at, made.owner).value
             except UnknownValueError:
                 return False
-            return origin is self._origins.of(forward.node.func, forward.at, forward.owner).value
+            trained = self._origins.of(forward.node.func, forward.at, forward.owner).within(forward.holders)
+            return trained.is_made_by(origin)
         return given is not None and self._gathers_all(given, made, forward)
 
     def _gathers_all(self, given: ast.expr, made: Traced, forward: Pass) -> bool:

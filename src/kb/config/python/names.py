@@ -222,27 +222,52 @@ class Names:
         """The class whose method a place lies in."""
         return next((name for n in range(len(scope), 0, -1) if (name := self._found.methods.get(scope[:n]))), None)
 
+    def is_method(self, scope: Scope) -> bool:
+        """Whether a scope is that of a method."""
+        return scope in self._found.methods
+
     def unpacked_at(self, name: str, scope: Scope) -> int:
         """Which of a call's results an unpacked name is, from 0."""
         return self._found.unpacked_at[scope, name]
 
-    def returned(self, function: str) -> Binding | None:
-        """What a function outside classes returns, where that is its last statement and its only one of the kind."""
-        known = self._found.functions.get(function)
-        if known is None or len(self._found.bound.get(((), function), ())) != 1:
+    def members_of(self, class_name: str) -> Iterator[tuple[str, Binding]]:
+        """Everything that the methods of a class assign to ``self``; of one of several results no value."""
+        for (name, attribute), found in self._found.members.items():
+            yield from ((attribute, each) for each in found if name == class_name)
+        for (name, attribute), parts in self._found.parts_of_self.items():
+            yield from ((attribute, each._replace(value=None)) for each, _ in parts if name == class_name)
+
+    def returned(self, function: str, at: Where | None = None) -> Binding | None:
+        """What a function outside classes returns, where that is its last statement and its only one of the kind; with
+        a place also one that stands in the function around it."""
+        scope, found = self.every(function, at) if at is not None else ((), self._found.bound.get(((), function), []))
+        known = self._found.inside.get((scope, function)) if scope else self._found.functions.get(function)
+        return _returned(*known) if known is not None and len(found) == 1 else None
+
+    def returned_by(self, class_name: str, method: str) -> Binding | None:
+        """The same of a method that a class defines once."""
+        known = self.class_of(class_name)
+        if known is None:
             return None
-        node, where = known
-        values = [each for each in ast.walk(node) if isinstance(each, ast.Return | ast.Yield | ast.YieldFrom)]
-        last = node.body[-1]
-        while isinstance(last, ast.With):  # with open(path) as file: return yaml.safe_load(file)
-            last = last.body[-1]
-        return Binding(last.value, where) if isinstance(last, ast.Return) and last.value and len(values) == 1 else None
+        scope, body = known[0], known[1].body
+        found = [each for each in body if isinstance(each, ast.FunctionDef) and each.name == method]
+        if len(found) != 1 or found[0].decorator_list:
+            return None
+        return _returned(found[0], Where((*scope, id(found[0])), (), 0))
 
     def calls_of(self, function: str) -> list[tuple[ast.Call, Where]]:
         """The calls of a function or class by its own name."""
         return [
             (node, at) for node, at, _ in self.calls if isinstance(node.func, ast.Name) and node.func.id == function
         ]
+
+
+def _returned(node: ast.FunctionDef | ast.AsyncFunctionDef, where: Where) -> Binding | None:
+    values = [each for each in ast.walk(node) if isinstance(each, ast.Return | ast.Yield | ast.YieldFrom)]
+    last = node.body[-1]
+    while isinstance(last, ast.With):  # with open(path) as file: return yaml.safe_load(file)
+        last = last.body[-1]
+    return Binding(last.value, where) if isinstance(last, ast.Return) and last.value and len(values) == 1 else None
 
 
 def _is_dataclass(decorator: ast.expr) -> bool:

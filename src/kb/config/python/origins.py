@@ -6,7 +6,7 @@ changed learning rate, ``model.to(device)`` and a loop around, and so is followe
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kb.config.python.expressions import met
@@ -43,6 +43,16 @@ class Traced(NamedTuple):
     at: Where
     owner: "Expressions"
     through: tuple[ast.Call, ...] = ()
+    holders: tuple[ast.expr, ...] = ()  # what makes the objects that hold it alone: what is done to them is done to it
+
+    def within(self, holders: Sequence["Traced"]) -> "Traced":
+        """This as a part of objects that hold nothing else."""
+        through = (call for each in holders for call in each.through)
+        return self._replace(through=(*self.through, *through), holders=tuple(each.value for each in holders))
+
+    def is_made_by(self, value: ast.expr) -> bool:
+        """Whether an expression makes it, or what holds it."""
+        return value is self.value or any(value is each for each in self.holders)
 
     @property
     def node(self) -> ast.Call:
@@ -153,9 +163,9 @@ class Origins:
             return self._argument(name, at, owner, depth)
         if binding.value is None:
             opened = owner.names.opened(name, scope)
-            given = self._given_to_method(name, at, owner)
+            given = self._given_inside(name, at, owner)
             if given is not None:
-                return self.of(given[0], given[1], owner, depth)
+                return self.of(*given, depth)
             if opened is not None and opened.value is not None and called_name(opened.value) in HANDED_ON:
                 return self.of(opened.value, binding.where.told(at), owner, depth)  # with tqdm(loader) as bar:
             return self._imported(name, scope, owner, depth)
@@ -171,7 +181,7 @@ class Origins:
         if called_name(call) in ("prepare", "setup", "initialize") and number < len(call.args):
             traced = self.of(call.args[number], found, owner, depth)
             return traced._replace(through=(*traced.through, call))
-        inner = self.into(call, found, owner)
+        inner = self.into(call, found, owner, depth)
         if inner is None or not isinstance(inner.value, ast.Tuple) or number >= len(inner.value.elts):
             raise UnknownValueError
         return self.of(inner.value.elts[number], inner.at, inner.owner, depth)
@@ -229,44 +239,91 @@ class Origins:
         if inner is not None:
             traced = self.of(inner, at, owner, depth)
             return traced._replace(through=(*traced.through, node))
-        returned = self.into(node, at, owner)
+        returned = self.into(node, at, owner, depth)
         if returned is None:
             return Traced(node, at, owner)
         return self.of(returned.value, returned.at, returned.owner, depth)
 
-    def into(self, call: ast.Call, at: Where, owner: "Expressions") -> Traced | None:
-        """What a function of the program's own returns, where it says so once; None of any other call."""
-        if not isinstance(call.func, ast.Name):
-            return None
-        home, returned = owner, owner.names.returned(call.func.id)
+    def into(self, call: ast.Call, at: Where, owner: "Expressions", depth: int = 0) -> Traced | None:
+        """What a function or a method of the program's own returns, where it says so once; None of any other call."""
+        home, returned = owner, None
+        if isinstance(call.func, ast.Name):
+            home, returned = self._function(call.func.id, at, owner)
         if returned is None:
-            _, found = owner.names.every(call.func.id, at)
-            imported = owner.names.imported(call.func.id, found[0].where.scope) if len(found) == 1 else None
-            other = owner.other(imported) if imported is not None and imported.name is not None else None
-            if other is None or imported is None or imported.name is None:
-                return None
-            home, returned = other, other.names.returned(imported.name)
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else "forward"
+            known = self._class_of_method(call, at, owner, depth)
+            if known is not None:
+                home, returned = known[0], known[0].names.returned_by(known[1], name)
         if returned is None or returned.value is None:
             return None
         scope = returned.where.scope
         return Traced(returned.value, Where(scope, (), END.order, Made(scope, owner, call, at)), home)
 
-    def _given_to_method(self, name: str, at: Where, owner: "Expressions") -> tuple[ast.expr, Where] | None:
-        """What the one call of a method in its own module, ``self.train_epoch(loader)``, gives for an argument; None of
-        what is no such argument."""
-        function = self.function_at(at.scope, owner)
-        if function is None or owner.names.class_around(at.scope) is None:
+    def _function(self, name: str, at: Where, owner: "Expressions") -> tuple["Expressions", Binding | None]:
+        """What a function outside classes returns, and its module."""
+        returned = owner.names.returned(name, at)
+        if returned is not None:
+            return owner, returned
+        home = self._home_of(name, at, owner)
+        return (owner, None) if home is None else (home[0], home[0].names.returned(home[1]))
+
+    def _home_of(self, name: str, at: Where, owner: "Expressions") -> tuple["Expressions", str] | None:
+        """The module of the project that a name is imported from, and what it is called there."""
+        _, found = owner.names.every(name, at)
+        imported = owner.names.imported(name, found[0].where.scope) if len(found) == 1 else None
+        other = owner.other(imported) if imported is not None and imported.name is not None else None
+        return None if other is None or imported is None or imported.name is None else (other, imported.name)
+
+    def _class_of_method(
+        self, call: ast.Call, at: Where, owner: "Expressions", depth: int
+    ) -> tuple["Expressions", str] | None:
+        """The class of the program's own whose method is called, and its module: of ``self`` that around the call."""
+        if _is_self(_holder(call)):
+            kind = owner.names.class_around(at.scope)
+            return None if kind is None else (owner, kind)
+        known = self.instance(call, at, owner, depth)
+        return None if known is None else known[1:]
+
+    def instance(
+        self, call: ast.Call, at: Where, owner: "Expressions", depth: int = 0
+    ) -> tuple[Traced, "Expressions", str] | None:
+        """The object of one of the program's own classes that is called, or whose method is: what makes it, the module
+        and the name of its class."""
+        held = _holder(call)
+        if _is_self(held):
             return None
-        places = [each.arg for each in (*function.args.posonlyargs, *function.args.args)][1:]
-        calls = self.calls_of(function, owner)
+        try:
+            made = self.of(held, at, owner, depth + 1)
+        except UnknownValueError:
+            return None
+        if not isinstance(made.value, ast.Call) or not isinstance(made.value.func, ast.Name):
+            return None
+        name, home = made.value.func.id, made.owner
+        if home.names.class_of(name) is None:
+            known = self._home_of(name, made.at, home)
+            if known is None or known[0].names.class_of(known[1]) is None:
+                return None
+            home, name = known
+        return made, home, name
+
+    def _given_inside(self, name: str, at: Where, owner: "Expressions") -> tuple[ast.expr, Where, "Expressions"] | None:
+        """What is given for an argument of a method, or of a function in a function, by the call that leads to it, else
+        by its only one in the module, ``self.train_epoch(loader)``; None of what is no such argument."""
+        function, method = self.function_at(at.scope, owner), owner.names.is_method(at.scope)
+        if function is None or not (method or at.scope[1:]):
+            return None
+        places = [each.arg for each in (*function.args.posonlyargs, *function.args.args)][int(method) :]
+        calls = [(node, where, owner) for node, where in self.calls_of(function, owner)]
+        if at.made is not None and at.made.scope == at.scope:
+            calls = [(at.made.node, at.made.at, at.made.owner)]
         if name not in places or len(calls) != 1:
             return None
-        node, where = calls[0]
+        node, where, home = calls[0]
         number = places.index(name)
         if number < len(node.args):
-            return node.args[number], where
+            return node.args[number], where, home
         named = next((each.value for each in node.keywords if each.arg == name), None)
-        return None if named is None else (named, where)
+        return None if named is None else (named, where, home)
 
     def function_at(self, scope: tuple[int, ...], owner: "Expressions") -> ast.FunctionDef | None:
         """The function or method that has a scope."""
@@ -390,6 +447,15 @@ def _batch_of(loader: ast.Call) -> str:
     given = next((each.value for each in loader.keywords if each.arg in ("batch_size", "batch_sampler")), None)
     given = given or (loader.args[1] if len(loader.args) > 1 else None)
     return "" if given is None else ast.dump(given)
+
+
+def _holder(call: ast.Call) -> ast.expr:
+    """What a method is called of; what is called itself where it is no method."""
+    return call.func.value if isinstance(call.func, ast.Attribute) else call.func
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
 
 
 def first_argument(call: ast.Call) -> ast.expr | None:

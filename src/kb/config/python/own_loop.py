@@ -12,9 +12,10 @@ from kb.config.python.expressions import met
 from kb.config.python.held import Caller, UnknownValueError
 from kb.config.python.loop_graphs import Graphs
 from kb.config.python.loop_model import DTYPE, NOT_MODELLED, SMALL, OfModel
-from kb.config.python.loop_update import STEPS, Around, Pass, untold, updates_of
+from kb.config.python.loop_pass import Pass, Passes
+from kb.config.python.loop_update import STEPS, Around, untold, updates_of
 from kb.config.python.origins import HANDED_ON, Origins, Traced, first_argument
-from kb.config.python.places import END, Where
+from kb.config.python.places import Where
 from kb.config.python.syntax import called_name, dotted_name
 
 if TYPE_CHECKING:
@@ -31,15 +32,10 @@ UNMODELLED = (  # of Accelerator's arguments
 )  # fmt: skip
 OF_LOOP = (DTYPE, STEPS)  # what a loop says against the calls that it is made of: model.half(), no accumulate()
 MOST_LOOPS = 20  # of one program: a real one has one or two
-MAX_STEPS = 20  # from a loss to the forward pass
-MOST_SPENT = 5_000
 BATCH = "training.per_device_train_batch_size"
 FP16, BF16 = "training.fp16", "training.bf16"
 _OF_PRECISION = re.compile(r"cast|amp|precision|context|ctx|half|fp16|bf16")
 KEEPS, WIDENS = "run.keeps_outputs", "run.outputs_widened"
-_SHAPES = frozenset(
-    ("view", "reshape", "squeeze", "unsqueeze", "float", "contiguous", "to", "transpose", "permute", "flatten")
-)
 _LABELS = ("labels", "lm_labels", "masked_lm_labels", "start_positions", None)  # **batch may hold them
 
 
@@ -100,9 +96,8 @@ class _Reader:
         self._entry, self._table = entry, table
         self._origins = Origins()
         self._models = OfModel(entry, self._origins, self._loads)
-        self._graphs = Graphs(entry, self._origins, self._is_model, self._has_graph)
-        self._spent = 0  # steps from logits to their passes, which double with every call of several values
-        self._deleted: dict[str, str] = {}  # names that a loop deletes, and how long what they held outlives the pass
+        self._passes = Passes(self._origins, self._loads)
+        self._graphs = Graphs(entry, self._origins, self._passes)
 
     def read(self, node: ast.Call, at: Where) -> Loop | None:
         """What the loop around a call of ``backward`` says; None where it trains no model that transformers loads.
@@ -113,11 +108,11 @@ class _Reader:
         around, batches, inner = self._loop_around(node, at)
         if batches is None or met(at.branch, self._entry, at.made).branch is None:
             return None
-        self._deleted = _deleted_in(batches, node)
+        self._passes.deleted = _deleted_in(batches, node)
         loss, accelerator = self._loss_of(node, at)
         if loss is None:
             return None
-        forward = self._pass(loss, at, self._entry, None)
+        forward = self._passes.of_loss(loss, at, self._entry)
         model = self._model_of(forward)
         if model is None:
             return None
@@ -194,92 +189,6 @@ class _Reader:
                 return self._accelerator(node.func.value, at)
         return None
 
-    def _pass(self, loss: ast.expr, at: Where, owner: "Expressions", held: str | None, depth: int = 0) -> Pass:
-        """The forward pass that a loss comes from.
-
-        Args:
-            held: what is known to outlive the pass already.
-
-        Raises:
-            UnknownValueError: it cannot be told.
-        """
-        if depth > MAX_STEPS:
-            raise UnknownValueError
-        again = depth + 1
-        if isinstance(loss, ast.BinOp):  # loss / steps, 0.5 * loss + …
-            if not isinstance(loss.op, ast.Div | ast.Mult):
-                raise UnknownValueError
-            side = loss.right if isinstance(loss.left, ast.Constant) else loss.left
-            return self._pass(side, at, owner, held, again)
-        if isinstance(loss, ast.Attribute) and loss.attr == "loss":
-            return self._pass(loss.value, at, owner, held, again)
-        if isinstance(loss, ast.Subscript) and isinstance(loss.slice, ast.Constant) and loss.slice.value in (0, "loss"):
-            return self._pass(loss.value, at, owner, held, again)
-        if isinstance(loss, ast.Subscript) and isinstance(loss.slice, ast.Slice):  # model(…)[:2]
-            return self._pass(loss.value, at, owner, held, again)
-        if isinstance(loss, ast.Name):
-            return self._named(loss, at, owner, held, again)
-        if isinstance(loss, ast.Call):
-            return self._called(loss, at, owner, held, again)
-        raise UnknownValueError
-
-    def _named(self, loss: ast.Name, at: Where, owner: "Expressions", held: str | None, depth: int) -> Pass:
-        """What a name was given last: outputs that have a name live on under it."""
-        binding, number = self._origins.last(loss.id, at, owner)
-        if number not in (None, 0) or binding.value is None:
-            raise UnknownValueError
-        of_loss = isinstance(binding.value, ast.Attribute | ast.Subscript | ast.BinOp) and number is None
-        outlives = self._deleted.get(loss.id, "loop")
-        kept = held or (None if of_loss else outlives if number == 0 or "loss" not in loss.id.casefold() else None)
-        return self._pass(binding.value, binding.where, owner, kept, depth)
-
-    def _called(self, call: ast.Call, at: Where, owner: "Expressions", held: str | None, depth: int) -> Pass:
-        """A call that gives a loss: of the model, of a function of the program, of a loss made of the logits."""
-        name = called_name(call)
-        if name in ("mean", "sum", "to", "float") and isinstance(call.func, ast.Attribute):
-            return self._pass(call.func.value, at, owner, held, depth)
-        inner = self._origins.into(call, at, owner)
-        if inner is not None:
-            return self._pass(inner.value, inner.at, inner.owner, None, depth)._replace(keeps=held or "no")
-        if self._is_model(call.func, at, owner):
-            return Pass(call, at, owner, held or "no", own_loss=False)
-        for each in call.args:  # criterion(outputs.logits, labels)
-            try:
-                return self._of_logits(each, at, owner, depth)._replace(own_loss=True)
-            except UnknownValueError:
-                continue
-        raise UnknownValueError
-
-    def _of_logits(self, logits: ast.expr, at: Where, owner: "Expressions", depth: int) -> Pass:
-        """The forward pass that logits come from: ``outputs.logits``, ``outputs[0].view(-1, 2)``."""
-        owner.count()
-        if depth > MAX_STEPS or self._spent > MOST_SPENT:
-            raise UnknownValueError
-        self._spent += 1
-        if isinstance(logits, ast.Attribute) and logits.attr in ("logits", "loss", "T"):
-            return self._of_logits(logits.value, at, owner, depth + 1)
-        if isinstance(logits, ast.Subscript):
-            return self._of_logits(logits.value, at, owner, depth + 1)
-        if isinstance(logits, ast.Call) and called_name(logits) in _SHAPES and isinstance(logits.func, ast.Attribute):
-            return self._of_logits(logits.func.value, at, owner, depth + 1)
-        if isinstance(logits, ast.Name):
-            binding, _ = self._origins.last(logits.id, at, owner)
-            if binding.value is None:
-                raise UnknownValueError
-            outlives = self._deleted.get(logits.id, "loop")
-            return self._of_logits(binding.value, binding.where, owner, depth + 1)._replace(keeps=outlives)
-        if isinstance(logits, ast.Call):
-            return self._called(logits, at, owner, None, depth + 1)
-        raise UnknownValueError
-
-    def _is_model(self, called: ast.expr, at: Where, owner: "Expressions") -> bool:
-        """Whether what is called is a model that transformers loads."""
-        try:
-            origin = self._origins.of(called, at, owner)
-        except UnknownValueError:
-            return False
-        return self._loads(origin)
-
     def _loads(self, origin: Traced) -> bool:
         """Whether a class of a library loads a model: what one of the project computes is not known."""
         written = dotted_name(origin.value.func) if isinstance(origin.value, ast.Call) else None
@@ -296,41 +205,35 @@ class _Reader:
         """What loads the model of a pass; None where its loss is not the model's own, or it has no head for one."""
         traced = self._origins.of(forward.node.func, forward.at, forward.owner)
         assert isinstance(traced.value, ast.Call)
-        loader = dotted_name(traced.value.func) or ""
+        traced = traced.within(forward.holders)
+        loader = dotted_name(traced.node.func) or ""
         if forward.own_loss:
             return traced if any(head in loader for head in SMALL) else None
         labels = any(each.arg in _LABELS for each in forward.node.keywords)
         return traced if labels or len(forward.node.args) > 1 else None  # labels by position, in old programs
 
-    def _has_graph(self, value: ast.expr, at: Where) -> bool:
-        """Whether a value is a model's loss or logits as it gave them: not ``loss.item()``, nor detached."""
-        inside = at._replace(order=END.order)
-        try:
-            return not self._of_logits(value, inside, self._entry, 0).own_loss
-        except (UnknownValueError, RecursionError):
-            return False
-
     def _may_be_prepared(self, forward: Pass, around: Sequence[ast.AST]) -> bool:
         """Whether a call of ``prepare`` that was not followed may have been given the model, or the accelerator's own
         ``autocast`` lies around the pass."""
         last = (dotted_name(forward.node.func) or "").rpartition(".")[2]
-        for owner in dict.fromkeys((self._entry, forward.owner)):
+        for owner in dict.fromkeys((self._entry, *forward.owners)):
             for node, _, _ in owner.names.calls:
                 if called_name(node) not in PREPARES:
                     continue
                 names = {(dotted_name(each) or "").rpartition(".")[2] for each in node.args}
                 if last in names or any(isinstance(each, ast.Starred) for each in node.args):
                     return True
-        lies_in = (*self._origins.around(forward.owner, forward.node), *around)
+        lies_in = (*self._within(forward), *around)
         opened = [item.context_expr for each in lies_in if isinstance(each, ast.With) for item in each.items]
         return any(called_name(each) == "autocast" for each in opened)
 
     def _precision(self, forward: Pass, around: Sequence[ast.AST]) -> Iterator[Said]:
         """Autocast around a forward pass, by the program itself."""
-        passes = self._origins.around(forward.owner, forward.node)
+        passes = self._within(forward)
         outer = [] if forward.owner is self._entry and passes[-1:] == list(around[-1:]) else list(around)
         items = [item for each in (*passes, *outer) if isinstance(each, ast.With) for item in each.items]
-        opened = [each.context_expr for each in items if self._autocasts(each.context_expr, forward.owner)]
+        owners = (self._entry, *forward.owners)
+        opened = [each.context_expr for each in items if any(self._autocasts(each.context_expr, one) for one in owners)]
         decorated = any("autocast" in ast.unparse(each) for each in self._decorators(forward))
         if not opened or decorated:
             if decorated or any(_may_be_autocast(item) for item in items):
@@ -342,6 +245,11 @@ class _Reader:
         for name, wanted in ((FP16, "float16"), (BF16, "bfloat16")):
             yield Said(name, untold(name) if kind is None else kind == wanted, call, name.partition(".")[2])
 
+    def _within(self, forward: Pass) -> list[ast.AST]:
+        """What a pass lies in, in its own function and in those that call it, from within."""
+        places = ((forward.owner, forward.node), *((each.owner, each.call) for each in forward.via))
+        return [outer for owner, node in places for outer in self._origins.around(owner, node)]
+
     def _autocasts(self, call: ast.expr, owner: "Expressions") -> bool:
         """Whether a call is ``autocast``, also under another name: ``import autocast as amp``."""
         name = called_name(call)
@@ -350,10 +258,10 @@ class _Reader:
 
     def _decorators(self, forward: Pass) -> Iterator[ast.expr]:
         """What decorates the functions that a pass lies in."""
-        scope = forward.at.scope
-        for end in range(1, len(scope) + 1):
-            function = self._origins.function_at(scope[:end], forward.owner)
-            yield from function.decorator_list if function is not None else ()
+        for scope, owner in ((forward.at.scope, forward.owner), *((each.at.scope, each.owner) for each in forward.via)):
+            for end in range(1, len(scope) + 1):
+                function = self._origins.function_at(scope[:end], owner)
+                yield from function.decorator_list if function is not None else ()
 
     def _autocast(self, call: ast.Call, forward: Pass) -> str | None:
         """The type of ``torch.autocast(device_type, dtype, enabled)``, ``torch.cuda.amp.autocast(enabled, dtype)``; an

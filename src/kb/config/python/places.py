@@ -113,6 +113,7 @@ class Walked:
         self.changed: set[str] = set()  # names whose value is changed in place, or in another scope
         self.classes: dict[str, tuple[Scope, ast.ClassDef]] = {}
         self.functions: dict[str, tuple[ast.FunctionDef | ast.AsyncFunctionDef, Where]] = {}  # those outside classes
+        self.inside: dict[tuple[Scope, str], tuple[ast.FunctionDef | ast.AsyncFunctionDef, Where]] = {}  # in a function
         self.arguments: dict[tuple[Scope, str], Argument] = {}
         self.imported: dict[tuple[Scope, str], Imported] = {}
         self.times_imported: dict[str, int] = {}
@@ -298,6 +299,8 @@ class _Walk:
             names.methods[inner] = holder
         if not at.scope and not node.decorator_list:
             names.functions[node.name] = node, Where(inner, (), self._order)
+        elif holder is None and not node.decorator_list:
+            names.inside[at.scope, node.name] = node, Where(inner, (), self._order)
         placed = [*given.posonlyargs, *given.args]
         defaults: dict[str, ast.expr | None] = dict(
             zip((each.arg for each in reversed(placed)), reversed(given.defaults), strict=False)
