@@ -272,3 +272,63 @@ def test_what_comes_by_a_star_takes_the_place_of_what_was_there(tmp_path: Path, 
     setup = checked(path).setup
     assert setup is not None
     assert setup.per_device_train_batch_size == (4 if known else 8)
+
+
+COLLATES = """class Collate:
+    def __call__(self, rows):
+        pad = self.processor.pad_token_id
+        labels = self.processor(rows)
+        {}
+        return labels
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "known"),
+    [
+        ("labels[labels == pad] = -100", True),  # what stands in the brackets stays as it is
+        ("self.seen.append(pad)", True),  # what else the object has, stays
+        ("self.sizes[pad] = 1", True),
+        ('args[pad, "batch"] = 1', False),
+    ],
+)
+def test_what_is_changed_in_place_is_what_holds_it(line: str, known: bool):
+    setting = batch_of(COLLATES.format(line) + FLAG + CALL.format("args.batch"))
+    assert is_unknown(setting.value) is not known
+
+
+HELD = """class Job:
+    def __init__(self, config):
+        self.config = config
+    def change(self):
+        {}
+    def run(self):
+        TrainingArguments("out", per_device_train_batch_size=self.config["batch"])
+Job({{"batch": 4}}).run()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "known"),
+    [
+        ("pass", True),
+        ("self.other[name] = 8", True),
+        ("self.config.update(more)", False),
+        ("config = self.config; config[name] = 8", False),
+        ("grow(self.config)", False),
+    ],
+)
+def test_what_an_attribute_holds_may_be_changed_in_place(line: str, known: bool):
+    grow = "def grow(given):\n    given.update(more)\n"
+    assert is_unknown(batch_of(grow + HELD.format(line)).value) is not known
+
+
+def test_a_flag_s_default_may_be_a_constant_of_another_module(tmp_path: Path):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "own.py").write_text("BATCH = 4\n", "utf-8")
+    path = tmp_path / "train.py"
+    head = "import argparse\nfrom transformers import TrainingArguments\nfrom own import BATCH\n"
+    parser = "parser = argparse.ArgumentParser()\n" + FLAG.replace("default=4", "default=BATCH")
+    path.write_text(head + parser + LOADS + CALL.format("args.batch"), "utf-8")
+    setup = checked(path).setup
+    assert setup is not None and setup.per_device_train_batch_size == 4

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from kb.config.python.expressions import met, tested
 from kb.config.python.held import Caller
 from kb.config.python.names import Names
-from kb.config.python.places import Made, Scope, Where, reached, root_name
-from kb.config.python.syntax import dotted_name
+from kb.config.python.places import Made, Scope, Where, reached
+from kb.config.python.syntax import dotted_name, holder_of
 from kb.core.record import NamedTuple
 
 if TYPE_CHECKING:
@@ -487,6 +487,6 @@ def _changed_by(body: _Body, owner: "Expressions", node: ast.Call) -> None:
     given = [(names.parameter(body.scope, number), each) for number, each in enumerate(node.args)]
     given += [(each.arg, each.value) for each in node.keywords]
     for name, each in given:
-        held = root_name(each)
+        held = holder_of(each)
         if name is not None and held is not None and names.is_changed_in_place(name):
             owner.names.change(held)

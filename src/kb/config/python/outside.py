@@ -44,12 +44,12 @@ def of_flag(own: "Expressions", flags: Flags, name: str) -> Found:
     text, command = flags.owner.text, own.shared.command
     known = declared(text).get(name)
     if command is None:
-        if known is not None and not known.can_be_told:
+        if known is not None and not known.can_be_told and known.value is None:
             raise FromOutsideError
         if known is None or any(each in text for each in _SETS_FLAGS):
             raise UnknownValueError
         own.shared.by_default = True
-        return Loaded(flag_value(known.text))
+        return _default(flags, known)
     if known is None or any(each in text for each in _SETS_FLAGS):
         raise UnknownValueError
     spelt = known.spelt or (name,)
@@ -59,6 +59,11 @@ def of_flag(own: "Expressions", flags: Flags, name: str) -> Found:
         return Loaded(_made(said.value, known), Origin(command, _node(said)))
     if _may_be_given(command, spelt, text):
         raise UnknownValueError
+    return _default(flags, known)
+
+
+def _default(flags: Flags, known: Default) -> Found:
+    """A flag's default; what it is a name for, such as a constant of another module, is followed."""
     if known.can_be_told or known.value is None:
         return Loaded(flag_value(known.text))
     return Held(flags.owner, known.value, END)

@@ -3,6 +3,7 @@
 import ast
 from typing import TYPE_CHECKING
 
+from kb.config.python.syntax import holder_of, inside_self, root_name
 from kb.core.record import NamedTuple
 
 if TYPE_CHECKING:
@@ -157,34 +158,20 @@ def walk(tree: ast.Module) -> Walked:
 
 def _follow_aliases(found: Walked) -> None:
     """What is changed under one name is changed under those that it was taken from: ``part = config["train"]``."""
+    taken = [(name, bindings) for (_, name), bindings in found.bound.items()]
+    taken += [(inside_self(attribute), bindings) for (_, attribute), bindings in found.members.items()]
     while True:
         more = {
-            root
-            for (_, name), bindings in found.bound.items()
+            held
+            for name, bindings in taken
             if name in found.changed
             for binding in bindings
             if binding.value is not None and not isinstance(binding.value, ast.Call)
-            if (root := root_name(binding.value)) is not None and root not in found.changed
+            if (held := holder_of(binding.value)) is not None and held not in found.changed
         }
         if not more:
             return
         found.changed |= more
-
-
-def root_name(node: ast.expr) -> str | None:
-    """The name that ``a.b["c"].get("d")``, ``vars(a)`` and ``a`` begin with."""
-    while True:
-        if isinstance(node, ast.Name):
-            return node.id
-        if isinstance(node, ast.Attribute | ast.Subscript | ast.Starred):
-            node = node.value
-        elif isinstance(node, ast.Call):
-            called = node.func
-            holds = isinstance(called, ast.Attribute) and called.attr in ("get", "setdefault")
-            of_object = isinstance(called, ast.Name) and called.id in ("vars", "type") and node.args
-            node = node.args[0] if of_object else called if holds else ast.Constant(None)
-        else:
-            return None
 
 
 CHANGING = frozenset((
@@ -363,10 +350,10 @@ class _Walk:
         for node in ast.walk(target):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
                 self._names.bind(at.scope, node.id, Binding(None, at))
-            elif isinstance(node, ast.Name) and isinstance(target, ast.Subscript):
-                self._names.change(node.id)
             elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 self._names.change(f"{node.value.id}.{node.attr}")
+            elif isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+                self._names.change(holder_of(node) or "")  # what stands in the brackets stays as it is
             stores = isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load)
             if stores and isinstance(node, ast.Attribute) and getattr(node.value, "id", "") != "self":
                 self._names.stored.add(node.attr)
@@ -378,7 +365,7 @@ class _Walk:
         names = self._names
         by_name = isinstance(held, ast.Name) and held.id == "setattr"
         if isinstance(held, ast.Attribute) and held.attr in CHANGING:
-            for changed in (dotted_or_none(held.value), root_name(held.value)):
+            for changed in (dotted_or_none(held.value), root_name(held.value), holder_of(held.value)):
                 if changed is not None and (changed != "self" or held.attr.startswith("__")):
                     names.change(changed)
         elif not by_name:

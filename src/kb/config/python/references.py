@@ -10,7 +10,7 @@ from kb.config.python.held import Caller, Flags, Found, FromOutsideError, Held, 
 from kb.config.python.names import Names
 from kb.config.python.outside import is_command_line, is_fired, loaded, of_flag, of_launcher
 from kb.config.python.places import END, MAX_STEPS, Argument, Imported, Made, Scope, Where
-from kb.config.python.syntax import dotted_name, is_called
+from kb.config.python.syntax import dotted_name, inside_self, is_called
 
 if TYPE_CHECKING:
     from kb.config.python.expressions import Expressions
@@ -220,7 +220,8 @@ class References:
             raise UnknownValueError
         home, name = known
         call = instance.call
-        if self._own.shared.is_stored(attribute) or home._names.has_method(name, _MAKES):
+        changed = home._names.is_changed_in_place(inside_self(attribute))
+        if changed or self._own.shared.is_stored(attribute) or home._names.has_method(name, _MAKES):
             raise UnknownValueError
         if call is not None:
             started = home._names.has_method(name, ("__init__",))

@@ -11,8 +11,8 @@ from kb.config.discovery import describes_run
 from kb.config.python.calls import TRAINER, Call
 from kb.config.python.held import Sources
 from kb.config.python.names import Names
-from kb.config.python.places import Imported, root_name
-from kb.config.python.syntax import Module, dotted_name
+from kb.config.python.places import Imported
+from kb.config.python.syntax import Module, dotted_name, root_name
 from kb.config.python.values import Arguments
 from kb.core.document import Event, Setting, Unit, nth_call
 from kb.core.record import NamedTuple

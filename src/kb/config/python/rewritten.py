@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 
-from kb.config.python.places import root_name, walk
-from kb.config.python.syntax import dotted_name, is_called, parsed
+from kb.config.python.places import walk
+from kb.config.python.syntax import dotted_name, is_called, parsed, root_name
 from kb.core.record import NamedTuple
 
 MOST_TEXTS = 64  # whose reading is kept

@@ -168,3 +168,34 @@ def called_name(node: ast.AST) -> str:
 def is_called(node: ast.Call, names: tuple[str, ...]) -> bool:
     """Whether this is called, by whatever holds it."""
     return called_name(node) in names
+
+
+def root_name(node: ast.expr) -> str | None:
+    """The name that ``a.b["c"].get("d")``, ``vars(a)`` and ``a`` begin with."""
+    while True:
+        if isinstance(node, ast.Name):
+            return node.id
+        if isinstance(node, ast.Attribute | ast.Subscript | ast.Starred):
+            node = node.value
+        elif isinstance(node, ast.Call):
+            called = node.func
+            holds = isinstance(called, ast.Attribute) and called.attr in ("get", "setdefault")
+            of_object = isinstance(called, ast.Name) and called.id in ("vars", "type") and node.args
+            node = node.args[0] if of_object else called if holds else ast.Constant(None)
+        else:
+            return None
+
+
+def inside_self(attribute: str) -> str:
+    """Under which name it is kept that what ``self.attribute`` holds is changed: what else the object has, stays."""
+    return f"self.{attribute}[]"
+
+
+def holder_of(node: ast.expr) -> str | None:
+    """What holds that which an expression reaches into: its first name, of ``self.config["train"]`` that attribute."""
+    first = root_name(node)
+    if first != "self":
+        return first
+    inner = [each for each in ast.walk(node) if isinstance(each, ast.Attribute)]
+    of_self = next((each.attr for each in inner if isinstance(each.value, ast.Name) and each.value.id == "self"), None)
+    return first if of_self is None else inside_self(of_self)
