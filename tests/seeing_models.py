@@ -40,6 +40,10 @@ PALIGEMMA: dict[str, dict[str, Any]] = {
     "gemma": {**_PALIGEMMA, "text_config": {**_WORDS, "model_type": "gemma", "head_dim": 32}},
     "gemma 2": {**_PALIGEMMA, "text_config": {**_WORDS, "model_type": "gemma2", "head_dim": 32, "sliding_window": 64}},
 }
+PALIGEMMA["gemma 3"] = {"model_type": "gemma3", "image_token_index": 5, "mm_tokens_per_image": 4,
+                        "vision_config": _SIGLIP,
+                        "text_config": {**_WORDS, "model_type": "gemma3_text", "head_dim": 32, "sliding_window": 64,
+                                        "sliding_window_pattern": 2}}  # fmt: skip
 _IDEFICS3 = {"model_type": "idefics3", "image_token_id": 5, "vision_config": {**_CLIP, "model_type": "idefics3_vision"},
              "text_config": {**_WORDS, "model_type": "llama"}}  # fmt: skip
 CUT = {"idefics3": _IDEFICS3,
@@ -51,5 +55,11 @@ ANSWERING = {
     name: {**config, "text_config": {**config["text_config"], **_ENDS}}
     if "text_config" in config
     else {field: value for field, value in config.items() if field != "pad_token_id"}
-    for name, config in {**SEEING, **CUT, "paligemma": PALIGEMMA["gemma"], "paligemma 2": PALIGEMMA["gemma 2"]}.items()
+    for name, config in {
+        **SEEING,
+        **CUT,
+        "paligemma": PALIGEMMA["gemma"],
+        "paligemma 2": PALIGEMMA["gemma 2"],
+        "gemma 3": PALIGEMMA["gemma 3"],
+    }.items()
 }

@@ -85,3 +85,35 @@ def test_biases_are_those_of_the_blocks_and_the_heads_go_with_the_head() -> None
     assert found.head == phi.vocab_size * (phi.d_model + 1)
     layer = 4 * phi.d_model + phi.d_ff + phi.d_model
     assert found.biases == phi.decoder_layers * layer
+
+
+# As published: of the words only what is not the type's default.
+GEMMA_3_4B: dict[str, Any] = {
+    "model_type": "gemma3",
+    "text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
+                    "num_hidden_layers": 34, "sliding_window": 1024},
+    "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304,
+                      "num_hidden_layers": 27, "num_attention_heads": 16, "image_size": 896, "patch_size": 14,
+                      "vision_use_head": False},
+}  # fmt: skip
+
+
+def test_gemma_3_that_sees_is_counted_with_its_tower() -> None:
+    found = architecture_from_config(GEMMA_3_4B)
+    assert parameter_count(found) == 4_300_079_472
+    assert found.vision is not None
+    assert (found.vision.merge, found.window, sum(found.slides), found.tied) == (4, 1024, 29, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"mm_tokens_per_image": 250}, "mm_tokens_per_image 250 of 64 × 64 patches"),
+        ({"image_token_index": 262_208}, "image_token_index beyond vocab_size"),
+        ({"text_config": {**GEMMA_3_4B["text_config"], "use_bidirectional_attention": True}}, "use_bidirectional"),
+        ({"vision_config": {"model_type": "siglip_vision_model"}}, "vision_use_head"),
+    ],
+)
+def test_what_is_not_followed_of_gemma_3_is_refused_by_name(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnsupportedArchitectureError, match=said):
+        architecture_from_config({**GEMMA_3_4B, **given})

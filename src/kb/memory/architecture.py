@@ -80,6 +80,7 @@ def _followed() -> Mapping[str, Callable[[Mapping[str, Any]], Architecture]]:
         "llava": vision.llava,
         "llava_next": vision.llava,
         "paligemma": vision.paligemma,
+        "gemma3": vision.gemma3,
         "idefics3": vision.idefics3,
         "smolvlm": vision.idefics3,
         "led": _led,

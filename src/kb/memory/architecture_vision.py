@@ -1,12 +1,13 @@
-"""``config.json`` of LLaVA, LLaVA-NeXT, PaliGemma, Idefics3, SmolVLM and Qwen2-VL: a language model's fields, a vision
-tower's, and what lies between them.
+"""``config.json`` of LLaVA, LLaVA-NeXT, PaliGemma, Gemma 3, Idefics3, SmolVLM and Qwen2-VL: a language model's fields,
+a vision tower's, and what lies between them.
 
-Sources: configuration_llava.py, configuration_llava_next.py, configuration_paligemma.py, configuration_idefics3.py,
-configuration_clip.py, configuration_siglip.py, and the configurations of the language models (transformers 5.23).
-Published files name of a language model only what is not its type's default.
+Sources: configuration_llava.py, configuration_llava_next.py, configuration_paligemma.py, configuration_gemma3.py,
+configuration_idefics3.py, configuration_clip.py, configuration_siglip.py, and the configurations of the language models
+(transformers 5.23). Published files name of a language model only what is not its type's default.
 """
 
 from collections.abc import Mapping
+from math import isqrt
 from typing import Any
 
 from kb.core.model import Architecture, Vision
@@ -80,15 +81,48 @@ def paligemma(config: Mapping[str, Any]) -> Architecture:
     if kind not in GEMMAS:
         raise unpredicted(f"text_config of {kind[:40]}")
     found = decoder_architecture({**GEMMAS[kind], **given, "model_type": kind})
-    if number(config, "image_token_index", default=256000) >= found.vocab_size:  # ids are copied then
-        raise unpredicted("image_token_index beyond vocab_size")
+    _within_words(config, "image_token_index", 256000, found)
     width = number(config, "projection_dim", default=2048)
     if width != found.d_model:
         raise UnsupportedArchitectureError(f"config.json: projection_dim {width} of words of {found.d_model}")
+    return found._replace(model_type="paligemma", vision=_whole_states(config), engine=True)
+
+
+GEMMA3 = {"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+          "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}  # fmt: skip
+
+
+def gemma3(config: Mapping[str, Any]) -> Architecture:
+    """Gemma 3's dimensions where it sees: those of its words, with a tower whose patches are averaged to tokens.
+
+    Raises:
+        UnsupportedArchitectureError: another tower than is followed, or a field that is wrong.
+    """
+    given = _part(config, "text_config")
+    refuse(given, "use_bidirectional_attention")
+    found = decoder_architecture({**GEMMA3, **given, "model_type": "gemma3_text"})
+    _within_words(config, "image_token_index", 262144, found)
+    seen = _whole_states(config)
+    side, tokens = seen.image // seen.patch, number(config, "mm_tokens_per_image", default=256)
+    if side**2 % tokens or isqrt(tokens) ** 2 != tokens or side % isqrt(tokens):
+        raise UnsupportedArchitectureError(f"config.json: mm_tokens_per_image {tokens} of {side} × {side} patches")
+    tied = flag(config, "tie_word_embeddings", True)
+    seen = seen._replace(merge=side // isqrt(tokens))
+    return found._replace(model_type="gemma3", tied=tied, vision=seen, engine=True)
+
+
+def _within_words(config: Mapping[str, Any], name: str, default: int, words: Architecture) -> None:
+    """Refuse a picture's token that is none of the words: its ids are copied first."""
+    if number(config, name, default=default) >= words.vocab_size:
+        raise unpredicted(f"{name} beyond vocab_size")
+
+
+def _whole_states(config: Mapping[str, Any]) -> Vision:
+    """A tower of SigLIP's of which the last states are read, all of them."""
     seen = _seen({**config, "vision_feature_select_strategy": "full", "vision_feature_layer": -1})
     if seen.classed:
         raise unpredicted("vision_config of a CLIP model")
-    return found._replace(model_type="paligemma", vision=seen._replace(states=()), engine=True)
+    return seen._replace(states=())
 
 
 IDEFICS = {"hidden_size": 1152, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 16,

@@ -99,7 +99,7 @@ GIVES_FEATURES = (5, 24)
 # Since then `create_bidirectional_mask` is wrapped (`deprecate_kwarg`, masking_utils.py), and the wrapper holds what it
 # is given; Longformer gives it a mask that nothing else holds.
 HOLDS_MASKS: Mapping[str, Release] = {"longformer": (5, 24)}
-SEEING = ("idefics3", "llava", "llava_next", "paligemma", "qwen2_5_vl", "qwen2_vl", "smolvlm")
+SEEING = ("gemma3", "idefics3", "llava", "llava_next", "paligemma", "qwen2_5_vl", "qwen2_vl", "smolvlm")
 # Since then a layer checkpoints itself (GradientCheckpointingLayer, modeling_layers.py), inside of what wraps it;
 # before, the model's loop checkpointed `layer.__call__`, and so FSDP1's unit around it.
 CHECKPOINTS_ITSELF: Mapping[str, Release] = dict.fromkeys(

@@ -37,7 +37,7 @@ def _entries(config: Any, length: int, images: Images, rows: int) -> Iterator[tu
     vision, kind = config.vision_config, config.model_type
     if kind == "paligemma":
         yield "token_type_ids", Entry((rows, length))  # of the prompt
-    if kind in ("llava", "paligemma"):
+    if kind in ("llava", "paligemma", "gemma3"):
         yield from _whole(config, length, images, rows)
     elif kind in IN_PIECES:
         yield from _in_pieces(config, length, images, rows)
@@ -58,7 +58,10 @@ def _whole(config: Any, length: int, images: Images, rows: int) -> Iterator[tupl
     vision = config.vision_config
     tokens = (vision.image_size // vision.patch_size) ** 2 + (vision.model_type == "clip_vision_model")
     tokens -= getattr(config, "vision_feature_select_strategy", "full") == "default"
+    tokens = getattr(config, "mm_tokens_per_image", tokens)
     yield from _worded(config, length, images.number, tokens, rows)
+    if config.model_type == "gemma3":
+        yield "token_type_ids", Entry((rows, length), numbers=[_kinds(length, images.number, tokens)] * rows)
     sides = (vision.num_channels, vision.image_size, vision.image_size)
     yield "pixel_values", Entry((rows * images.number, *sides), pixels=True)
 

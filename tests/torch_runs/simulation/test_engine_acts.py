@@ -560,6 +560,8 @@ _FROZEN = {"frozen": ("visual.",), "checkpoints_trained": True, "gradient_checkp
         ("paligemma", (1, 4, 4), {"attn_implementation": "eager"}),
         ("paligemma", (2, 4, 4), {"weights": "bf16", "inference_num_beams": 3}),
         ("paligemma 2", (1, 4, 4), _EVALUATED),
+        ("gemma 3", (2, 4, 4), {"weights": "bf16", "inference_num_beams": 3}),
+        ("gemma 3", (1, 4, 4), {**_EVALUATED, "padded": False}),
         ("qwen2_5_vl", (1, 10, 14), {**_EVALUATED, "method": "qlora", "load_in_4bit": True, "padded": False,
                                      "lora_target_modules": ("q_proj", "down_proj"), "attn_implementation": "flash"}),
         # flash attention of one sample asks if it is several
@@ -572,6 +574,7 @@ _FROZEN = {"frozen": ("visual.",), "checkpoints_trained": True, "gradient_checkp
     ids=["one", "two, long", "none, by beams", "in evaluation", "layers", "SigLIP", "tiles", "cut", "cut small",
          "cut small, by beams in evaluation", "Qwen2-VL, long", "Qwen2-VL by beams", "Qwen2-VL without any",
          "Qwen2.5-VL in evaluation", "PaliGemma", "PaliGemma by beams", "PaliGemma 2 in evaluation",
+         "Gemma 3 by beams", "Gemma 3 in evaluation",
          "4 bits by flash", "one by flash", "by beams", "tiles by beams", "cut, by beams"],
 )  # fmt: skip
 def test_answers_about_pictures_take_what_the_simulation_takes(
@@ -595,8 +598,15 @@ def test_answers_about_pictures_take_what_the_simulation_takes(
         ("gemma", (0, 0, 0), {"attn_implementation": "eager"}),
         ("gemma 2", (1, 4, 4), {"bf16": True, "do_eval": True}),
         ("gemma 2", (2, 4, 4), {"bf16": True, "method": "lora", "lora_target_modules": ("q_proj", "linear")}),
+        ("gemma 3", (2, 4, 4), {"bf16": True, "do_eval": True, "eval_samples": 6}),
+        ("gemma 3", (1, 4, 4), {"attn_implementation": "eager", "padded": False}),
+        ("gemma 3", (1, 4, 4), {"weights": "bf16", "bf16": True, "gradient_checkpointing": True, "method": "lora",
+                                "lora_target_modules": ("all-linear",), "do_eval": True}),
+        ("gemma 3", (1, 4, 4), {"method": "qlora", "load_in_4bit": True, "bf16": True, **_TOWER_FROZEN,
+                                "lora_target_modules": ("q_proj", "v_proj")}),
     ],
-    ids=["evaluated", "checkpointed, two images", "4 bits, tower frozen", "no image", "windows", "lora"],
+    ids=["evaluated", "checkpointed, two images", "4 bits, tower frozen", "no image", "windows", "lora",
+         "blocks, evaluated", "blocks, eager", "blocks, checkpointed", "blocks, 4 bits, tower frozen"],
 )  # fmt: skip
 def test_paligemma_asks_for_the_same_blocks(words: str, images: tuple[int, int, int], given: dict[str, Any]) -> None:
     setup = TrainingSetup(per_device_train_batch_size=2, max_source_length=200, images=Images(*images), **given)

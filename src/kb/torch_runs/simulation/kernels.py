@@ -60,10 +60,10 @@ def install(tracer: "Tracer") -> None:
         aten.multinomial.default: multinomial_scratch,
         aten.logsumexp.default: logsumexp_scratch,
         aten.native_layer_norm.default: layer_norm_scratch,
-        aten.native_layer_norm_backward.default: layer_norm_backward_scratch,
         aten.sum.dim_IntList: summed_scratch,
         aten.mean.dim: summed_scratch,
     }
+    tracer.replaced[aten.native_layer_norm_backward.default] = layer_norm_backward
     tracer.replaced[aten.nonzero.default] = every_element
     tracer.replaced[aten.index_put.default] = put_in
     tracer.replaced[aten.masked_scatter.default] = masked_scatter
@@ -203,9 +203,19 @@ def layer_norm_scratch(tracer: "Tracer", tensor: "torch.Tensor", *rest: Any) -> 
     return () if tensor.is_contiguous() else ((tensor.numel() * tensor.element_size(),),)
 
 
-def layer_norm_backward_scratch(tracer: "Tracer", grad: "torch.Tensor", tensor: "torch.Tensor", *rest: Any) -> Stages:
-    """The same of the norm's input."""
-    return layer_norm_scratch(tracer, tensor)
+def layer_norm_backward(
+    tracer: "Tracer", grad: "torch.Tensor", tensor: "torch.Tensor", shape: Any, mean: Any, deviation: Any,
+    weight: "torch.Tensor | None", bias: "torch.Tensor | None", wanted: Sequence[bool],
+) -> "tuple[torch.Tensor | None, ...]":  # fmt: skip
+    """Gradients are contiguous, where fake ones lie as the gradient does that they are made of; the norm's input is
+    copied where it is not contiguous (``layer_norm_backward_cuda``, aten/.../cuda/layer_norm_kernel.cu)."""
+    outs = tuple(
+        torch.empty(each.shape, dtype=each.dtype, device=each.device) if needed and each is not None else None
+        for each, needed in zip((tensor, weight, bias), wanted, strict=True)
+    )
+    copy = tensor.contiguous()
+    del copy
+    return outs
 
 
 def efficient_scratch(

@@ -10,6 +10,7 @@ OF_TYPE = {  # module and class of a type that is no variant of its family's own
     "llava": ("llava", "Llava"),
     "llava_next": ("llava", "LlavaNext"),
     "paligemma": ("paligemma", "PaliGemma"),
+    "gemma3": ("paligemma", "Gemma3"),
     "idefics3": ("idefics3", "Idefics3"),
     "smolvlm": ("idefics3", "SmolVlm"),
     "gpt_oss": ("gpt_oss", "GptOss"),

@@ -30,7 +30,7 @@ def of_layer(each: Any, *, slides: bool) -> Any:
 
 def turned(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
     """Llama: cosines and sines for the whole model."""
-    positions = _numbered(embeds, positions)
+    positions = numbered_from(embeds, positions)
     mask = masked(model, embeds, padding, cache)
     x = _dropped(model, embeds)
     cos, sin = model.part("turn", model.traits.tables, positions.shape[0], x.shape[1], model.rotary_width, x.dtype)
@@ -39,7 +39,7 @@ def turned(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any)
 
 def looked_up(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
     """GPT-J: sines and cosines for the whole model, looked up in one table."""
-    positions = _numbered(embeds, positions)
+    positions = numbered_from(embeds, positions)
     mask = masked(model, embeds, padding, cache)
     x = _dropped(model, embeds)
     sin, cos = model.part("turn", _angles, model, positions, x.dtype)
@@ -56,14 +56,14 @@ def _angles(model: Any, positions: Tensor, dtype: str) -> tuple[Tensor, Tensor]:
 
 def numbered(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
     """GPT-J before 5.24: blocks get the positions, and turn by tables of their own."""
-    positions = _numbered(embeds, positions)
+    positions = numbered_from(embeds, positions)
     mask = masked(model, embeds, padding, cache)
     return _dropped(model, embeds), mask, positions, None, positions
 
 
 def placed(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
     """GPT-Neo: learned positions, added to the words. Blocks do not get the positions."""
-    positions = _numbered(embeds, positions)
+    positions = numbered_from(embeds, positions)
     mask = masked(model, embeds, padding, cache)
     places = model.placed_at(positions)
     x = _dropped(model, ops.add(embeds, places))
@@ -72,19 +72,25 @@ def placed(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any)
 
 def turned_by_kind(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
     """Gemma 3: layers that slide turn by angles of their own."""
-    positions = _numbered(embeds, positions)
+    positions = numbered_from(embeds, positions)
     mask = masked(model, embeds, padding, cache)
+    cos, sin, tables = tables_by_kind(model, embeds, positions)
+    return embeds, mask, cos, sin, positions, tables
+
+
+def tables_by_kind(model: Any, embeds: Tensor, positions: Tensor) -> tuple[ByKind, ByKind, list[Any]]:
+    """Cosines and sines of each kind of layers, and what holds them all."""
     tables: list[Any] = [None, None]
     for kind in sorted(set(model.slides)):
         width = model.rotary_width
         tables[kind] = model.part("turn", model.traits.tables, positions.shape[0], embeds.shape[1], width, embeds.dtype)
     cos, sin = (ByKind(each and each[at] for each in tables) for at in range(2))
-    return embeds, mask, cos, sin, positions, tables
+    return cos, sin, tables
 
 
 def summed(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
     """GPT-2: learned positions are added before the mask is made."""
-    positions = _numbered(embeds, positions)
+    positions = numbered_from(embeds, positions)
     places = model.placed_at(positions)
     x = ops.add(embeds, places)
     mask = masked(model, embeds, padding, cache)
@@ -147,7 +153,7 @@ def falcon(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any)
         past = cache.length() if cache is not None else 0
         whole = new((batch, past + length), I64) if padding is None else padding
         alibi = _slanted(whole, a.num_heads, embeds.dtype)
-    positions = _numbered(embeds, positions)
+    positions = numbered_from(embeds, positions)
     mask: Any = masked(model, embeds, padding, cache, looks=False, skips=False)
     if alibi is not None:
         mask = in_numbers(mask, embeds.dtype) if mask.dtype == BOOL else mask
@@ -210,7 +216,8 @@ def counted_keys(padding: Tensor) -> Tensor:
     return found
 
 
-def _numbered(embeds: Tensor, positions: Any) -> Tensor:
+def numbered_from(embeds: Tensor, positions: Any) -> Tensor:
+    """Places as they are given, or from nothing on."""
     if positions is None:
         plain = new((embeds.shape[1],), I64)
         positions = new((1, embeds.shape[1]), I64)
@@ -231,11 +238,12 @@ def masked(
     looks: bool = True,
     skips: bool = True,
     blocks: bool = False,
+    mapped: bool = False,
 ) -> Any:
     """``create_causal_mask`` as the model's attention takes it, or what its kinds of layers take.
 
     ``looks``: it gets the positions, and looks at them. ``skips``: it is left out where attention is told to be causal.
-    ``blocks``: some tokens see all of their block.
+    ``blocks``: some tokens see all of their block; ``mapped``: of it, what a window leaves.
     """
     given = partial(_masked, model, embeds, padding, cache, looks=looks, skips=skips, blocks=blocks)
     window, kinds = model.architecture.window, model.traits.kinds
@@ -244,7 +252,10 @@ def masked(
     if kinds == ONE or (kinds == NAMED and window is None):
         return given(window)
     full = given(None)
-    return ByKind((full, given(window or 0)))
+    if mapped and padding is not None:  # lengths alone are asked of it first
+        again = new(padding.shape, BOOL)
+        del again
+    return ByKind((full, given(window or 0, mapped=mapped)))
 
 
 def _masked(
@@ -257,6 +268,7 @@ def _masked(
     looks: bool,
     skips: bool,
     blocks: bool,
+    mapped: bool = False,
 ) -> Tensor | None:
     batch, length, _ = embeds.shape
     past = cache.length() if cache is not None else 0
@@ -274,4 +286,5 @@ def _masked(
         window=window,
         skips=skips,
         blocks=blocks,
+        mapped=mapped,
     )

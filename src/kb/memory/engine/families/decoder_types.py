@@ -297,6 +297,10 @@ GEMMA2 = GEMMA._replace(
         "input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm", "post_feedforward_layernorm",
     ),
 )  # fmt: skip
+GEMMA3 = GEMMA2._replace(
+    eager_only=False, caps=False, tables_by_kind=True, inputs=inputs.turned_by_kind, qk_norms=("q_norm", "k_norm"),
+    project=parts.project_behind,
+)  # fmt: skip
 TYPES = {
     "llama": LLAMA,
     "mistral": LLAMA,
@@ -304,10 +308,7 @@ TYPES = {
     "qwen3": Traits(qk_norms=("q_norm", "k_norm"), project=parts.project_normed, kinds=inputs.NAMED),
     "gemma": GEMMA,
     "gemma2": GEMMA2,
-    "gemma3_text": GEMMA2._replace(
-        eager_only=False, caps=False, tables_by_kind=True, inputs=inputs.turned_by_kind,
-        qk_norms=("q_norm", "k_norm"), project=parts.project_behind,
-    ),
+    "gemma3_text": GEMMA3,
     "phi3": Traits(
         special_tokens=3, qkv=("qkv_proj",), placed="oq", project=parts.project_cut,
         turn=parts.rotary_part_behind, mlp=parts.FusedGatedMlp, wiring=dropped,
@@ -358,6 +359,7 @@ TYPES = {
     **dict.fromkeys(("llava", "llava_next"), Traits(stem="model.language_model")),
     **dict.fromkeys(("idefics3", "smolvlm"), Traits(stem="model.text_model")),
     "paligemma": GEMMA._replace(stem="model.language_model"),
+    "gemma3": GEMMA3._replace(stem="model.language_model"),
     "gpt_oss": Traits(special_tokens=3, eager_only=True, kinds=inputs.BOTH),
     "gpt_neox": Traits(
         stem="gpt_neox", embed="embed_in", final="final_layer_norm", order=("norm1", "norm2", "attention", "mlp"),

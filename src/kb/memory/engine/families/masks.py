@@ -25,6 +25,7 @@ def causal_mask(
     window: int | None = None,
     skips: bool = True,
     blocks: bool = False,
+    mapped: bool = False,
 ) -> Tensor | None:
     """``create_causal_mask``: bool, or numbers of the type ``eager``; None where attention is told to be causal.
 
@@ -35,6 +36,7 @@ def causal_mask(
         window: tokens that a sliding layer sees (``create_sliding_window_causal_mask``).
         skips: whether the mask may be left out (``allow_is_causal_skip``).
         blocks: some tokens see all of their block, before them and behind (``block_sequence_ids``).
+        mapped: a window is laid over the blocks too, by functions that are mapped over all places (``vmap``).
     """
     flags, skips = None, skips and not blocks
     if padding is not None:
@@ -58,15 +60,16 @@ def causal_mask(
             return None
     rows, heads = new((batch,), I64), new((1,), I64)
     q, k = _range(queries), _range(keys)
-    if flags is None and blocks:
-        out = _or_block(batch, queries, keys, window)
+    seen_by = _blocks_in_window if mapped else _or_block if blocks else None
+    if flags is None and seen_by is not None:
+        out = seen_by(batch, queries, keys, window)
     elif flags is None:
         seen = _seen(queries, keys, window)
         out = Tensor((batch, 1, queries, keys), BOOL, (0, 0, keys, 1), seen.storage)
         del seen
     else:
-        ones = new((), BOOL)
-        seen = _or_block(batch, queries, keys, window) if blocks else _seen(queries, keys, window)
+        ones = new((queries,) if mapped else (), BOOL)
+        seen = _seen(queries, keys, window) if seen_by is None else seen_by(batch, queries, keys, window)
         causal = new(seen.shape, BOOL)
         del seen, ones
         index = new((batch, keys), BOOL)
@@ -92,9 +95,23 @@ def _seen(queries: int, keys: int, window: int | None) -> Tensor:
     return both
 
 
-def _or_block(batch: int, queries: int, keys: int, window: int | None) -> Tensor:
-    """``or_masks`` of what :func:`_seen` makes and of ``blockwise_overlay``."""
-    none = new((), BOOL)
+def _blocks_in_window(batch: int, queries: int, keys: int, _: int | None) -> Tensor:
+    """``and_masks`` of causal sight or a block's, and of a sliding window over both."""
+    ones = new((queries,), BOOL)
+    either = _or_block(batch, queries, keys, None, nothing=(queries,))
+    result = new(either.shape, BOOL)
+    del either, ones
+    below = new((queries,), I64)
+    overlay = new((queries, keys), BOOL)
+    del below
+    both = new(result.shape, BOOL)
+    del overlay, result
+    return both
+
+
+def _or_block(batch: int, queries: int, keys: int, window: int | None, nothing: tuple[int, ...] = ()) -> Tensor:
+    """``or_masks`` of what :func:`_seen` makes and of ``blockwise_overlay``; ``nothing``: the shape it begins with."""
+    none = new(nothing, BOOL)
     seen = _seen(queries, keys, window)
     result = new((queries, keys), BOOL)
     del seen, none

@@ -1,23 +1,27 @@
-"""PaliGemma: SigLIP's tower, one layer behind it, and Gemma or Gemma 2, which sees a prompt as one block.
+"""PaliGemma: SigLIP's tower, one layer behind it, and Gemma or Gemma 2, which sees a prompt as one block; Gemma 3,
+whose tower's patches are averaged, and which sees each picture as a block.
 
-It reads as ``modeling_paligemma.py``: names that live on there live on here.
+It reads as ``modeling_paligemma.py`` and ``modeling_gemma3.py``: names that live on there live on here.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 from kb.core.model import Architecture, Vision
-from kb.core.setup import TrainingSetup
+from kb.core.setup import Images, TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.families.attention import Cache
-from kb.memory.engine.families.decoder_inputs import BOTH, NAMED, masked, of_layer
+from kb.memory.engine.families.decoder_inputs import BOTH, NAMED, masked, numbered_from, of_layer, tables_by_kind
+from kb.memory.engine.families.decoder_parts import GemmaNorm
 from kb.memory.engine.families.llava import Llava, placeholders
 from kb.memory.engine.families.picture_places import counted_by_sample
 from kb.memory.engine.families.qwen_vl import Held
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Linear, Model
+from kb.memory.engine.ops.pooling import averaged_squares
+from kb.memory.engine.ops.products import product
 from kb.memory.engine.runs.decoding import masked_longer
-from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, new
+from kb.memory.engine.tensor import BOOL, F32, I32, I64, Tensor, new
 from kb.memory.engine.world import world
 
 
@@ -51,6 +55,7 @@ class PaliGemma(Llava):
 
     projector_class = Projector
     kinds: Any = None  # of the tokens of a prompt that ``generate`` reads
+    mapped = False  # of a window over the blocks
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
@@ -81,7 +86,7 @@ class PaliGemma(Llava):
         """``PaliGemmaModel``: pictures in the place of their tokens, then masks, then the language model."""
         world.recording.term = "activations_decoder"
         embeds = self.part("embed", self.looked_up, ids)
-        positions = places_from_one(embeds.shape[1]) if positions is None else positions
+        positions = self.placed_from(embeds, positions)
         features: Any = None
         held, kinds = self.seen, self.kinds
         if pictures:
@@ -92,13 +97,27 @@ class PaliGemma(Llava):
             world.recording.term = "activations_decoder"
             mask = placeholders(ids)
             embeds = ops.put_where(embeds, mask, features)
-        blocks = prompt_as_block(kinds)
+        blocks = None if kinds is None else self.blocks_of(kinds)
         known = None if isinstance(cache, Held) else cache  # in training the language model makes its own
         # flash attention has no blocks: transformers leaves them out
-        masks = masked(self, embeds, padding, known, blocks=blocks is not None and not self.options.flash)
+        blocked = blocks is not None and not self.options.flash
+        looks = positions is not None
+        masks = masked(self, embeds, padding, known, looks=looks, blocks=blocked, mapped=blocked and self.mapped)
         x = self.behind_masks(embeds, masks, cache, positions)
         del blocks
         return x, self.given(features, held)
+
+    def placed_from(self, embeds: Tensor, positions: Any) -> Any:
+        """Places from one on, before anything is seen."""
+        return places_from_one(embeds.shape[1]) if positions is None else positions
+
+    def blocks_of(self, kinds: Tensor) -> Tensor:
+        """Tokens of the prompt are one block, which see all of it."""
+        compared = new(kinds.shape, BOOL)
+        block, none = new((), I64), new((), I64)
+        found = new(kinds.shape, I64)
+        del compared, block, none
+        return found
 
     def in_outputs(self, held: Any) -> tuple[Tensor, ...]:
         return held  # type: ignore[no-any-return]
@@ -152,17 +171,6 @@ class PaliGemma(Llava):
         return self.part("norm", self.norm, x)  # type: ignore[no-any-return]
 
 
-def prompt_as_block(kinds: Any) -> Any:
-    """Tokens of the prompt are one block, which see all of it; None where nobody says which they are."""
-    if kinds is None:
-        return None
-    compared = new(kinds.shape, BOOL)
-    block, none = new((), I64), new((), I64)
-    found = new(kinds.shape, I64)
-    del compared, block, none
-    return found
-
-
 def places_from_one(length: int) -> Tensor:
     """``arange(length) + past``, then one more."""
     plain = new((length,), I64)
@@ -171,3 +179,79 @@ def places_from_one(length: int) -> Tensor:
     from_one = new((1, length), I64)
     del places
     return from_one
+
+
+class AveragedProjector:
+    """``Gemma3MultiModalProjector``: neighbours averaged, a norm, and a product with a weight that is no layer's."""
+
+    def __init__(self, model: Model, path: str, vision: Vision) -> None:
+        self.path, self.side, self.merge = path, vision.image // vision.patch, vision.merge
+        self.norm = GemmaNorm(model, f"{path}.mm_soft_emb_norm", vision.width)
+        self.weight = model.parameter(f"{path}.mm_input_projection_weight", (vision.width, model.architecture.d_model))
+        model.parameters.insert(-1, model.parameters.pop())  # placed behind its module's child, named before it
+
+    def __call__(self, states: Tensor) -> Tensor:
+        world.inside["AveragedProjector"] = self.path
+        pictures, _, width = states.shape
+        x = ops.reshape(ops.transpose(states, 1, 2), (pictures, width, self.side, self.side))
+        x = ops.contiguous(x)
+        pooled = averaged_squares(x, self.merge)
+        pooled = ops.view(pooled, (pictures, width, (self.side // self.merge) ** 2))
+        pooled = ops.transpose(pooled, 1, 2)
+        normed = self.norm(pooled)
+        return ops.cast(product(normed, self.weight), states.dtype)
+
+
+class Gemma3(PaliGemma):
+    """``Gemma3ForConditionalGeneration``. Its processor says of each token whether it is of a picture."""
+
+    projector_class = AveragedProjector
+    mapped = True
+
+    @classmethod
+    def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
+        if setup.attn_implementation == "flash":
+            raise NotFollowedError("flash_attention_2 of gemma3")
+        super().check(architecture, setup)
+
+    @classmethod
+    def tokens_of(cls, images: Images, vision: Vision) -> int:
+        return (vision.image // vision.patch // vision.merge) ** 2
+
+    def placed_from(self, embeds: Tensor, positions: Any) -> Any:
+        """The language model counts, once all masks are there."""
+        return positions
+
+    def blocks_of(self, kinds: Tensor) -> Tensor:
+        """``get_block_sequence_ids_for_mask``: tokens of a picture are a block."""
+        of_picture = new(kinds.shape, BOOL)
+        longer = new((kinds.shape[0], kinds.shape[1] + 1), BOOL)
+        before = new(kinds.shape, BOOL)
+        begins = new(kinds.shape, BOOL)
+        del before
+        whole = new(kinds.shape, I32)
+        summed = new(kinds.shape, I64)
+        del whole
+        groups = new(kinds.shape, I64)
+        del summed
+        none = new((), I64)
+        found = new(kinds.shape, I64)
+        del of_picture, longer, begins, groups, none
+        return found
+
+    def counted(self, places: Any) -> Any:
+        return places
+
+    def named_longer(self, kinds: Any, rows: int, length: int) -> Any:
+        return kinds
+
+    def behind_masks(self, embeds: Tensor, masks: Any, cache: Any, positions: Any) -> Tensor:
+        """``Gemma3TextModel``, likewise."""
+        positions = numbered_from(embeds, positions)
+        cos, sin, tables = tables_by_kind(self, embeds, positions)
+        x = embeds
+        for layer in self.layers:
+            given = (of_layer(each, slides=layer.slides) for each in (masks, cos, sin))
+            x = self.layer(layer, x, *given, cache, positions)
+        del tables
+        return self.part("norm", self.norm, x)  # type: ignore[no-any-return]

@@ -8,6 +8,19 @@ from kb.memory.engine.tensor import BOOL, F32, I32, I64, Tensor, bare, like, new
 from kb.memory.engine.world import world
 
 
+def averaged_squares(x: Tensor, side: int) -> Tensor:
+    """``torch.nn.AvgPool2d`` of (batch, rows, height, width), whose strides are its kernel's sides."""
+    node = record(_squares_back, (x,), (x,))
+    return new((*x.shape[:2], x.shape[2] // side, x.shape[3] // side), x.dtype, None, node)
+
+
+def _squares_back(node: Node, grad: Tensor) -> Gradients:
+    kept = saved(node)
+    out = new(kept[0].shape, grad.dtype)
+    del kept
+    return (out,)
+
+
 def averaged(tokens: Tensor, mask: Tensor) -> Tensor:
     """``Pooling`` by ``mean``: what is no padding, summed in fp32, by its number; ``cat`` copies the one result."""
     return cat([_averaged(tokens, mask)])

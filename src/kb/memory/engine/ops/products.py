@@ -4,7 +4,7 @@ from typing import Any
 
 from kb.memory.engine.autocast import half, narrowed
 from kb.memory.engine.ops.pointwise import add, add_here
-from kb.memory.engine.ops.shapes import contiguous, expand, is_contiguous, reshape, rows, view
+from kb.memory.engine.ops.shapes import contiguous, expand, is_contiguous, reshape, rows, transpose, view
 from kb.memory.engine.tape import Gradients, Node, hold_sum, record, saved
 from kb.memory.engine.tensor import F32, Shape, Tensor, arranged, bare, new, packed, seen_as, viewed
 from kb.memory.engine.world import world
@@ -34,8 +34,8 @@ def _takes_bias(x: Tensor) -> bool:
     return is_contiguous(seen_as(x, x.shape, arranged(x.shape, x.strides) or packed(x.shape)))
 
 
-def _mm(x: Tensor, weight: Tensor) -> Tensor:
-    trains, weight = weight.needs, half(weight)
+def _mm(x: Tensor, weight: Tensor, *, trains: bool = False) -> Tensor:
+    trains, weight = trains or weight.needs, half(weight)
     given: Any
     given, x = x, half(x)  # the caller's input lives until the product is there
     if viewed(x, (rows(x.shape), x.shape[-1])) is None:
@@ -74,6 +74,11 @@ def _mm_back(node: Node, grad: Tensor) -> Gradients:
     by_x = None if x is None else _product(x[1], grad.dtype, flat=len(x[1]) == 2)
     del kept
     return by_x, by_weight
+
+
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """``torch.matmul(x, weight)`` of tokens, and a weight that lies as the product wants it."""
+    return _mm(x, transpose(half(weight), 0, 1), trains=weight.needs)
 
 
 def addmm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
