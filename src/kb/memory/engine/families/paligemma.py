@@ -53,7 +53,7 @@ class HeldInWindows(Held):
 class PaliGemma(Llava):
     """``PaliGemmaForConditionalGeneration``. Its processor says of each token whether it is of the prompt."""
 
-    projector_class = Projector
+    projector_class: Any = Projector
     kinds: Any = None  # of the tokens of a prompt that ``generate`` reads
     mapped = False  # of a window over the blocks
 
