@@ -366,19 +366,14 @@ def hidden_behind(unit: Unit, name: str) -> str | None:
     if unit.hidden and name.startswith(unit.hidden):
         return name
     if name.startswith("deepspeed."):
-        open_ = (each for each in NAMES_A_FILE if each in unit.hidden or is_unknown(_value_of(unit, each)))
+        open_ = (each for each in NAMES_A_FILE if each in unit.hidden or is_unknown(unit.as_written(each)))
         named = (*unit.unread, *open_)
         return named[0] if named and name not in named else None
     for group, setting in BEHIND_A_FILE.items():
         if name.startswith(group):
-            held = _value_of(unit, setting)
+            held = unit.as_written(setting)
             return setting if isinstance(held, str) or is_unknown(held) else None
     return None
-
-
-def _value_of(unit: Unit, name: str) -> Any:
-    setting = unit.settings.get(name)
-    return None if setting is None else setting.value
 
 
 class DistributedFacts:

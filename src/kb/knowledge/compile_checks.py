@@ -17,7 +17,7 @@ from kb.knowledge.rows import (
     check_settings,
     check_sources,
 )
-from kb.knowledge.schema import GUIDE
+from kb.knowledge.schema import FOLDERS, GUIDE
 from kb.knowledge.source import KEY, Located, Path
 
 
@@ -97,14 +97,7 @@ def _not_a_fact(
 
 def _check_ids(files: Mapping[str, list[Located]]) -> list[Problem]:
     problems = []
-    for kind in (
-        "checks",
-        "hardware",
-        "models",
-        "dialects",
-        "tables",
-        *(kind for kind in GUIDE if not kind.endswith(".yaml")),
-    ):
+    for kind in FOLDERS:
         seen: dict[str, str] = {}
         for located in files.get(kind, ()):
             name = located.data["id"]

@@ -8,17 +8,9 @@ from kb.core.record import NamedTuple
 from kb.core.text import LANGUAGES
 from kb.knowledge.compile import Files, read_rules_folder
 from kb.knowledge.locations import Location
-from kb.knowledge.schema import GUIDE
+from kb.knowledge.schema import FOLDERS
 from kb.knowledge.source import Located
 
-VERSIONED_KINDS = (
-    "checks",
-    "hardware",
-    "models",
-    "dialects",
-    "tables",
-    *(kind for kind in GUIDE if not kind.endswith(".yaml")),
-)
 _PROSE = frozenset((*LANGUAGES, "note"))
 
 
@@ -38,9 +30,7 @@ def entries(location: Location, files: Files | None = None) -> dict[str, Entry]:
         KnowledgeError: the folder has faults.
     """
     files = read_rules_folder(location) if files is None else files
-    found = {
-        f"{kind}/{located.data['id']}": entry(located) for kind in VERSIONED_KINDS for located in files.get(kind, ())
-    }
+    found = {f"{kind}/{located.data['id']}": entry(located) for kind in FOLDERS for located in files.get(kind, ())}
     return dict(sorted(found.items()))
 
 

@@ -39,7 +39,15 @@ KINDS = {
     "sources": "sources",  # files beside it, so that two branches that each add a source have no line in common
     **GUIDE,
 }
-
+# Folders whose files are an entry each, with an id and a version.
+FOLDERS = (
+    "checks",
+    "hardware",
+    "models",
+    "dialects",
+    "tables",
+    *(kind for kind in GUIDE if not kind.endswith(".yaml")),
+)
 _RIGHT: set[bytes] = set()  # digests of schema and text, of files without a fault
 
 

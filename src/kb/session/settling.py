@@ -308,5 +308,4 @@ def _used(result: UnitResult, name: str) -> object:
     field = name.rpartition(".")[2]
     if setup is not None and hasattr(setup, field):
         return getattr(setup, field)
-    setting = result.unit.settings.get(name)
-    return None if setting is None else setting.value
+    return result.unit.as_written(name)

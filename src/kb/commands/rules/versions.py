@@ -13,9 +13,10 @@ from kb.integrations.git_files import GitError, contents_at, export, git, resolv
 from kb.knowledge import KnowledgeError, load_catalog, load_guide
 from kb.knowledge.compile import Files
 from kb.knowledge.locations import Location, named
-from kb.knowledge.meaning import VERSIONED_KINDS, Entry, entries, entry
+from kb.knowledge.meaning import Entry, entries, entry
 from kb.knowledge.problems import Problem
 from kb.knowledge.readings import lend
+from kb.knowledge.schema import FOLDERS
 from kb.knowledge.source import read_source
 
 MAIN = ("origin/HEAD", "origin/main", "main", "master")
@@ -88,7 +89,7 @@ def _changed(folder: str, commit: str) -> list[str]:
     """Files of versioned entries that are not as they were at ``commit``, gone ones too, by their names here."""
     listed = git(folder, ["diff", "--name-only", "--no-renames", "--relative", "-z", commit, "--", "."], path=folder)
     names = [name for name in listed.decode("utf-8", "replace").split("\0") if name.endswith(".yaml")]
-    return [name for name in names if name.partition("/")[0] in VERSIONED_KINDS]
+    return [name for name in names if name.partition("/")[0] in FOLDERS]
 
 
 def _entries_at(folder: str, commit: str, names: list[str]) -> dict[str, Entry]:

@@ -24,6 +24,11 @@ COMPUTED = "known only when the program runs"
 Pairs = list[tuple[ast.expr | ast.keyword, str, ast.expr]]
 
 
+def untold(name: str) -> Unknown:
+    """The value of a setting that the program works out as it runs."""
+    return Unknown(frozenset((name,)), COMPUTED)
+
+
 class Expressions:
     """Reads the expressions of one module.
 

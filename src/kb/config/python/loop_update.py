@@ -5,13 +5,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kb.config.python.calls import Said
-from kb.config.python.expressions import COMPUTED
+from kb.config.python.expressions import untold
 from kb.config.python.held import UnknownValueError
 from kb.config.python.loop_pass import Pass
 from kb.config.python.origins import Origins, Traced, first_argument
 from kb.config.python.places import Where
 from kb.config.python.syntax import called_name, dotted_name
-from kb.core.expression import Unknown
 from kb.core.record import NamedTuple
 
 if TYPE_CHECKING:
@@ -283,10 +282,6 @@ def _binds(loop: ast.For, called: ast.expr) -> bool:
     """Whether a loop gives what is called anew: another model has no gradients yet."""
     targets = [each for node in ast.walk(loop) if isinstance(node, ast.Assign) for each in node.targets]
     return dotted_name(called) in {dotted_name(each) for each in targets if isinstance(each, ast.Name | ast.Attribute)}
-
-
-def untold(name: str) -> Unknown:
-    return Unknown(frozenset((name,)), COMPUTED)
 
 
 def _is_optimizer(call: ast.Call) -> bool:

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kb.config.python.calls import Call, CallTable, Home, Kind, Loop, Said, body_of
-from kb.config.python.expressions import met
+from kb.config.python.expressions import met, untold
 from kb.config.python.held import Caller, UnknownValueError
 from kb.config.python.loop_graphs import Graphs
 from kb.config.python.loop_model import DTYPE, NOT_MODELLED, SMALL, OfModel
 from kb.config.python.loop_pass import Pass, Passes
-from kb.config.python.loop_update import STEPS, Around, untold, updates_of
+from kb.config.python.loop_update import STEPS, Around, updates_of
 from kb.config.python.origins import HANDED_ON, Origins, Traced, first_argument
 from kb.config.python.places import Where
 from kb.config.python.syntax import called_name, dotted_name

@@ -19,7 +19,7 @@ from kb.config.python.calls import (
     calls_of,
     runs_of,
 )
-from kb.config.python.expressions import COMPUTED
+from kb.config.python.expressions import untold
 from kb.config.python.held import CommandLine, GivenConfig, NoSources, Sources
 from kb.config.python.lengths import SOURCE, evaluated_rows, lengths_by_constants, lengths_by_names
 from kb.config.python.names import Names
@@ -170,7 +170,7 @@ class PythonReader:
             if analysis.by_default and call is not run.own:
                 found = {name: each._replace(by_default=True) for name, each in found.items()}
             if call in run.doubtful and call.number not in agreed:
-                found = {name: each._replace(value=_unknown(name)) for name, each in found.items()}
+                found = {name: each._replace(value=untold(name)) for name, each in found.items()}
             settings = {**found, **settings}
             nulls |= {name: span for name, span in part.silenced.items() if name not in settings}
             left_open += part.left_open
@@ -229,7 +229,7 @@ class PythonReader:
         for name, value, node, word, at in loop.said:
             span = analysis.name_span(call) if call.home is not None else analysis.place_of(node)
             data = value if at is None else values.scalar_of(value, at)
-            data = Unknown(frozenset((name,)), COMPUTED) if isinstance(data, Unknown) else data
+            data = untold(name) if isinstance(data, Unknown) else data
             found[name] = Setting(data, span, span.beginning(), (word,), alias=True)
         return found
 
@@ -247,7 +247,7 @@ class PythonReader:
                 word = (name.rpartition(".")[2],)
                 found[name] = Setting(next(iter(values)), span, span, word, alias=True, by_default=True)  # inferred
             elif values or (name == SOURCE and not cut):
-                found[name] = Setting(_unknown(name), span, span, ("max_length",), alias=True)
+                found[name] = Setting(untold(name), span, span, ("max_length",), alias=True)
         return found
 
     def _agreeing(self, group: str, cuts: list[Call], run: Run, analysis: "Analysis") -> list[Call]:
@@ -392,13 +392,13 @@ def _handed(run: Run, analysis: Analysis) -> dict[str, Setting]:
     models = [call for call in run.certain if call.kind.sets.get("model.loader") == "transformers"]
     given = _config_of(models[0], analysis) if len(models) == 1 else None
     taken = given is not None and (given is config.node or dotted_name(given) == (config.target or ""))
-    found = {HANDED: Setting(True if taken else _unknown(HANDED), span, span, (config.name,), alias=True)}
+    found = {HANDED: Setting(True if taken else untold(HANDED), span, span, (config.name,), alias=True)}
     changed = config.target is not None and (
         analysis.names.is_changed_in_place(config.target)
         or any(name.startswith("load_in_") for name, _ in analysis.names.set_on(config.target))
     )
     if changed:  # `packed.load_in_8bit = True`: what it asks for by then is not followed
-        found |= {name: Setting(_unknown(name), span, span, (config.name,), alias=True) for name in OF_CONFIG}
+        found |= {name: Setting(untold(name), span, span, (config.name,), alias=True) for name in OF_CONFIG}
     return found
 
 
@@ -435,11 +435,7 @@ def _titles(calls: list[Call]) -> dict[int, str]:
 
 
 def _told(setting: Setting, name: str) -> Setting:
-    return setting._replace(value=_unknown(name), by_default=False) if setting.by_default else setting
-
-
-def _unknown(name: str) -> Unknown:
-    return Unknown(frozenset((name,)), COMPUTED)
+    return setting._replace(value=untold(name), by_default=False) if setting.by_default else setting
 
 
 def _as_python(event: Event) -> Event:
