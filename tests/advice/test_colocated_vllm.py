@@ -1,12 +1,11 @@
 """vLLM inside a training process (GRPO, RLOO): its share of the GPU, its own weights, and whether it starts."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from command_runs import run_kb
+from command_runs import checked_file
 from effort import few
 
 GRPO = (
@@ -20,11 +19,7 @@ GIB = 2**30
 def checked(folder: Path, config: str, *options: str, gpu: str = "rtx-4090") -> dict[str, Any]:
     """What `kb check` says of one config, on a card of 24 GB unless another is named."""
     (folder / "grpo.yaml").write_text(config, "utf-8")
-    command = ("--gpu", gpu, "--gpus", "1", *options, "--format", "json", "--no-cache")
-    done = run_kb(folder / "grpo.yaml", *command, module="kb.check")
-    (file,) = json.loads(done.stdout)["files"]
-    assert isinstance(file, dict)
-    return file
+    return checked_file(folder / "grpo.yaml", "--gpu", gpu, "--gpus", "1", *options)
 
 
 def about_vllm(file: dict[str, Any]) -> list[str]:

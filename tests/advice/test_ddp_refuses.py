@@ -1,12 +1,11 @@
 """Runs that end in an error whatever the memory: DDP's, and the Trainer's for quantized weights without an adapter."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 import kb
-from command_runs import run_kb
+from command_runs import checked_file, run_kb
 from effort import few
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
@@ -25,10 +24,7 @@ Trainer(model=model, args=args, train_dataset=data).train()
 
 
 def said(path: Path, *options: str) -> dict[str, object]:
-    done = run_kb(path, "--gpu", "h100-80gb", "--format", "json", "--no-cache", *options, module="kb.check")
-    (file,) = json.loads(done.stdout)["files"]
-    assert isinstance(file, dict)
-    return file
+    return checked_file(path, "--gpu", "h100-80gb", *options)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,11 @@
 """Liger's losses in post-training: which release of TRL and liger-kernel has which, as `kb check` reads a config."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from command_runs import run_kb
+from command_runs import checked_file
 
 MODEL = "--model_name_or_path Qwen/Qwen2.5-0.5B --dataset_name d --output_dir out --per_device_train_batch_size 2"
 ROWS = "--max_length 512"
@@ -18,10 +17,7 @@ NEWEST = {"tiles": True, "frozen_gradient": False, "states_kept": False, "autoca
 def checked(folder: Path, kind: str, more: str, *pins: str) -> dict[str, Any]:
     (folder / "train.sh").write_text(f"trl {kind} {MODEL} {KINDS[kind]} {more}\n", "utf-8")
     (folder / "requirements.txt").write_text("\n".join(pins) + "\n", "utf-8")
-    done = run_kb(folder / "train.sh", "--gpu", "rtx-4090", "--format", "json", "--no-cache", module="kb.check")
-    (file,) = json.loads(done.stdout)["files"]
-    assert isinstance(file, dict)
-    return file
+    return checked_file(folder / "train.sh", "--gpu", "rtx-4090")
 
 
 @pytest.mark.parametrize(
@@ -104,8 +100,7 @@ def test_whose_fused_loss_nobody_names_has_no_kernels_in_the_layers(tmp_path: Pa
         "cut_cross_entropy: true\ndatasets: [{path: d, type: alpaca}]\noutput_dir: out\n",
         "utf-8",
     )
-    done = run_kb(tmp_path / "train.yaml", "--gpu", "rtx-4090", "--format", "json", "--no-cache", module="kb.check")
-    (file,) = json.loads(done.stdout)["files"]
+    file = checked_file(tmp_path / "train.yaml", "--gpu", "rtx-4090")
     assert (file["setup"]["fused_loss"], file["setup"]["liger_kernels"]) == (True, None)
     listed = {each["name"]: each["value"] for each in file["prediction"]["assumed"]}
     assert listed["training.fused_loss"] is True and "liger_kernel.release" not in listed
@@ -128,7 +123,6 @@ def test_a_fused_loss_of_shards_takes_what_was_published_of_it(tmp_path: Path, a
         "--per_device_train_batch_size 1 --deepspeed zero3 --use_liger_kernel true --eval_strategy no\n",
         "utf-8",
     )
-    done = run_kb(tmp_path / "train.sh", "--gpu", "a100-80gb", "--format", "json", "--no-cache", module="kb.check")
-    (file,) = json.loads(done.stdout)["files"]
+    file = checked_file(tmp_path / "train.sh", "--gpu", "a100-80gb")
     taken = file["prediction"]["phases"]["train"]["process_used_bytes"] / 2**30
     assert 0.9 * published < taken < 1.1 * published

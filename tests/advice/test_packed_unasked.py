@@ -1,12 +1,11 @@
 """A BitsAndBytesConfig that a model is handed packs in 4 bits unless it asks for 8, since transformers 4.38."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from command_runs import run_kb
+from command_runs import checked_file, run_kb
 
 PROGRAM = """\
 import sys
@@ -27,10 +26,7 @@ def checked(folder: Path, asked: str, handed: str = "packed", pins: str = "") ->
     (folder / "train.py").write_text(PROGRAM.format(asked=asked, handed=handed), "utf-8")
     if pins:
         (folder / "requirements.txt").write_text(pins, "utf-8")
-    done = run_kb(folder / "train.py", "--gpu", "l4", "--format", "json", "--no-cache", module="kb.check")
-    (file,) = json.loads(done.stdout)["files"]
-    assert isinstance(file, dict)
-    return file
+    return checked_file(folder / "train.py", "--gpu", "l4")
 
 
 @pytest.mark.parametrize(
@@ -81,8 +77,7 @@ def test_a_width_is_told_only_of_a_config_that_is_seen_to_count(
     program = PROGRAM.replace("packed = BitsAndBytesConfig({asked})", made)
     program = program.replace("quantization_config={handed}", handed).replace("mistralai/Mistral-7B-v0.1", name)
     (tmp_path / "train.py").write_text(program, "utf-8")
-    done = run_kb(tmp_path / "train.py", "--gpu", "l4", "--format", "json", "--no-cache", module="kb.check")
-    (file,) = json.loads(done.stdout)["files"]
+    file = checked_file(tmp_path / "train.py", "--gpu", "l4")
     told = {each["rule"] for each in file["findings"]} & OF_WIDTH
     assert told == ({"bitsandbytes-config-packs-unasked"} if method == "told" else set())
     if method is None:

@@ -1,12 +1,11 @@
 """Which trainer makes what of a quantized model: by the config's format, and by the release that the project pins."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from command_runs import run_kb
+from command_runs import checked_file
 from effort import few
 
 MODEL = "model_name_or_path: meta-llama/Llama-3.1-8B\n"
@@ -35,10 +34,7 @@ def checked(folder: Path, config: str, pins: str = "") -> dict[str, Any]:
     (folder / "train.yaml").write_text(config, "utf-8")
     if pins:
         (folder / "requirements.txt").write_text(pins, "utf-8")
-    done = run_kb(folder / "train.yaml", "--gpu", "l4", "--format", "json", "--no-cache", module="kb.check")
-    (file,) = json.loads(done.stdout)["files"]
-    assert isinstance(file, dict)
-    return file
+    return checked_file(folder / "train.yaml", "--gpu", "l4")
 
 
 @pytest.mark.parametrize(
@@ -107,8 +103,7 @@ Trainer(model=model, args=args, train_dataset=data).train()
 def test_a_script_that_prepares_the_model_says_so(tmp_path: Path, called: bool) -> None:
     path = tmp_path / "train.py"
     path.write_text(SCRIPT.format(prepare="model = prepare_model_for_kbit_training(model)" if called else ""), "utf-8")
-    done = run_kb(path, "--gpu", "l4", "--format", "json", "--no-cache", module="kb.check")
-    (file,) = json.loads(done.stdout)["files"]
+    file = checked_file(path, "--gpu", "l4")
     assert file["setup"]["prepare_for_kbit"]
     assumed = {each["name"] for each in file["prediction"]["assumed"]}
     assert ("quantization.prepared" in assumed) is not called
@@ -131,8 +126,7 @@ def test_where_nothing_is_packed_preparation_counts_where_the_script_calls_it(
     path = tmp_path / "train.py"
     text = FALCON.format(prepare=prepare).replace("load_in_4bit=True)", f"load_in_4bit=True){loads}")
     path.write_text(text, "utf-8")
-    options = ("--gpu", "rtx-3090", "--transformers", "5.23.0", "--format", "json", "--no-cache")
-    (file,) = json.loads(run_kb(path, *options, module="kb.check").stdout)["files"]
+    file = checked_file(path, "--gpu", "rtx-3090", "--transformers", "5.23.0")
     terms = {each["name"]: each["bytes"] for each in file["prediction"]["phases"]["train"]["terms"]}
     assert terms["parameters"] / 2**30 == pytest.approx(weights, rel=0.03)
     made = file["prediction"]["assumed"]
@@ -147,8 +141,7 @@ def test_that_a_config_is_taken_to_be_prepared_is_said_where_it_doubles_the_weig
         "per_device_train_batch_size: 1\nlearning_rate: 1.0e-4\nmax_source_length: 64\n",
         "utf-8",
     )
-    options = ("--gpu", "rtx-3090", "--transformers", "5.23.0", "--format", "json", "--no-cache")
-    (file,) = json.loads(run_kb(path, *options, module="kb.check").stdout)["files"]
+    file = checked_file(path, "--gpu", "rtx-3090", "--transformers", "5.23.0")
     assert {"quantization.prepared"} <= {each["name"] for each in file["verdict_assumes"]}
 
 
@@ -176,8 +169,7 @@ def test_adapters_that_a_script_adds_itself_are_prepared_by_it_or_by_some_releas
     text = TRAINED_BY_TRL.format(prepare="model = prepare_model_for_kbit_training(model)" if called else "")
     (tmp_path / "train.py").write_text(text, "utf-8")
     (tmp_path / "requirements.txt").write_text(f"trl=={release}\n", "utf-8")
-    done = run_kb(tmp_path / "train.py", "--gpu", "l4", "--format", "json", "--no-cache", module="kb.check")
-    setup = json.loads(done.stdout)["files"][0]["setup"]
+    setup = checked_file(tmp_path / "train.py", "--gpu", "l4")["setup"]
     said = setup["prepare_for_kbit"], setup["half_tables"], setup["trained_type"]
     assert said == (prepared, half_tables, trained_type)
 
@@ -196,8 +188,7 @@ def test_packed_weights_whose_adapters_the_trainer_makes_are_predicted(
     text = TRAINED_BY_TRL.format(prepare="").replace("model = get_peft_model(model, ", "config = (")
     (tmp_path / "train.py").write_text(text.replace("train_dataset=data", f"peft_config={given}"), "utf-8")
     (tmp_path / "requirements.txt").write_text(f"trl=={release}\n", "utf-8")
-    done = run_kb(tmp_path / "train.py", "--gpu", "l4", "--format", "json", "--no-cache", module="kb.check")
-    (file,) = json.loads(done.stdout)["files"]
+    file = checked_file(tmp_path / "train.py", "--gpu", "l4")
     assert file["setup"]["unresolved"] == [] and file["prediction"] is not None
     assert (file["setup"]["half_tables"], file["setup"]["trained_type"]) == (half_tables, trained_type)
 
@@ -229,8 +220,7 @@ RULE = "kbit-preparation-without-quantization"
 
 def of_script(folder: Path, text: str) -> tuple[dict[str, Any], set[str]]:
     (folder / "train.py").write_text(text, "utf-8")
-    done = run_kb(folder / "train.py", "--gpu", "l4", "--format", "json", "--no-cache", module="kb.check")
-    (file,) = json.loads(done.stdout)["files"]
+    file = checked_file(folder / "train.py", "--gpu", "l4")
     return file["setup"], {each["rule"] for each in file["findings"]}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from command_runs import run_kb
+from command_runs import checked_file, run_kb
 from effort import few
 
 SMALL = ("--model", "Qwen/Qwen2.5-0.5B")
@@ -29,8 +29,7 @@ def test_the_config_is_read_as_the_run_that_was_meant(tmp_path: Path, task: str)
     (tmp_path / f"{task}.yaml").write_text(found["yaml"], "utf-8")
     (tmp_path / "run.sh").write_text(f"trl {task} --config {task}.yaml\n", "utf-8")
     (tmp_path / "requirements.txt").write_text("trl==1.16.0\n", "utf-8")
-    done = run_kb(tmp_path / "run.sh", "--gpu", "rtx-3060-12gb", "--format", "json", "--no-cache", module="kb.check")
-    (read,) = json.loads(done.stdout)["files"]
+    read = checked_file(tmp_path / "run.sh", "--gpu", "rtx-3060-12gb")
     post, config = read["setup"]["post"], yaml.safe_load(found["yaml"])
     assert post["kind"] == task
     assert post["reference"] == ("adapter_off" if task in ("dpo", "kto") else "none")

@@ -1,12 +1,11 @@
 """Names that programs of their own give to a setting: read where the format has none for it, and said to be guessed."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from command_runs import run_kb
+from command_runs import checked_file
 from config_sample import DIALECTS, ROOT, load
 from kb.knowledge.compile_checks import with_own_names
 
@@ -17,21 +16,7 @@ VOCABULARY = load(ROOT / "rules" / "vocabulary.yaml")
 
 def checked(folder: Path, config: str) -> dict[str, Any]:
     (folder / "run.yaml").write_text(config, "utf-8")
-    done = run_kb(
-        folder / "run.yaml",
-        "--gpu",
-        "rtx-3090",
-        "--gpus",
-        "1",
-        "--format",
-        "json",
-        "--no-cache",
-        "--notes",
-        module="kb.check",
-    )
-    (file,) = json.loads(done.stdout)["files"]
-    assert isinstance(file, dict)
-    return file
+    return checked_file(folder / "run.yaml", "--gpu", "rtx-3090", "--gpus", "1", "--notes")
 
 
 def settings(file: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from catalog_sample import load_catalog
-from command_runs import run_kb
+from command_runs import checked_file
 from kb.advice.check import Checker, Disk
 from kb.config.reader import ConfigReader
 from kb.config.shell.command import CommandReader
@@ -246,8 +246,7 @@ def test_a_run_that_may_evaluate_is_predicted_as_one_that_does_and_says_so(
 ) -> None:
     path = tmp_path / "train.py"
     path.write_text(MAY_EVALUATE.format(batch=batch, steps=steps), "utf-8")
-    done = run_kb(path, "--gpu", "rtx-4090", "--gpus", "1", "--format", "json", "--no-cache", module="kb.check")
-    (file,) = json.loads(done.stdout)["files"]
+    file = checked_file(path, "--gpu", "rtx-4090", "--gpus", "1")
     if over is None:  # what an evaluation takes is not known
         assert file["prediction"] is None
         return

@@ -2,13 +2,12 @@
 by block beside sentence-transformers' lines it stands in ``tests/torch_runs/simulation/test_embedding_acts.py``.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from command_runs import run_kb
+from command_runs import checked_file
 from kb.core.setup import PostTraining, TrainingSetup
 from kb.memory import architecture_from_config
 from kb.memory.engine.predict import record_runs
@@ -59,8 +58,7 @@ CONFIG = (
 
 
 def checked(folder: Path) -> Any:
-    done = run_kb(folder / "train.yaml", "--gpu", "l4", "--format", "json", "--no-cache", module="kb.check")
-    return json.loads(done.stdout)["files"][0]
+    return checked_file(folder / "train.yaml", "--gpu", "l4")
 
 
 @pytest.mark.exhaustive
