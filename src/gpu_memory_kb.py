@@ -18,6 +18,7 @@ SAID = {
 
 def main() -> int:
     """Start the program, or say whose module stands in its place: exit code 2."""
+    _leave_out_folder_of_scripts()
     try:
         import kb
 
@@ -32,3 +33,13 @@ def main() -> int:
     from kb.__main__ import main as start
 
     return start()
+
+
+def _leave_out_folder_of_scripts() -> None:
+    """Take the folder that this was started from off the path, where Python puts it first.
+
+    A folder of programs may hold a ``json.py`` of somebody's own, which would stand in for Python's. And every import
+    would look there in vain.
+    """
+    if sys.path and sys.argv and sys.path[0] == os.path.dirname(os.path.realpath(sys.argv[0])):
+        del sys.path[0]

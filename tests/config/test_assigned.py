@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from catalog_sample import load_catalog
-from kb.config.discovery import discover, is_assigned
+from kb.config.discovery import discover
+from kb.config.marks import is_assigned
 from kb.config.python.assigned import parse_assigned
 from kb.config.reader import ConfigReader
 from kb.config.shell.command import CommandReader, read_shell

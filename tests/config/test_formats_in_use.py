@@ -8,8 +8,8 @@ import pytest
 from catalog_sample import load_catalog, shallow_catalog
 from kb.advice.models import ModelIndex
 from kb.advice.question import Question
-from kb.config.discovery import bears_marks
 from kb.config.hydra.tree import _upwards
+from kb.config.marks import bears_marks
 from kb.core.expression import is_unknown
 from kb.core.result import Unusable
 from kb.core.setup import PostTraining

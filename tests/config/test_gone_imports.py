@@ -8,7 +8,7 @@ import pytest
 
 from catalog_sample import load_catalog
 from kb.advice.question import Question
-from kb.config.discovery import bears_marks
+from kb.config.marks import bears_marks
 from kb.config.python.reader import PythonReader
 from kb.config.python.refused import EVERYTHING, GROUP, LIBRARIES
 from kb.core.document import Unit

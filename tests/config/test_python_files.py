@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from catalog_sample import load_catalog
-from kb.config.discovery import CODE_SUFFIXES, bears_marks, discover
-from kb.config.files import ConfigError
+from kb.config.discovery import discover
+from kb.config.files import CODE_SUFFIXES, ConfigError
+from kb.config.marks import bears_marks
 from kb.config.python.reader import MAX_RUNS, PythonReader
 from kb.core.document import Unit
 from kb.core.expression import is_unknown

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from catalog_sample import load_catalog
-from kb.config.discovery import bears_marks
+from kb.config.marks import bears_marks
 from kb.config.python.held import NoSources
 from kb.config.python.places import Imported
 from kb.config.python.reader import PythonReader

@@ -13,6 +13,8 @@ MAX_BYTES = 1 << 20  # of a config
 MAX_NOTEBOOK_BYTES = 64 << 20  # outputs and all; of its code, MAX_BYTES
 # zsh is read as bash is, and so are the job scripts of SLURM, PBS, LSF and others
 SHELL = (".sh", ".bash", ".zsh", ".slurm", ".sbatch", ".slrm", ".job", ".pbs", ".lsf")
+TABLES = ".toml"  # in folders only those with a table of a run: most are of packages and tools
+CODE_SUFFIXES = (".py", ".ipynb")  # in folders only those that name a call which describes a run
 
 _DOCKERFILE = r"(?i)(?:docker|container)file(?:[._-][\w.-]+)?\Z|.+\.(?:docker|container)file\Z"
 _WRITTEN_ABOUT = (".md", ".txt", ".rst", ".py", ".yaml", ".yml", ".json", *SHELL)

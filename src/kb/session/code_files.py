@@ -13,8 +13,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from kb.advice.facts import RENTED, SERVERS
-from kb.config.discovery import is_assigned
 from kb.config.files import MAX_BYTES, ConfigError
+from kb.config.marks import is_assigned
 from kb.config.notebook.reader import read_cells, suppress_in_cells
 from kb.config.program_files import ProgramFiles
 from kb.config.python.held import CommandLine, GivenConfig

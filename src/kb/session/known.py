@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from kb.config.dialect.dialects import DOT, Entry
 from kb.config.dialect.recognition import Recognition
-from kb.config.discovery import names_of_calls, starts_runs
+from kb.config.marks import names_of_calls, starts_runs
 from kb.config.text.nodes import MAPPING, SCALAR, Node, Place
 from kb.core.catalog import Catalog
 

@@ -3,8 +3,8 @@
 import datetime
 from collections.abc import Collection, Sequence
 
-from kb.config.discovery import bears_marks
 from kb.config.files import ConfigError
+from kb.config.marks import bears_marks
 from kb.config.notebook.cells import CellText, Notebook, NotebookSource, blank, read_notebook
 from kb.config.python.held import Sources
 from kb.config.python.reader import PythonReader

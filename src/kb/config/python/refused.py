@@ -7,7 +7,7 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from kb.config.dialect.settings import placed
-from kb.config.discovery import describes_run
+from kb.config.marks import describes_run
 from kb.config.python.calls import TRAINER, Call
 from kb.config.python.held import Sources
 from kb.config.python.names import Names
