@@ -52,6 +52,7 @@ def command(arguments: Sequence[str], language: str) -> int:
         cli.put(answer.text)
         return answer.code
     # what reads and judges is half of what a check loads; an answer that is kept needs none of it
+    cli.import_with_late_patterns("yaml")
     from kb.commands.check_run import check_anew, explain_alone
 
     if options.explain and not options.paths and options.command is None:

@@ -8,8 +8,10 @@ import atexit
 import contextlib
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 
 from kb import leave_quietly
 from kb.core.text import LANGUAGES, UserError, described, fill, nearest, os_reasons
@@ -272,6 +274,32 @@ def _hear_interrupts() -> None:
 
     if _signal.getsignal(_signal.SIGINT) is leave_quietly:
         _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+
+
+class _LatePattern:
+    """A pattern that is compiled when it is first used."""
+
+    def __init__(self, *source: Any) -> None:
+        self._source = source
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(re.compile(*self._source), name)
+        setattr(self, name, found)
+        return found
+
+
+def import_with_late_patterns(module: str) -> None:
+    """Import a module so that each pattern which it makes meanwhile is compiled when it is first used.
+
+    PyYAML makes a dozen, one over all of Unicode: a sixth of a short check, which uses two of them. For a process of
+    kb's own alone: for that time ``re.compile`` is another function, to every thread.
+    """
+    compiled = re.compile
+    re.compile = _LatePattern  # type: ignore[assignment]
+    try:
+        import_module(module)
+    finally:
+        re.compile = compiled
 
 
 def leave(code: int) -> NoReturn:
