@@ -53,6 +53,7 @@ def main() -> int:
             "load": round(os.getloadavg()[0], 1),
             "versions": versions(),
             "one_file": one_file(folder, options.runs),
+            "instructions": instructions(folder / "counted"),
             "tree": tree(folder, options.seconds),
             "in_process": in_process(),
             "imports": imports(folder),
@@ -126,6 +127,43 @@ def one_file(folder: Path, runs: int) -> dict[str, Any]:
         }
         for name in programs
     } | {"runs": runs}
+
+
+def instructions(folder: Path) -> dict[str, Any] | None:
+    """Instructions of whole processes on one config, which a busy machine changes little; None without valgrind.
+
+    The config lies in a folder of its own and the cache elsewhere: kb looks through the folder of a config for the
+    programs that read it. Each program is started as a module and by its command.
+    """
+    if shutil.which("valgrind") is None:
+        return None
+    folder.mkdir()
+    config = folder / "config.yaml"
+    python = sys.executable
+    arguments = ["check", str(config), *MACHINE]
+    programs = {
+        "yamllint, as a module": [python, "-m", "yamllint", str(config)],
+        "yamllint": [python, str(SCRIPTS / "yamllint"), str(config)],
+        "kb.check, as a module": [python, "-m", "kb", *arguments],
+        "kb check": [python, str(SCRIPTS / "kb"), *arguments],
+    }
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    counting = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
+    counts: dict[str, int] = {}
+    for turn, (name, command) in enumerate(programs.items()):
+        config.write_text(CONFIG.read_text("utf-8"), "utf-8")
+        process(command, environment)  # what is predicted is kept, and every module compiled
+        config.write_text(f"{CONFIG.read_text('utf-8')}# edited {turn} times\n", "utf-8")
+        run = subprocess.run([*counting, *command], env=environment, capture_output=True, text=True, check=False)
+        found = re.search(r"I\s+refs:\s+([\d,]+)", run.stderr)
+        if found is None or run.returncode not in (0, 1):
+            raise SystemExit(f"{' '.join(command)}: exit {run.returncode}: {run.stderr[-500:]}")
+        counts[name] = int(found[1].replace(",", ""))
+    least = min(counted for name, counted in counts.items() if name.startswith("yamllint"))
+    return {
+        name: {"millions": round(each / 1e6, 1), "of_yamllint": round(each / least, 3)} for name, each in counts.items()
+    }
 
 
 def tree(folder: Path, seconds: float) -> dict[str, Any]:
@@ -248,6 +286,19 @@ def microseconds(action: Callable[[], object], seconds: float = 1.0) -> float:
     return statistics.median(samples)
 
 
+def counted_lines(counted: dict[str, Any] | None) -> list[str]:
+    if counted is None:
+        return []
+    return [
+        "## Instructions of one changed config, whole process, predicted before",
+        "",
+        "| program | millions | × yamllint (the lesser) |",
+        "|---|--:|--:|",
+        *(f"| {name} | {row['millions']} | {row['of_yamllint']} |" for name, row in counted.items()),
+        "",
+    ]
+
+
 def as_markdown(results: dict[str, Any]) -> str:
     one, trees, parts, found = (results[name] for name in ("one_file", "tree", "in_process", "imports"))
     place = results["machine"]
@@ -277,6 +328,7 @@ def as_markdown(results: dict[str, Any]) -> str:
         f"Target: not slower than yamllint. {'Met' if ratio <= 1 else 'Missed'}: {ratio} of its time; "
         f"{changed} where the file changed.",
         "",
+        *counted_lines(results["instructions"]),
         "## Many configs and the parts",
         "",
         "| what | measured | target |",

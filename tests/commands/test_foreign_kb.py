@@ -80,3 +80,13 @@ def test_the_folder_stays_where_another_program_is_started(tmp_path: Path) -> No
     command = [sys.executable, "-m", "mine.train"]
     run = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, encoding="utf-8", check=False)
     assert run.stdout == "found\n", run.stderr
+
+
+def test_what_lies_beside_the_program_stands_in_for_none_of_pythons_modules(tmp_path: Path) -> None:
+    program = tmp_path / "kb"
+    program.write_text("import sys\nfrom gpu_memory_kb import main\nsys.exit(main())\n")
+    (tmp_path / "argparse.py").write_text("raise SystemExit('somebody has a module of this name')\n")
+    environ = {**ENVIRON, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, str(program), "check", "--help"]
+    run = subprocess.run(command, env=environ, capture_output=True, encoding="utf-8", check=False)
+    assert run.returncode == 0 and "--gpu" in run.stdout, run.stderr
