@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import lru_cache
 
 from kb.config.python.calls import Call
 from kb.config.python.expressions import Expressions
@@ -143,7 +144,8 @@ _OF_OTHERS = frozenset((  # of what is generated, counted or paid for
 LEAST = 8  # tokens: what is shorter is a length of something else
 
 
-def lengths_by_names(modules: Sequence[ast.AST], *, flags: bool = True) -> dict[str, set[int]]:
+@lru_cache(1)  # every loop of a program asks
+def lengths_by_names(modules: tuple[ast.AST, ...], *, flags: bool = True) -> dict[str, set[int]]:
     """The lengths that plain numbers give under such names anywhere in a program, for what its own data sets cut to:
     ``max_len=64`` of a call, ``MAX_LENGTH = 64``, ``"max_length": 64``, a flag ``--max_len``. A number that is given by
     position counts under the argument's name, and an argument's default where nothing else has that name.

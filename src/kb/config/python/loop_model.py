@@ -5,6 +5,7 @@ on several GPUs, weights that code changes, and the models that run beside it.
 import ast
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from kb.config.python.calls import Said
@@ -196,7 +197,7 @@ class OfModel:
         """That a function of the program's own may change which weights train: ``apply_lora(model)``."""
         name = dotted_name(forward.node.func)
         for node, at, _ in self._entry.names.calls:
-            words = set(re.split(r"[_\W]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", called_name(node)).casefold()))
+            words = _words_of(called_name(node))
             if not words & _CHANGING or words & _TELLS or called_name(node) in _KNOWN:
                 continue
             given = (*node.args, *(keyword.value for keyword in node.keywords))
@@ -219,19 +220,12 @@ class OfModel:
         head of few classes takes next to nothing, whichever it is."""
         name = dotted_name(forward.node.func)
         small = any(head in (dotted_name(model.node.func) or "") for head in SMALL)
-        trees = dict.fromkeys((self._entry.names.tree, forward.owner.names.tree))
-        for node in (each for tree in trees for each in ast.walk(tree)):
-            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call | ast.Name | ast.Lambda):
-                continue
-            for target in node.targets:
-                if (
-                    not isinstance(target, ast.Attribute)
-                    or dotted_name(target.value) != name
-                    or target.attr in _NO_PART
-                ):
+        for owner in dict.fromkeys((self._entry, forward.owner)):
+            for part, (value, _) in owner.names.set_on(name or ""):
+                if not isinstance(value, ast.Call | ast.Name | ast.Lambda) or part in _NO_PART:
                     continue
-                if not (small and target.attr in _HEADS):
-                    yield Said(NOT_MODELLED, f"{name}.{target.attr}", node.value, target.attr)
+                if not (small and part in _HEADS):
+                    yield Said(NOT_MODELLED, f"{name}.{part}", value, part)
                     return
 
     def _other_losses(self, backward: ast.Call, at: Where, batches: ast.For) -> Iterator[Said]:
@@ -239,7 +233,7 @@ class OfModel:
         for node, other, _ in self._entry.names.calls:
             if called_name(node) != "backward" or node is backward or other.excludes(at):
                 continue
-            if not self._origins.lies_in(node, batches, self._entry):
+            if not self._origins.lies_in(node, batches):
                 continue
             if met(other.branch, self._entry, at.made).branch is not None:
                 yield Said(NOT_MODELLED, "backward(…) + backward(…)", node, "backward")
@@ -266,7 +260,7 @@ class OfModel:
     def _in_round(self, forward: Pass, batches: ast.For) -> Iterator[tuple[ast.Call, Where, "Expressions"]]:
         """The calls that stand in a loop, and in the functions that lead to its pass."""
         for node, at, _ in self._entry.names.calls:
-            if self._origins.lies_in(node, batches, self._entry):
+            if self._origins.lies_in(node, batches):
                 yield node, at, self._entry
         for via in forward.via:
             for node, at, _ in via.home.names.calls:
@@ -284,3 +278,9 @@ class OfModel:
         opened = [each for each in self._origins.around(owner, node) if isinstance(each, ast.With)]
         written = " ".join(ast.unparse(item.context_expr) for each in opened for item in each.items)
         return "no_grad" in written or "inference_mode" in written
+
+
+@lru_cache(1000)
+def _words_of(name: str) -> frozenset[str]:
+    """``apply``, ``lora`` of ``applyLora``."""
+    return frozenset(re.split(r"[_\W]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).casefold()))

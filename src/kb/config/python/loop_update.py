@@ -96,7 +96,7 @@ class _Updates:
                 by_accelerate = counted is None and getattr(every[0].value, "attr", "") == ACCUMULATES
                 yield from [] if by_accelerate else every  # % accelerator.gradient_accumulation_steps: as it is told
         zeroed = [node for node, _ in self._called_in(loop.batches, "zero_grad")]
-        inside = self._origins.lies_in(forward.node, loop.batches, self._entry)
+        inside = self._origins.lies_in(forward.node, loop.batches)
         begins = forward.node.lineno if inside else backward.lineno
         late = bool(zeroed) and all(begins < each.lineno < backward.lineno for each in zeroed)
         kept = any(each.arg == "set_to_none" and _is_nothing(each.value) for call in zeroed for each in call.keywords)
@@ -120,7 +120,7 @@ class _Updates:
         names = {dotted_name(each.func.value) for each in of_methods if isinstance(each.func, ast.Attribute)}
         names |= {dotted_name(loop.forward.node.func)}
         for node, _, _ in self._entry.names.calls:
-            if called_name(node) in _LEAVES_GRADIENTS or not self._origins.lies_in(node, loop.batches, self._entry):
+            if called_name(node) in _LEAVES_GRADIENTS or not self._origins.lies_in(node, loop.batches):
                 continue
             given = [*node.args, *(each.value for each in node.keywords)]
             if isinstance(node.func, ast.Attribute):
@@ -132,7 +132,7 @@ class _Updates:
     def _called_in(self, loop: ast.AST, name: str) -> list[tuple[ast.Call, Where]]:
         """The calls of a name that stand in a loop."""
         calls = ((node, where) for node, where, _ in self._entry.names.calls if called_name(node) == name)
-        return [each for each in calls if self._origins.lies_in(each[0], loop, self._entry)]
+        return [each for each in calls if self._origins.lies_in(each[0], loop)]
 
     def _optimizer(self, steps: Iterable[tuple[ast.Call, Where]]) -> tuple[Traced, ast.Call] | None:
         """What makes the optimizer among what the loop calls ``step`` of, and that call."""
@@ -224,7 +224,7 @@ class _Updates:
         for each in self._origins.around(self._entry, step):
             if each is loop.batches:
                 return
-            if not isinstance(each, ast.If) or self._origins.lies_in(loop.backward, each, self._entry):
+            if not isinstance(each, ast.If) or self._origins.lies_in(loop.backward, each):
                 continue  # or only such a pass runs backward at all
             share = _share(each.test)
             if share is not None:
@@ -235,7 +235,7 @@ class _Updates:
 
     def _turned_back(self, step: ast.Call, loop: Around) -> Said | None:
         """Passes to an update, by an ``if (step + 1) % 8 != 0: continue`` between ``backward`` and it."""
-        inside = self._origins.lies_in(loop.backward, loop.batches, self._entry)
+        inside = self._origins.lies_in(loop.backward, loop.batches)
         function = self._origins.function_at(loop.at.scope, self._entry)
         if not inside and function is None:
             return None
@@ -244,7 +244,7 @@ class _Updates:
             if not turns or not loop.backward.lineno < each.lineno < step.lineno:  # type: ignore[attr-defined]
                 continue
             assert isinstance(each, ast.If)
-            if self._origins.lies_in(step, each, self._entry) or _of_overflow(each.test):
+            if self._origins.lies_in(step, each) or _of_overflow(each.test):
                 continue
             differs = isinstance(each.test, ast.Compare) and isinstance(each.test.ops[0], ast.NotEq)
             given = each.test.left if differs and isinstance(each.test, ast.Compare) else each.test

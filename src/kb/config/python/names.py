@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 from kb.config.python.places import Argument, Binding, Imported, Scope, Where, walk
 from kb.config.python.syntax import dotted_name
@@ -16,6 +17,11 @@ class Names:
         self.calls, self.uses, self.answers = self._found.calls, self._found.uses, self._found.answers
         self.stored = self._found.stored
         self.all_of = self._found.all_of  # what is brought in by `from module import *` and was not read
+
+    @cached_property
+    def nodes(self) -> frozenset[int]:
+        """The ids of everything in the module's tree."""
+        return frozenset(map(id, ast.walk(self.tree)))
 
     def imports(self, package: str) -> bool:
         """Whether the module imports the package, or a part of it, anywhere."""

@@ -65,6 +65,7 @@ class Origins:
 
     def __init__(self) -> None:
         self._parents: dict[int, dict[int, ast.AST]] = {}  # of each module's tree, by the ids of nodes
+        self._inside: dict[int, frozenset[int]] = {}  # of each node that was asked for, the ids of what lies in it
 
     def of(self, node: ast.expr, at: Where, owner: "Expressions", depth: int = 0) -> Traced:
         """What an expression goes back to.
@@ -350,8 +351,11 @@ class Origins:
             above = parents.get(id(above))
         return found
 
-    def lies_in(self, node: ast.AST, outer: ast.AST, owner: "Expressions") -> bool:
-        return any(each is outer for each in self.around(owner, node))
+    def lies_in(self, node: ast.AST, outer: ast.AST) -> bool:
+        """Whether a node lies in another one, in no function in it."""
+        if id(outer) not in self._inside:
+            self._inside[id(outer)] = frozenset(map(id, _within(outer)))
+        return id(node) in self._inside[id(outer)]
 
     def told_of(self, called: ast.expr, owner: "Expressions") -> Iterator[ast.Call]:
         """The statements that change a model in its place: ``model.half()``, by the name that is called."""
@@ -380,6 +384,16 @@ class Origins:
                 id(child): node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)
             }
         return self._parents[id(tree)]
+
+
+def _within(outer: ast.AST) -> Iterator[ast.AST]:
+    """What lies in a node, without what lies in functions in it."""
+    left = list(ast.iter_child_nodes(outer))
+    while left:
+        node = left.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            left += ast.iter_child_nodes(node)
 
 
 def scope_of_argument(owner: "Expressions", name: str, at: Where) -> tuple[int, ...]:

@@ -237,7 +237,7 @@ class PythonReader:
         """How long the rows of a loop's own data sets are, where numbers under such names agree; unknown where they do
         not, or where no tokenizer is told to cut to what the model takes."""
         others = [each for each in analysis.values.expressions.shared.modules.values() if each is not None]
-        trees = [analysis.module.tree, *(each.names.tree for each in others)]
+        trees = (analysis.module.tree, *(each.names.tree for each in others))
         numbers = lengths_by_names(trees, flags=not analysis.values.of_config)
         cut = any("truncation=True" in text for text in (analysis.module.text, *(each.text for each in others)))
         found: dict[str, Setting] = {}
@@ -330,8 +330,7 @@ class Analysis(NamedTuple):
 
     def place_of(self, node: ast.expr) -> Span:
         """The text of a node; of one in another module the beginning."""
-        inside = any(each is node for each in ast.walk(self.module.tree))
-        return self._span(node) if inside else Span(1, 1, 1, 1, 0, 0)
+        return self._span(node) if id(node) in self.names.nodes else Span(1, 1, 1, 1, 0, 0)
 
     def name_span(self, call: Call) -> Span:
         """The called name."""
