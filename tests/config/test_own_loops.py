@@ -72,6 +72,7 @@ def test_a_loop_says_its_model_batch_length_and_optimizer() -> None:
         ("\n        optimizer.zero_grad()", "", "run.gradients_kept", "never"),
         ("zero_grad()", "zero_grad(set_to_none=False)", "run.gradients_kept", "kept"),
         ("in loader:", "in tqdm(enumerate(loader)):", BATCH, 8),
+        ("in loader:", "in itertools.islice(loader, 100):", BATCH, 8),
         ("for batch in loader:", "for at in range(0, len(rows), 16):\n        batch = collate(rows[at : at + 16])",
          BATCH, 16),
         ("for batch in loader:", "for at in range(0, ids.size(1), 512):\n        batch = ids[:, at : at + 512]",
@@ -610,6 +611,20 @@ def test_a_plain_loop_runs_on_one_gpu_and_an_accelerated_one_on_all(tmp_path: Pa
 
     assert "effective batch 8 = 8 × 1 " in batch("plain.py")
     assert "effective batch 32 = 8 × 1 × 4" in batch("all.py")
+
+
+@pytest.mark.parametrize(
+    ("made", "batch"),
+    [
+        ("{'train': loader, 'test': DataLoader(rows, batch_size=64)}", 8),
+        ("{part: DataLoader(data[part], batch_size=16) for part in ('train', 'test')}", 16),
+        ("{'train': loader}\nloaders['train'] = DataLoader(rows, batch_size=64)", None),
+        ("make(rows)", None),
+    ],
+)
+def test_a_loader_in_a_dictionary_is_found(made: str, batch: int | None) -> None:
+    found = said(HEAD + f"loaders = {made}\n" + PASS.replace("in loader:", "in loaders['train']:"))
+    assert found[BATCH] == batch
 
 
 FIT = """

@@ -7,7 +7,7 @@ changed learning rate, ``model.to(device)`` and a loop around, and so is followe
 
 import ast
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kb.config.python.expressions import met
 from kb.config.python.held import UnknownValueError
@@ -32,7 +32,7 @@ PARALLEL = frozenset((
 ))  # fmt: skip
 _ADAPTED = "PeftModel"
 # What gives the items of what it is given: a data loader goes through it on its way to the loop.
-HANDED_ON = frozenset(("enumerate", "tqdm", "iter", "track", "progress_bar", "skip_first_batches", "Progbar"))
+HANDED_ON = frozenset(("enumerate", "tqdm", "islice", "iter", "track", "progress_bar", "skip_first_batches", "Progbar"))
 MAX_DEPTH = 30
 
 
@@ -82,12 +82,27 @@ class Origins:
             return self._attribute(node, at, owner, depth + 1)
         if isinstance(node, ast.Call):
             return self._call(node, at, owner, depth + 1)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            return self._entry(node, node.slice.value, at, owner, depth + 1)
         if isinstance(node, ast.IfExp):  # model.module if distributed else model
             arms = [self.of(arm, at, owner, depth + 1) for arm in (node.body, node.orelse)]
             if arms[0].value is arms[1].value:
                 more = [each for each in arms[0].through if called_name(each) not in PARALLEL]
                 return arms[1]._replace(through=tuple(dict.fromkeys((*more, *arms[1].through))))
         return Traced(node, at, owner)
+
+    def _entry(self, node: ast.Subscript, key: Any, at: Where, owner: "Expressions", depth: int) -> Traced:
+        """``loaders["train"]`` of a dictionary that the program writes, or makes of one expression for every key."""
+        held = self.of(node.value, at, owner, depth)
+        name = dotted_name(node.value) or ""
+        if not isinstance(held.value, ast.Dict | ast.DictComp) or owner.names.is_changed_in_place(name):
+            return Traced(node, at, owner)
+        if isinstance(held.value, ast.DictComp):
+            return self.of(held.value.value, held.at, held.owner, depth)
+        named = {
+            getattr(each, "value", None): value for each, value in zip(held.value.keys, held.value.values, strict=True)
+        }
+        return self.of(named[key], held.at, held.owner, depth) if key in named else Traced(node, at, owner)
 
     def last(self, name: str, at: Where, owner: "Expressions") -> tuple[Binding, int | None]:
         """The binding that a name has at a place, the text gone through once from above; of one of several results of
