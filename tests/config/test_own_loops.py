@@ -613,6 +613,42 @@ def test_a_plain_loop_runs_on_one_gpu_and_an_accelerated_one_on_all(tmp_path: Pa
     assert "effective batch 32 = 8 × 1 × 4" in batch("all.py")
 
 
+FABRIC = """
+fabric = Fabric(precision="bf16-mixed")
+model, optimizer = fabric.setup(model, optimizer)
+loader = fabric.setup_dataloaders(loader)
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name", "value"),
+    [
+        ("", "", "training.bf16", True),
+        ("", "", BATCH, 8),
+        ("", "", "training.optim", "adamw_torch"),
+        ("bf16-mixed", "16-mixed", "training.fp16", True),
+        ("bf16-mixed", "bf16-true", "run.not_modelled", "Fabric(precision='bf16-true')"),
+        ('precision="bf16-mixed"', "precision=choice", "training.bf16", None),
+        ('precision="bf16-mixed"', "strategy=FSDPStrategy()", "run.not_modelled", "Fabric(strategy=…)"),
+        ("model, optimizer = fabric.setup(model, optimizer)", "", "training.bf16", False),
+    ],
+)
+def test_lightnings_fabric_says_its_precision(old: str, new: str, name: str, value: object) -> None:
+    made = FABRIC.replace(old, new) if old else FABRIC
+    found = said(HEAD + "from lightning.fabric import Fabric\n" + made + PASS.replace("loss.b", "fabric.b").replace(
+        "backward()", "backward(loss)"))  # fmt: skip
+    assert found[name] == value
+
+
+def test_a_loop_of_a_deepspeed_engine_names_its_model_and_no_more_than_is_known() -> None:
+    made = "import deepspeed\nengine, _, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config=ds)\n"
+    loop = PASS.replace("model(", "engine(").replace("loss.backward()", "engine.backward(loss)")
+    found = said(HEAD + made + loop.replace("optimizer.step()\n        optimizer.zero_grad()", "engine.step()"))
+    assert found["model.name"] == "openai-community/gpt2" and found[BATCH] == 8
+    assert found["run.not_modelled"] == "deepspeed.initialize(…)"
+    assert all(found[name] is None for name in (STEPS, "training.optim", "training.fp16", "training.bf16"))
+
+
 @pytest.mark.parametrize(
     ("made", "batch"),
     [

@@ -27,6 +27,8 @@ _WRAPPED = frozenset((
     "DataParallel", "DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "fully_shard",
     "prepare_model", "prepare_data_loader", "prepare_optimizer", "setup", "setup_dataloaders",
 ))  # fmt: skip
+_WRAPPED_BY_PLACE = ("prepare", "setup", "setup_dataloaders", "initialize")  # give back what they are given, in order
+_NAMED = ("model", "optimizer")
 PARALLEL = frozenset((
     "DataParallel", "DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "fully_shard",
 ))  # fmt: skip
@@ -194,9 +196,14 @@ class Origins:
         """One of several results of a call: ``model, loader = accelerator.prepare(model, loader)``."""
         if not isinstance(call, ast.Call):  # first, second = pair
             raise UnknownValueError
-        if called_name(call) in ("prepare", "setup", "initialize") and number < len(call.args):
-            traced = self.of(call.args[number], found, owner, depth)
-            return traced._replace(through=(*traced.through, call))
+        if called_name(call) in _WRAPPED_BY_PLACE:
+            named = {each.arg: each.value for each in call.keywords}  # deepspeed.initialize(model=model, …)
+            given = named.get(_NAMED[number]) if number < len(_NAMED) else None
+            if given is None and number < len(call.args):
+                given = call.args[number]
+            if given is not None:
+                traced = self.of(given, found, owner, depth)
+                return traced._replace(through=(*traced.through, call))
         inner = self.into(call, found, owner, depth)
         if inner is None or not isinstance(inner.value, ast.Tuple) or number >= len(inner.value.elts):
             raise UnknownValueError
@@ -384,13 +391,9 @@ class Origins:
         """The package that the class of a call comes from, by its import; empty where none is in sight."""
         first = (dotted_name(call.func) or "").partition(".")[0]
         found = next((each for _, each in owner.names.imports_of(first)), None)
-        return (
-            found.module.partition(".")[0]
-            if found is not None and not found.level
-            else first
-            if first == "torch"
-            else ""
-        )
+        if found is not None and not found.level:
+            return found.module.partition(".")[0]
+        return first if first == "torch" else ""
 
     def _parents_in(self, owner: "Expressions") -> dict[int, ast.AST]:
         tree = owner.names.tree

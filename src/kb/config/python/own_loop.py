@@ -25,7 +25,8 @@ LOOP = "loop"  # the dialect of such a run
 KIND = Kind(LOOP, "", (), (), {"run.own_loop": True})
 SIGN, UPDATE = ".backward(", ".step("
 PLUGINS = ("gradient_accumulation_plugin", "deepspeed_plugin")  # of Accelerate, which count by themselves
-PREPARES = ("prepare", "prepare_model")
+PREPARES = ("prepare", "prepare_model", "setup", "setup_module")
+FABRIC = "Fabric"  # of Lightning
 UNMODELLED = (  # of Accelerator's arguments
     "deepspeed_plugin", "deepspeed_plugins", "fsdp_plugin", "megatron_lm_plugin", "parallelism_config", "cpu",
     "split_batches", "dispatch_batches", None,
@@ -34,6 +35,7 @@ OF_LOOP = (DTYPE, STEPS)  # what a loop says against the calls that it is made o
 MOST_LOOPS = 20  # of one program: a real one has one or two
 BATCH = "training.per_device_train_batch_size"
 FP16, BF16 = "training.fp16", "training.bf16"
+_MIXED = {"16": FP16, "16-mixed": FP16, "bf16": BF16, "bf16-mixed": BF16}
 _OF_PRECISION = re.compile(r"cast|amp|precision|context|ctx|half|fp16|bf16")
 KEEPS, WIDENS = "run.keeps_outputs", "run.outputs_widened"
 _LABELS = ("labels", "lm_labels", "masked_lm_labels", "start_positions", None)  # **batch may hold them
@@ -120,28 +122,63 @@ class _Reader:
         said = [Said(KEEPS, keeps, forward.node, "outputs")]
         made = [model.node]
         hidden: tuple[str, ...] = ()
-        prepared = any(called_name(each) in PREPARES for each in model.through)
         accelerator = accelerator or self._wrapped_by(model)
-        said += _of_plugins(accelerator)
-        if accelerator is not None and not prepared:  # a model that Accelerate is not given has no autocast around it
-            value: Any = untold(FP16) if self._may_be_prepared(forward, around) else False
-            said += [Said(name, value, accelerator, name.partition(".")[2]) for name in (FP16, BF16)]
-            said.append(Said(WIDENS, False, forward.node, "autocast"))
-        elif accelerator is not None:
+        prepared = any(called_name(each) in PREPARES for each in model.through)
+        if prepared and called_name(accelerator or node) == "Accelerator":
+            assert accelerator is not None
             made.append(accelerator)
             if not any(each.arg == "mixed_precision" for each in accelerator.keywords):
                 hidden = FP16, BF16  # what `accelerate config` or the launcher says
-        else:
-            said.append(Said(WIDENS, False, forward.node, "autocast"))
-            said += self._precision(forward, around)
+        said += self._started_by(accelerator, model, forward, around, at)
         said += self._models.said(model, forward, batches, (node, at))
         said += self._graphs.said(model)
         loader = self._loader(batches, at, said)
         made += [loader] if loader is not None else []
         said += updates_of(
-            Around(forward, node, at, batches, around), self._entry, self._origins, counted=self._counted(accelerator)
+            Around(forward, node, at, batches, around),
+            self._entry,
+            self._origins,
+            counted=self._counted(accelerator, model),
         )
         return Loop(id(batches), tuple(made), tuple(said), hidden)
+
+    def _started_by(
+        self, made: ast.Call | None, model: Traced, forward: Pass, around: Sequence[ast.AST], at: Where
+    ) -> Iterator[Said]:
+        """What the library that a loop runs under says of its precision, and what of it has no memory model."""
+        prepared = any(called_name(each) in PREPARES for each in model.through)
+        engine = next((each for each in model.through if _is_engine(each)), None)
+        if engine is not None:
+            yield Said(NOT_MODELLED, "deepspeed.initialize(…)", engine, "initialize")
+            yield from (Said(name, untold(name), engine, name.partition(".")[2]) for name in (FP16, BF16, STEPS))
+            return
+        yield from _of_plugins(made)
+        if made is None:
+            yield Said(WIDENS, False, forward.node, "autocast")
+            yield from self._precision(forward, around)
+        elif not prepared:  # a model that Accelerate is not given has no autocast around it
+            value: Any = untold(FP16) if self._may_be_prepared(forward, around) else False
+            yield from (Said(name, value, made, name.partition(".")[2]) for name in (FP16, BF16))
+            yield Said(WIDENS, False, forward.node, "autocast")
+        elif called_name(made) == FABRIC:
+            yield from self._of_fabric(made, at)
+
+    def _of_fabric(self, made: ast.Call, at: Where) -> Iterator[Said]:
+        """The precision of Lightning's ``Fabric(precision="bf16-mixed")``, which is autocast around the pass; another
+        than a mixed one changes the weights, and most strategies share them out."""
+        given = {each.arg: each.value for each in made.keywords} | dict(zip(("", "strategy"), made.args, strict=False))
+        strategy = getattr(given.get("strategy", ast.Constant("auto")), "value", None)
+        if strategy not in ("auto", "ddp", "dp") or None in given or made.args[2:]:
+            yield Said(NOT_MODELLED, f"Fabric({'strategy' if 'strategy' in given else '**'}=…)", made, "strategy")
+        try:
+            precision = str(self._entry.read(given.get("precision", ast.Constant(None)), at).data)
+        except UnknownValueError:
+            yield from (Said(name, untold(name), made, name.partition(".")[2]) for name in (FP16, BF16))
+            return
+        if precision not in _MIXED and precision not in ("None", "32", "32-true"):
+            yield Said(NOT_MODELLED, f"Fabric(precision={precision!r})", made, "precision")
+        elif precision in _MIXED:
+            yield Said(_MIXED[precision], True, made, _MIXED[precision].partition(".")[2])
 
     def _loop_around(self, node: ast.Call, at: Where) -> tuple[list[ast.AST], ast.For | None, bool]:
         """What a call of ``backward`` lies in, and the loop over batches; then whether a function makes the whole step,
@@ -166,6 +203,8 @@ class _Reader:
             made = self._accelerator(holder, at)
             if made is not None:
                 return node.args[0], made
+            if any(map(_is_engine, self._origins.of(holder, at, self._entry).through)):
+                return node.args[0], None
             return (holder, None) if called_name(holder) == "scale" else (None, None)
         if isinstance(holder, ast.Call) and called_name(holder) == "scale":
             return first_argument(holder), None
@@ -180,12 +219,16 @@ class _Reader:
         made = self._origins.of(holder, at, self._entry).value
         if isinstance(made, ast.IfExp) and called_name(made.body) == called_name(made.orelse):
             made = made.orelse  # Accelerator(log_with=…) if … else Accelerator()
-        return made if isinstance(made, ast.Call) and called_name(made) == "Accelerator" else None
+        return made if isinstance(made, ast.Call) and called_name(made) in ("Accelerator", FABRIC) else None
 
     def _wrapped_by(self, model: Traced) -> ast.Call | None:
         """The accelerator that a model is given to, where the loop runs a plain ``loss.backward()``."""
         for node, at, _ in self._entry.names.calls:
-            if node in model.through and called_name(node) == "prepare" and isinstance(node.func, ast.Attribute):
+            if (
+                node in model.through
+                and called_name(node) in ("prepare", "setup")
+                and isinstance(node.func, ast.Attribute)
+            ):
                 return self._accelerator(node.func.value, at)
         return None
 
@@ -291,9 +334,11 @@ class _Reader:
             return ""
         return dtype if enabled is True and dtype in ("float16", "bfloat16") else None
 
-    def _counted(self, accelerator: ast.Call | None) -> bool | None:
+    def _counted(self, accelerator: ast.Call | None, model: Traced) -> bool | None:
         """Whether Accelerate counts the passes to an update: it is told how many, and DeepSpeed or ``accumulate()``
-        counts them. None where it is told, and nothing here counts."""
+        counts them. None where it is told, and nothing here counts. An engine of DeepSpeed counts by itself."""
+        if any(map(_is_engine, model.through)):
+            return True
         told = {each.arg for each in accelerator.keywords} if accelerator is not None else set()
         if not told & {"gradient_accumulation_steps", *PLUGINS, None}:
             return False
@@ -317,6 +362,11 @@ class _Reader:
             return origin
         said.append(Said(BATCH, untold(BATCH), batches.iter, "batch_size"))
         return None
+
+
+def _is_engine(call: ast.Call) -> bool:
+    """Whether a call makes an engine: ``deepspeed.initialize(model=model, config=…)``."""
+    return dotted_name(call.func) == "deepspeed.initialize"
 
 
 def _of_plugins(accelerator: ast.Call | None) -> list[Said]:
