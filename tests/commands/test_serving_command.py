@@ -149,9 +149,9 @@ def test_the_positions_of_a_relative_bound_no_request() -> None:
 
 
 def test_no_share_is_advised_that_leaves_nothing_beside_it() -> None:
-    run = serving("--engine", "vllm", "--gpu", "rtx-4090", "--model", "llama-3.2-3b", "--gpu-memory-utilization", "0.9")
-    assert run["utilization_needed"] == 0.94
-    run = serving("--engine", "vllm", "--gpu", "rtx-4090", "--model", "qwen2.5-7b")  # only the whole GPU would do
+    server = ("--engine", "vllm", "--engine-version", "0.20.0", "--gpu", "rtx-4090", "--model")
+    assert serving(*server, "llama-3.2-3b", "--gpu-memory-utilization", "0.9")["utilization_needed"] == 0.94
+    run = serving(*server, "qwen2.5-7b")  # only the whole GPU would do
     assert (run["starts"], run["utilization_needed"]) == (False, None)
 
 

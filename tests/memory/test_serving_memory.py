@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from catalog_sample import load_catalog, load_guide
+from kb.core.release import parse_version
 from kb.core.units import GIB
 from kb.memory.config_fields import UnsupportedArchitectureError
 from kb.memory.serving.answer import Served, changes, load, serve, smallest
-from kb.memory.serving.budget import bytes_of_request, bytes_of_token, weights_bytes
+from kb.memory.serving.budget import Term, bytes_of_request, bytes_of_token, weights_bytes
 from kb.memory.serving.setup import Measured, ServedModel, ServingSetup, served_model, served_model_of_config
 
 CATALOG = load_catalog()
@@ -282,3 +283,26 @@ def test_the_guide_shows_what_the_command_says(language: str) -> None:
         assert ENGINES[engine]["options"].keys()
         assert "http" in serving_defaults(library, engine)  # type: ignore[arg-type]
     assert "trouble/serving-no-cache-memory.md" in serving_messages(library)
+
+
+def test_what_the_sampler_and_graphs_take_depends_on_the_release_and_the_model() -> None:
+    """The V2 model runner has dense models from 0.25 on and every model from 0.29 on: what its profiling leaves out."""
+
+    def at(release: str, name: str = "qwen2.5-7b") -> Served:
+        return served(name, setup(24.0, release=parse_version(release), max_model_len=8192, max_num_seqs=256))
+
+    def term(found: Served, name: str) -> Term:
+        assert found.budget is not None
+        return next(each for each in found.budget.terms if each.name == name)
+
+    places = 256 * 152_064  # requests × vocabulary
+    forward = term(at("0.26.0"), "activations").bytes  # logits alone stay below it
+    assert forward > 2 * places
+    assert term(at("0.24.0"), "activations").high == 41 * places
+    assert [term(at(each), "activations").high for each in ("0.28.0", "0.29.0")] == [forward, forward]
+    newest = term(at("0.33.0"), "activations")
+    assert (newest.low, newest.high) == (max(forward, 6 * places), 14 * places)
+    assert [term(at(each), "cuda_graphs").inside for each in ("0.24.0", "0.26.0", "0.29.0")] == [True, False, True]
+    mixture = at("0.26.0", "qwen3-30b-a3b")  # keeps the former runner until 0.29
+    assert term(mixture, "cuda_graphs").inside
+    assert term(mixture, "activations").high == 41 * 256 * 151_936

@@ -54,7 +54,7 @@ class ServingFacts:
     """Computed facts under ``serving.``; every one is None where what it needs is not known.
 
     What a server lacks is told only where it lacks it at the best: with the least that others were measured to take,
-    and, of an unknown release, with the largest share and no graphs.
+    and, of an unknown release, with the largest share, no graphs and no sampler.
 
     Args:
         unit: the server.
@@ -97,10 +97,10 @@ class ServingFacts:
             "weights": lambda: self._term("weights"),
             "activations": lambda: self._term("activations"),
             "sampler": self._sampler,
-            "kv_tokens": lambda: self._lengthy and self._lengthy.kv_tokens,
+            "kv_tokens": lambda: self._usual and self._usual.kv_tokens,
             "concurrency": self._concurrency,
-            "longest": lambda: self._lengthy and self._lengthy.longest,
-            "utilization_needed": lambda: self._lengthy and self._lengthy.utilization_needed,
+            "longest": lambda: self._usual and self._usual.longest,
+            "utilization_needed": lambda: self._usual and self._usual.utilization_needed,
             "fits_whole": self._fits_whole,
             "free_share": self._free_share,
         }
@@ -170,7 +170,7 @@ class ServingFacts:
             **options,
         )
         if release is None and engine == "vllm":  # what any release would leave at the most
-            setup = setup._replace(eager=True)
+            setup = setup._replace(of_any_release=True)
         by_length = engine == "vllm" and setup.release < NO_CHUNKS_BELOW  # its first step is as long as a request
         return None if by_length and not self._has_length(setup) else setup
 
@@ -227,6 +227,15 @@ class ServingFacts:
         served = self._served
         return served if served is not None and self._has_length(served.setup) else None
 
+    @cached_property
+    def _usual(self) -> Served | None:
+        """The server as the newest release has it where nobody names one: what is advised is not the best of any."""
+        served = self._lengthy
+        if served is None or not served.setup.of_any_release:
+            return served
+        setup = served.setup._replace(of_any_release=False)
+        return serve(served.model, setup, self._engines()[setup.engine], self._constants)
+
     def _budget(self, field: str) -> Any:
         served = self._served
         return None if served is None or served.budget is None else getattr(served.budget, field)
@@ -239,8 +248,7 @@ class ServingFacts:
         served = self._served
         if served is None or served.setup.engine != "vllm":
             return None
-        requests = min(served.options.max_num_seqs, served.options.batched_tokens)
-        return sampler_bytes(served.model, requests, self._constants["serving_sampler_bytes"])
+        return sampler_bytes(served.model, served.options, self._constants)[1]
 
     def _concurrency(self) -> float | None:
         """Requests of the full length at once, with the least that others were measured to take beside the cache."""

@@ -351,11 +351,11 @@ def _value(row: Mapping[str, Any], language: str) -> str:
     if isinstance(value, bool):
         return say(language, f"serving.{'on' if value else 'off'}")
     shown = f"{value:,}" if isinstance(value, int) else str(value)
-    return f"{shown} {row['unit']}" if row["unit"] in ("tokens", "MiB", "requests") else shown
+    return f"{shown} {row['unit']}" if row["unit"] in ("tokens", "B", "MiB", "requests") else shown
 
 
 def _conditions(row: Mapping[str, Any], language: str) -> Iterator[str]:
-    for name in ("from", "below", "memory_from", "memory_below", "called"):
+    for name in ("from", "below", "memory_from", "memory_below", "called", "models"):
         if name in row:
             yield say(language, f"serving.{name}", value=row[name])
     if "except_gpus" in row:

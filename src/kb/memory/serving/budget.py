@@ -108,18 +108,25 @@ def forward_bytes(model: ServedModel, setup: ServingSetup, tokens: int) -> int:
     return round(tokens * (elements + streams) * wide)
 
 
-def sampler_bytes(model: ServedModel, requests: int, bytes_of_logit: float) -> int:
-    """Bytes of the sampler over so many requests: logits, their fp32 copy, sorted values and indices, probabilities."""
-    return round(requests * model.vocabulary * bytes_of_logit)
+def sampler_bytes(model: ServedModel, options: "Resolved", constants: Mapping[str, float]) -> tuple[int, int]:
+    """Bytes of the sampler over as many requests as one step has, at least and at most: logits, their fp32 copy, and
+    what the release adds to them: sorted values and indices, or FlashInfer's probabilities.
+    """
+    measured = constants["serving_sampler_low_bytes"], constants["serving_sampler_bytes"]
+    low, high = options.logit_bytes or measured
+    logits = min(options.max_num_seqs, options.batched_tokens) * model.vocabulary
+    return round(logits * low), round(logits * high)
 
 
-def default_of(engine: Mapping[str, Any], option: str, setup: ServingSetup) -> Any:
-    """The value of the first row that holds for this release, GPU and entry point; None where no row does."""
+def default_of(engine: Mapping[str, Any], option: str, setup: ServingSetup, model: ServedModel | None = None) -> Any:
+    """The value of the first row that holds for this release, GPU, entry point and model; None where no row does."""
     rows = engine["options"].get(option, {}).get("defaults", ())
-    return next((row["value"] for row in rows if _holds(row, setup)), None)
+    return next((row["value"] for row in rows if _holds(row, setup, model)), None)
 
 
-def _holds(row: Mapping[str, Any], setup: ServingSetup) -> bool:
+def _holds(row: Mapping[str, Any], setup: ServingSetup, model: ServedModel | None) -> bool:
+    if "models" in row and (model is None or model.active_experts or model.recurrent_layers):
+        return False
     if "from" in row and setup.release < parse_version(row["from"]):
         return False
     if "below" in row and setup.release >= parse_version(row["below"]):
@@ -165,6 +172,7 @@ class Resolved(NamedTuple):
     batched_tokens: int
     block: int
     counts_graphs: bool
+    logit_bytes: tuple[float, float] | None  # of the sampler, least and most; None: as measured of earlier releases
     defaults: tuple[str, ...]  # names of those that nobody gave
 
 
@@ -197,9 +205,19 @@ def resolve(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any]) 
         max_num_seqs=int(seqs),
         batched_tokens=int(tokens or length),
         block=int(block),
-        counts_graphs=bool(default_of(engine, "counts_cuda_graphs", setup)),
+        counts_graphs=bool(default_of(engine, "counts_cuda_graphs", setup, model)),
+        logit_bytes=_bytes_of_logit(model, setup, engine),
         defaults=tuple(missing),
     )
+
+
+def _bytes_of_logit(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any]) -> tuple[float, float] | None:
+    """What the sampler takes of each logit as the engine's release profiles it; of an unknown one at least nothing."""
+    if setup.of_any_release:
+        return 0.0, 0.0
+    most = default_of(engine, "logit_bytes", setup, model)
+    least = default_of(engine, "logit_bytes_least", setup, model)
+    return None if most is None else (most if least is None else least, most)
 
 
 OPTION_NAMES: Mapping[str, Mapping[str, str]] = {
@@ -317,9 +335,7 @@ def _activations(model: ServedModel, setup: ServingSetup, options: Resolved, con
     if setup.engine == "llama.cpp":  # logits of a small batch in fp32, and its stream
         size = options.batched_tokens * (model.vocabulary + model.hidden) * 4
     elif setup.engine == "vllm":
-        requests = min(options.max_num_seqs, options.batched_tokens)
-        low = max(forward, sampler_bytes(model, requests, constants["serving_sampler_low_bytes"]))
-        high = max(forward, sampler_bytes(model, requests, constants["serving_sampler_bytes"]))
+        low, high = (max(forward, each) for each in sampler_bytes(model, options, constants))
         return Term("activations", (low + high) // 2, low, high, "modelled")
     else:
         size = max(forward, round(model.vocabulary * (4 + FLOATS[setup.dtype])))
@@ -332,7 +348,7 @@ def _longest_pass(setup: ServingSetup, options: Resolved) -> int:
 
 
 def _graphs(setup: ServingSetup, options: Resolved, constants: Mapping[str, float]) -> Term:
-    if setup.eager or setup.engine in ("llama.cpp", "transformers"):
+    if setup.eager or setup.of_any_release or setup.engine in ("llama.cpp", "transformers"):
         return Term("cuda_graphs", 0, 0, 0, "exact")
     inside = options.counts_graphs if setup.engine == "vllm" else setup.engine == "sglang"
     if setup.measured.graphs is not None:
