@@ -392,3 +392,20 @@ def test_read_units_reads_one_file():
 def test_all_samples_are_read():
     for path in sorted(CONFIGS.iterdir()):
         assert read(path.read_text(encoding="utf-8"), path.name)
+
+
+GROUPS = """model: {name: t5-base}
+training: {per_device_train_batch_size: 1}
+pairs:
+  generation: {max_new_tokens: 256}
+"""
+
+
+def test_what_only_says_how_to_generate_is_no_run_beside_one():
+    (unit,) = read(GROUPS)
+    assert unit.section is None
+
+
+def test_a_section_takes_the_nulls_of_the_top():
+    _, section = read("model: {name: t5-base}\ntraining: {max_steps: null}\nlong:\n  training: {seed: 1}\n")
+    assert "training.max_steps" in section.nulls

@@ -14,6 +14,7 @@ from kb.core.expression import is_unknown
 from kb.core.result import Unusable
 from kb.core.setup import PostTraining
 from kb.report.check.json_report import untold
+from kb.report.check.text import is_bare
 from kb.session.prepare import file_checker
 from kb.session.project import find_project
 from kb.session.run import FileResult, Input, check_input
@@ -168,6 +169,22 @@ def test_a_preference_recipe_is_not_predicted_and_an_instruction_recipe_is(check
     (instruction,) = checked(checker, "b.yaml", recipe + "max_seq_length: 2048\n").results
     assert (preference.note, instruction.note) == ("preference_not_predicted", None)
     assert instruction.prediction is not None
+
+
+def test_a_group_s_own_config_with_the_lengths_of_a_preference_is_no_grpo(checker):
+    lengths = "  max_prompt_length: 512\n  max_completion_length: 128\n"
+    text = "model: {name: Qwen/Qwen2-0.5B}\ntraining:\n  per_device_train_batch_size: 1\n"
+    (unsaid,) = checked(checker, "a.yaml", text + lengths).results
+    (grpo,) = checked(checker, "b.yaml", text + "  num_generations: 4\n" + lengths).results
+    assert (unsaid.note, grpo.note) == ("preference_not_predicted", "trainer_not_followed")
+
+
+def test_a_section_leaves_open_what_the_top_leaves_to_the_program(checker):
+    four_bit = "quantization: {load_in_4bit: true, bnb_4bit_quant_type: nf4, compute_dtype: auto}\n"
+    top = "model: {name: Qwen/Qwen2-0.5B}\ntraining: {per_device_train_batch_size: 1}\n"
+    outcome = checked(checker, "a.yaml", four_bit + top + "small:\n  training: {per_device_train_batch_size: 2}\n")
+    assert len(outcome.results) == 2
+    assert "qlora-compute-dtype-left-at-fp32" not in rules_of(outcome)
 
 
 RECORD = """\
@@ -515,3 +532,11 @@ def test_triplets_are_read_where_a_program_names_them(checker, rows, columns):
     (unit,) = checked(checker, "train.py", text).results
     assert unit.setup.post is not None
     assert unit.setup.post.columns == columns
+
+
+def test_an_adapter_that_was_saved_says_nothing_in_a_folder_s_report(checker):
+    saved = (
+        '{"peft_type": "LORA", "base_model_name_or_path": "Qwen/Qwen2-0.5B", "r": 8, "target_modules": ["q_proj"]}\n'
+    )
+    (adapter,) = checked(checker, "adapter_config.json", saved).results
+    assert adapter.unit.dialect == "peft-adapter" and is_bare(adapter)

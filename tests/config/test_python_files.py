@@ -481,7 +481,14 @@ def {name}():
 
 
 @pytest.mark.parametrize(
-    ("library", "read"), [("trl", True), ("trlx.models", False), ("ray.rllib.algorithms.ppo", False), ("setfit", False)]
+    ("library", "read"),
+    [
+        ("trl", True),
+        ("trlx.models", False),
+        ("ray.rllib.algorithms.ppo", False),
+        ("setfit", False),
+        ("predibase", False),
+    ],
 )
 def test_a_class_of_another_library_is_no_namesakes(library: str, read: bool) -> None:
     text = f"from {library} import PPOConfig\nargs = PPOConfig(learning_rate=1e-5, scale_reward='running')\n"

@@ -39,6 +39,10 @@ ReadNamed = Callable[[str, str], str | None]
 """The config's own path, the path it names → the named file's text; None where there is none to read."""
 
 
+def _says_how_to_generate(name: str) -> bool:
+    return name.startswith("generation.")
+
+
 class ConfigReader:
     """Reads configs of the given dialects. Make one for many files: it spells out each dialect only once."""
 
@@ -134,7 +138,12 @@ class ConfigReader:
         top, parts = split(entries, sections)
         base = extractor.extract(top, reading.source)
         own = {name: extractor.extract(part, reading.source) for name, part in parts.items()}
-        return reading.sectioned(dialect, base, own, any(mark in top for mark in dialect.sections["top"]))
+        has_top = any(mark in top for mark in dialect.sections["top"])
+        if has_top:  # what only says how answers are made beside a run is no run of its own
+            own = {name: part for name, part in own.items() if not all(map(_says_how_to_generate, part.settings))}
+        if not own:
+            return [reading.whole(dialect, base)]
+        return reading.sectioned(dialect, base, own, has_top)
 
 
 class _DocumentReading:
@@ -165,7 +174,7 @@ class _DocumentReading:
 
     def whole(self, dialect: Dialect, part: Part) -> Unit:
         """The one unit of a document without sections."""
-        return self._unit(self._name, dialect, part, part.settings, self._span, (*part.events, *self._loose))
+        return self._unit(self._name, dialect, part, self._span, (*part.events, *self._loose))
 
     def sectioned(self, dialect: Dialect, base: Part, own: Mapping[str, Part], has_top: bool) -> list[Unit]:
         """A unit for each section, after one for the top of the document where that is a run of its own.
@@ -187,10 +196,9 @@ class _DocumentReading:
             (events[name] if span.start <= event.span.start < span.end else elsewhere).append(event)
         units = []
         for title, found in events.items():
-            settings = base.settings if title is None else inherit(own[title], base)
+            part = base if title is None else inherit(own[title], base)
             span = self._span if title is None else spans[title]
-            part = base if title is None else own[title]
-            units.append(self._unit(self._title(title), dialect, part, settings, span, tuple(found)))
+            units.append(self._unit(self._title(title), dialect, part, span, tuple(found)))
         return units
 
     def _unit(
@@ -198,10 +206,10 @@ class _DocumentReading:
         title: str | None,
         dialect: Dialect,
         part: Part,
-        settings: Mapping[str, Setting],
         span: Span,
         events: tuple[Event, ...],
     ) -> Unit:
+        settings: Mapping[str, Setting] = part.settings
         in_order = tuple(sorted(events, key=lambda event: (event.span.line, event.span.column)))
         if PROCESSES not in settings and dialect.id not in OF_LAUNCHERS and (head := self._told_in_head()) is not None:
             settings = {**settings, PROCESSES: head}

@@ -368,10 +368,13 @@ def _add_up(name: str, candidates: list[tuple[Target, Entry]], part: Part, sourc
         part.settings[name] = placed(tuple(whole), first, source, borrowed=True)
 
 
-def inherit(own: Part, base: Part) -> dict[str, Setting]:
-    """A section's settings: its own, and those of the top that it neither gives nor silences."""
-    merged = dict(own.settings)
-    for name, setting in base.settings.items():
-        if name not in merged and name not in own.silenced:
-            merged[name] = setting._replace(inherited=True)
+def inherit(own: Part, base: Part) -> Part:
+    """A section with what the top says that it neither gives nor silences, left to the program included."""
+    merged = Part(own.keys)
+    merged.unknown_keys = own.unknown_keys
+    merged.silenced = {name: span for name, span in base.silenced.items() if name not in own.settings} | own.silenced
+    given = own.settings.keys() | own.silenced.keys()
+    merged.left_open = [*own.left_open, *(name for name in base.left_open if name not in given)]
+    above = {name: each._replace(inherited=True) for name, each in base.settings.items() if name not in own.silenced}
+    merged.settings = above | own.settings
     return merged

@@ -23,7 +23,9 @@ TRAINER = "trainer"  # the group of what is given the arguments
 MADE = ("model", "loader", "accelerator")  # groups of what a loop of the program's own is made of
 WIDTHS = ("quantization", "prepared", "lora", "adapter")  # of calls that say how wide the weights are and which train
 # Libraries with a PPOConfig, an SFTConfig or a TrainingArguments of their own.
-NAMESAKES = frozenset(("trlx", "ray", "torchrl", "tianshou", "verl", "openrlhf", "setfit", "paddlenlp", "mindformers"))
+NAMESAKES = frozenset((
+    "trlx", "ray", "torchrl", "tianshou", "verl", "openrlhf", "setfit", "paddlenlp", "mindformers", "predibase",
+))  # fmt: skip
 
 
 class Kind(NamedTuple):
