@@ -8,7 +8,7 @@ from kb.core.document import Unit
 from kb.report.check.changes import as_written, key_of
 from kb.report.condition import computes, open_condition
 from kb.report.json_parts import plain, to_json
-from kb.report.terminal import INDENT, Style, cut, joined, unbroken, wrap
+from kb.report.terminal import INDENT, Style, cut, in_blocks, joined, unbroken, wrap
 from kb.report.values import printable, size
 from kb.report.words import Words
 
@@ -32,12 +32,12 @@ def diagnosis_text(diagnosis: Diagnosis, path: str, words: Words, style: Style, 
     if diagnosis.unexplained:
         blocks.append(_unexplained(diagnosis, words, style))
     place = words("diagnose.standard_input") if path == "-" else printable(path)
-    closing = wrap(words("diagnose.read", path=place, lines=read), style.width)
+    closing = style.lines(words("diagnose.read", path=place, lines=read), "dim")
     if unit is not None:
         section = f" [{printable(unit.section)}]" if unit.section else ""
-        closing += wrap(words("diagnose.values_from", path=f"{printable(unit.path)}{section}"), style.width)
-    blocks.append([style.paint(line, "dim") for line in closing])
-    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+        closing += style.lines(words("diagnose.values_from", path=f"{printable(unit.path)}{section}"), "dim")
+    blocks.append(closing)
+    return in_blocks(blocks)
 
 
 def _cause(cause: Cause, words: Words, style: Style, unit: Unit | None) -> list[str]:
@@ -87,8 +87,7 @@ def _step(number: int, step: Step, words: Words, style: Style, unit: Unit | None
     lines = wrap(_said(step, words), style.width, mark, hanging)
     changes = [text for change in step.changes if (text := _change(change, style, unit))]
     if changes:
-        shown = wrap(", ".join(unbroken(change) for change in changes), style.width, hanging)
-        lines += [style.paint(line, "fix") for line in shown]
+        lines += style.lines(", ".join(unbroken(change) for change in changes), "fix", hanging)
     if step.run:
         lines.append(f"{hanging}{style.paint(f'$ {step.run}', 'cyan')}")  # never broken: it is to be pasted
     return lines

@@ -17,7 +17,7 @@ from kb.memory.throughput import Throughput
 from kb.memory.timeline import ROLES
 from kb.report.check.panel import assumed_lines, prediction_lines
 from kb.report.json_parts import SCHEMA, Object, head, machine_object, plain, prediction_object, to_json
-from kb.report.terminal import INDENT, Style, columns, cut, joined, table, wrap
+from kb.report.terminal import INDENT, Style, columns, cut, joined, section, table, wrap
 from kb.report.values import plan_command, printable
 from kb.report.words import Words
 
@@ -148,7 +148,7 @@ def _run(one: Estimated, constants: Mapping[str, float], words: Words, style: St
             *_level(one, report, constants, words, style),
         ],
         _notes(one, words, style),
-        _section("estimate.next", next_steps(one, words), words, style),
+        section(words("estimate.next"), style.listed(next_steps(one, words)), style),
     ]
     return ["\n".join(lines) for lines in blocks if lines]
 
@@ -156,10 +156,10 @@ def _run(one: Estimated, constants: Mapping[str, float], words: Words, style: St
 def _heading(one: Estimated, words: Words, style: Style) -> list[str]:
     where = printable(one.unit.path) + (f" [{printable(one.unit.section)}]" if one.unit.section else "")
     name = one.model.name if one.model is not None else str((one.files and one.files.config.get("model_type")) or "")
-    lines = wrap(joined([part for part in (where, words.value(name)) if part], style.dot), style.width)
+    title = joined([part for part in (where, words.value(name)) if part], style.dot)
     whole = one.model is not None and one.model.architecture.family in ("decoder", "encoder")
-    about = wrap(joined(run_parts(one.setup, words, one_sequence=whole), style.dot), style.width, INDENT)
-    return [*(style.paint(line, "heading") for line in lines), *(style.paint(line, "dim") for line in about)]
+    about = joined(run_parts(one.setup, words, one_sequence=whole), style.dot)
+    return [*style.lines(title, "heading"), *style.lines(about, "dim", INDENT)]
 
 
 def run_parts(setup: TrainingSetup, words: Words, *, one_sequence: bool = False) -> list[str]:
@@ -263,18 +263,11 @@ def _level(
         software = one.simulated.software if one.simulated is not None else {}
         libraries = ", ".join(f"{name} {version}" for name, version in software.items())
         text = words("estimate.level.simulated", software=libraries, seconds=seconds)
-    return [style.paint(line, "dim") for line in wrap(text, style.width, INDENT, INDENT * 2)]
+    return style.lines(text, "dim", INDENT, INDENT * 2)
 
 
 def _notes(one: Estimated, words: Words, style: Style) -> list[str]:
     return [line for key, values in one.notes for line in wrap(words(key, **values), style.width, INDENT, INDENT * 2)]
-
-
-def _section(key: str, sentences: Sequence[str], words: Words, style: Style) -> list[str]:
-    lines = [style.paint(words(key), "heading")] if sentences else []
-    for sentence in sentences:
-        lines += wrap(sentence, style.width, "  - ", "    ")
-    return lines
 
 
 _REPORTED = ("model_name", "assumed", "unmodelled", "unresolved")  # elsewhere in the object

@@ -199,7 +199,7 @@ def _first(row: Row) -> Any:
 
 
 def _dim(text: str, style: Style) -> list[str]:
-    return [style.paint(line, "dim") for line in wrap(text, style.width, INDENT, INDENT * 2)]
+    return style.lines(text, "dim", INDENT, INDENT * 2)
 
 
 def _heading(history: History, machine: Machine, words: Words, style: Style) -> list[str]:

@@ -9,7 +9,7 @@ from kb.core.memory_report import WORKING
 from kb.report.estimate_report import run_parts
 from kb.report.json_parts import head, to_json
 from kb.report.recommend.formats import settings_of, to_yaml
-from kb.report.terminal import INDENT, Style, columns, cut, joined, table, wrap
+from kb.report.terminal import INDENT, Style, columns, cut, in_blocks, joined, table, wrap
 from kb.report.values import here, host_size, printable, short_name, size
 from kb.report.words import Words
 
@@ -141,7 +141,7 @@ def recommended_lines(probed: "Probed", words: Words, style: Style) -> list[str]
     text = words(f"probe.recommended.{what}", number=found.number, used=used, share=found.share)
     why = words(f"probe.reason.{found.reason}", low=low, high=high)
     how = [] if found.tried else [words("probe.computed_from_trials")]
-    lines = [style.paint(line, "heading") for line in wrap(text, style.width)]
+    lines = style.lines(text, "heading")
     lines += wrap(" ".join([why, *how]), style.width, INDENT)
     yaml = config_yaml(probed)
     return [*lines, "", *yaml.rstrip("\n").split("\n")] if yaml else lines
@@ -174,7 +174,7 @@ def probe_text(probed: "Probed", words: Words, style: Style) -> str:
         found_lines(probed, words, style),
         recommended_lines(probed, words, style),
     ]
-    return "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
+    return in_blocks(blocks)
 
 
 def _heading(probed: "Probed", words: Words, style: Style) -> list[str]:
@@ -186,15 +186,15 @@ def _heading(probed: "Probed", words: Words, style: Style) -> list[str]:
         parts.append(words("probe.real_gpu", name=card.name, memory=size(card.total_bytes or 0)))
     elif probed.kind != "host":
         parts.append(words("probe.without_gpu"))
-    lines = [style.paint(line, "heading") for line in wrap(joined(parts, style.dot), style.width)]
+    lines = style.lines(joined(parts, style.dot), "heading")
     if probed.setup is not None:
         about = joined(run_parts(probed.setup, words, one_sequence=probed.one_sequence), style.dot)
-        lines += [style.paint(line, "dim") for line in wrap(about, style.width, INDENT)]
+        lines += style.lines(about, "dim", INDENT)
     for note in probed.notes:
         text = words("monitor.note", note=words(f"machine.{here(note)}"))
-        lines += [style.paint(line, "dim") for line in wrap(text, style.width, INDENT, INDENT * 2)]
+        lines += style.lines(text, "dim", INDENT, INDENT * 2)
     if probed.backend == "fake":
-        lines += [style.paint(line, "dim") for line in wrap(words("probe.nothing_measured"), style.width, INDENT)]
+        lines += style.lines(words("probe.nothing_measured"), "dim", INDENT)
     return lines
 
 
@@ -291,7 +291,7 @@ def _failures(probed: "Probed", words: Words, style: Style) -> list[str]:
     for (reason, phase), numbers in told.items():
         key = "probe.said" if phase else "probe.said_nowhere"
         text = words(key, numbers=", ".join(map(str, numbers)), phase=words.named("phase", phase), reason=reason)
-        lines += [style.paint(line, "dim") for line in wrap(text, style.width, INDENT, INDENT * 2)]
+        lines += style.lines(text, "dim", INDENT, INDENT * 2)
     return lines
 
 
@@ -341,9 +341,9 @@ SPARE = ("step", "evaluate", "generate", "share")  # what goes first where a ter
 def matrix_text(matrix: "Matrix", words: Words, style: Style) -> str:
     """The whole report, with a line break at its end."""
     heading = words("probe.matrix", address=matrix.address, number=len(matrix.cells))
-    lines = [style.paint(line, "heading") for line in wrap(heading, style.width)]
+    lines = style.lines(heading, "heading")
     if matrix.backend == "fake":
-        lines += [style.paint(line, "dim") for line in wrap(words("probe.nothing_measured"), style.width, INDENT)]
+        lines += style.lines(words("probe.nothing_measured"), "dim", INDENT)
     lines += ["", *_matrix_table(matrix, words, style)]
     notes = [note for cell in matrix.cells for note in _notes(cell, words)]
     if notes:

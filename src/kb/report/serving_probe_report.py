@@ -46,7 +46,7 @@ def serve_text(probed: ServeProbe, words: Words, style: Style) -> str:
     title = probed.engine["title"][words.language]
     key = "probe.serve_up" if probed.ready else "probe.serve_not_up"
     seconds = f"{probed.seconds:.0f}"
-    lines = [style.paint(line, "heading") for line in wrap(words(key, engine=title, seconds=seconds), style.width)]
+    lines = style.lines(words(key, engine=title, seconds=seconds), "heading")
     blocks = [lines, _figures(probed, words, style)]
     if probed.unpredicted is not None:
         blocks.append(wrap(words("probe.serve_unpredicted", reason=probed.unpredicted), style.width))

@@ -8,7 +8,7 @@ from kb.core.units import GIB
 from kb.memory.serving.answer import Change, Load, Served
 from kb.memory.serving.budget import OPTION_NAMES, Budget
 from kb.report.json_parts import Object, head, to_json
-from kb.report.terminal import INDENT, Style, joined, table, wrap
+from kb.report.terminal import INDENT, Style, in_blocks, joined, table, wrap
 from kb.report.values import printable
 from kb.report.words import Words
 
@@ -44,7 +44,7 @@ def serving_text(answer: Answer, words: Words, style: Style) -> str:
         _changes(answer, words, style),
         [line for key, values in answer.notes for line in wrap(words(key, **values), style.width)],
     ]
-    return "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
+    return in_blocks(blocks)
 
 
 def _heading(answer: Answer, words: Words, style: Style) -> list[str]:
@@ -65,8 +65,8 @@ def _heading(answer: Answer, words: Words, style: Style) -> list[str]:
             shown = f"{names[field]} {value}"
             about.append(words("serving.by_default", option=shown) if names[field] in options.defaults else shown)
     return [
-        *(style.paint(line, "heading") for line in wrap(joined(title, style.dot), style.width)),
-        *(style.paint(line, "dim") for line in wrap(joined(about, style.dot), style.width, INDENT)),
+        *style.lines(joined(title, style.dot), "heading"),
+        *style.lines(joined(about, style.dot), "dim", INDENT),
     ]
 
 
@@ -111,9 +111,9 @@ def _holds(answer: Answer, words: Words, style: Style) -> list[str]:
         times = f"{served.concurrency:.2f}"
         lines += wrap(words("serving.holds", times=times, **values), style.width)
     elif served.budget.kv <= 0:
-        lines += [style.paint(line, "error") for line in wrap(words("serving.nothing_left"), style.width)]
+        lines += style.lines(words("serving.nothing_left"), "error")
     else:
-        lines += [style.paint(line, "error") for line in wrap(words("serving.too_short", **values), style.width)]
+        lines += style.lines(words("serving.too_short", **values), "error")
     if served.longest:
         lines += wrap(words("serving.longest", longest=served.longest), style.width)
     if not served.starts and served.utilization_needed is not None:
@@ -133,7 +133,7 @@ def _is_open(served: Served) -> bool:
 def _open_length(served: Served, words: Words, style: Style) -> list[str]:
     """What the cache holds, where only the model's own config says how long a request may be."""
     if not served.longest:
-        return [style.paint(line, "error") for line in wrap(words("serving.nothing_left"), style.width)]
+        return style.lines(words("serving.nothing_left"), "error")
     return wrap(words("serving.open_length", longest=served.longest), style.width)
 
 
@@ -154,7 +154,7 @@ def _load(answer: Answer, words: Words, style: Style) -> list[str]:
         most = min(asked.requests, asked.fits)
         cells = asked.length * most if answer.served.setup.engine == "llama.cpp" else asked.length
         given = f"--{length.replace('_', '-')} {cells} --{number.replace('_', '-')} {most}"
-        lines += [style.paint(line, "fix") for line in wrap(words("serving.set", options=given), style.width)]
+        lines += style.lines(words("serving.set", options=given), "fix")
     return lines
 
 

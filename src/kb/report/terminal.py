@@ -140,6 +140,11 @@ def joined(parts: Iterable[str], separator: str) -> str:
 GAP = "  "
 
 
+def in_blocks(blocks: Iterable[Sequence[str]]) -> str:
+    """A report of blocks of lines: an empty line between two of them, and a line break at its end."""
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
 def table(rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,), indent: str = "  ") -> list[str]:
     """Lines of ``rows`` (all of one length), each column aligned.
 
@@ -192,6 +197,14 @@ class Style(NamedTuple):
         code = _COLOURS.get(role)
         return f"\x1b[{code}m{text}\x1b[0m" if self.color and code and text else text
 
+    def lines(self, text: str, role: str, indent: str = "", hanging: str | None = None) -> list[str]:
+        """``text`` wrapped to the width as :func:`wrap` does, each line in the colour of a role."""
+        return [self.paint(line, role) for line in wrap(text, self.width, indent, hanging)]
+
+    def listed(self, sentences: Iterable[str]) -> list[str]:
+        """Each sentence behind a dash."""
+        return [line for sentence in sentences for line in wrap(sentence, self.width, "  - ", "    ")]
+
     @property
     def arrow(self) -> str:
         return "→" if self.unicode else "->"
@@ -211,6 +224,11 @@ class Style(NamedTuple):
     @property
     def rule(self) -> str:
         return "─" if self.unicode else "-"
+
+
+def section(title: str, lines: Sequence[str], style: Style) -> list[str]:
+    """The lines below their title; nothing where there are none."""
+    return [style.paint(title, "heading"), *lines] if lines else []
 
 
 def choose_style(stream: Any, color: str = "auto", environ: Mapping[str, str] | None = None) -> Style:

@@ -271,10 +271,7 @@ def need_of(fact: str) -> str:
 
 def not_evaluated_line(count: int, words: Words, style: Style) -> list[str]:
     """How many rules wait for something, on one line."""
-    if not count:
-        return []
-    text = words.count("report.undecided", count)
-    return [style.paint(line, "dim") for line in wrap(text, style.width, "  ", "    ")]
+    return style.lines(words.count("report.undecided", count), "dim", "  ", "    ") if count else []
 
 
 def not_evaluated_lines(undecided: Sequence[NotEvaluated], words: Words, style: Style) -> list[str]:
@@ -288,7 +285,7 @@ def not_evaluated_lines(undecided: Sequence[NotEvaluated], words: Words, style: 
     text = f"{words.count('report.not_evaluated', len(undecided))} {joined(parts, style.dot)}"
     if waiting.total() > len(undecided):
         text += f" {unbroken(words('report.several_needs'))}"
-    return [style.paint(line, "dim") for line in wrap(text, style.width, "  ", "    ")]
+    return style.lines(text, "dim", "  ", "    ")
 
 
 def assumed_lines(
@@ -451,11 +448,8 @@ def _gpu_heading(
 def _machine_notes(machine: Machine, words: Words, style: Style) -> list[str]:
     """What detection has to say beside its answer; of why there is no GPU the heading speaks."""
     notes = [note for note in machine.notes if machine.gpus or note != machine.gpu_note]
-    return [
-        style.paint(line, "dim")
-        for note in notes
-        for line in wrap(words("monitor.note", note=words(f"machine.{note}")), style.width, INDENT * 2, INDENT * 3)
-    ]
+    said = (words("monitor.note", note=words(f"machine.{note}")) for note in notes)
+    return [line for text in said for line in style.lines(text, "dim", INDENT * 2, INDENT * 3)]
 
 
 def _gpu_names(gpus: Sequence[DetectedGpu], limit: int, words: Words) -> str:

@@ -121,7 +121,7 @@ def closing_lines(tally: Tally, words: Words, style: Style, *, folded: bool = Fa
     """How many sections are left out (``folded``), where to read more, and the counts."""
     lines = wrap(words.count("report.bare", tally.bare), style.width) if folded and tally.bare else []
     lines += wrap(words("report.explain_hint", rule=tally.rule), style.width) if tally.rule else []
-    return [*lines, *(style.paint(line, "heading") for line in wrap(tally_line(tally, words), style.width))]
+    return [*lines, *style.lines(tally_line(tally, words), "heading")]
 
 
 def tally_line(tally: Tally, words: Words) -> str:
@@ -238,7 +238,7 @@ def _heading(unit: UnitResult, words: Words, style: Style) -> list[str]:
     tail = style.rule * max(style.width - columns(name) - 4, 3)
     first = style.paint(f"{style.rule * 2} {name} {tail}", "heading")
     second = joined(about(unit, words), style.dot)
-    return [first, *(style.paint(line, "dim") for line in wrap(second, style.width, INDENT))]
+    return [first, *style.lines(second, "dim", INDENT)]
 
 
 def about(unit: UnitResult, words: Words) -> list[str]:
@@ -297,12 +297,10 @@ def _facts(finding: Finding, words: Words, style: Style) -> list[str]:
     lines: list[str] = []
     shown = [_fact(each, words) for each in finding.because if _is_worth_saying(each, finding, words)]
     if shown:
-        text = f"{words('report.facts')} {', '.join(shown)}"
-        lines += wrap(text, style.width, INDENT, INDENT * 2)
+        lines += style.lines(f"{words('report.facts')} {', '.join(shown)}", "dim", INDENT, INDENT * 2)
     if finding.if_so and (ways := words.ways_to_say(finding.if_so)):
-        text = f"{words('report.settle')} {ways}"
-        lines += wrap(text, style.width, INDENT, INDENT * 2)
-    return [style.paint(line, "dim") for line in lines]
+        lines += style.lines(f"{words('report.settle')} {ways}", "dim", INDENT, INDENT * 2)
+    return lines
 
 
 def _is_worth_saying(each: Because, finding: Finding, words: Words) -> bool:

@@ -11,7 +11,7 @@ from kb.advice.watching import Alert, GpuPeak, Judged, Summary
 from kb.core.record import NamedTuple
 from kb.core.snapshot import GpuState, HostState, ServerState, Snapshot, SpeedState, TreeState
 from kb.core.units import format_bytes
-from kb.report.terminal import INDENT, Style, cut, joined, pad, wrap
+from kb.report.terminal import INDENT, Style, cut, in_blocks, joined, pad, wrap
 from kb.report.values import here, host_size, printable, size
 from kb.report.words import Words
 
@@ -267,8 +267,8 @@ def summary_text(
     blocks.append(_alerts(summary, words, style, log))
     blocks.append([line for note in notes for line in wrap(note, style.width)])
     if any(row for row in summary.judged):
-        blocks.append([style.paint(line, "dim") for line in wrap(words("monitor.targets_from"), style.width)])
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+        blocks.append(style.lines(words("monitor.targets_from"), "dim"))
+    return in_blocks(blocks)
 
 
 def _of(summary: Summary, key: str) -> list[Judged]:

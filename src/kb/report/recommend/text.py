@@ -21,7 +21,7 @@ from kb.report.check.panel import fit_panel
 from kb.report.json_parts import head, machine_object, plain, prediction_object, to_json
 from kb.report.recommend.formats import READ_BY_TRAINER, RENAMED, config_as, settings_of_answer, to_yaml
 from kb.report.recommend.reasons import Own, notes_lines, reasons, walk_lines, why_lines
-from kb.report.terminal import Style, table, wrap
+from kb.report.terminal import Style, in_blocks, section, table, wrap
 from kb.report.values import short_name, size
 from kb.report.words import Words
 
@@ -34,13 +34,13 @@ def recommend_text(answer: Answer, words: Words, style: Style) -> str:
     yaml = config_yaml(answer, words)
     sections.append(yaml.splitlines() if yaml else nothing_fits(answer, words, style))
     if yaml and answer.training is not None and answer.question.trainer is None:
-        sections.append([style.paint(line, "dim") for line in wrap(words("recommend.forms"), style.width, "  ")])
+        sections.append(style.lines(words("recommend.forms"), "dim", "  "))
     if answer.training is not None and answer.training.report is not None:
         sections.append(_panel(answer, answer.training.setup, answer.training.report, words, style))
     if answer.inference is not None and answer.inference.report is not None:
         sections.append(_panel(answer, answer.inference.setup, _joint(answer.inference), words, style))
     if answer.setup is not None:
-        sections.append(_section("recommend.why", reasons(answer, words), words, style))
+        sections.append(section(words("recommend.why"), style.listed(reasons(answer, words)), style))
     if answer.walk is not None and answer.decision is not None:
         title = answer.decision["title"][words.language]
         lines = walk_lines(answer.walk, answer.decision, answer.given or {}, words, style)
@@ -55,7 +55,7 @@ def recommend_text(answer: Answer, words: Words, style: Style) -> str:
         sections.append(
             [heading, *_ways(answer.training, words, style), *wrap(words("recommend.ways_note"), style.width, "  ")]
         )
-    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+    return in_blocks(sections)
 
 
 def _title(answer: Answer, words: Words, style: Style) -> list[str]:
@@ -210,13 +210,6 @@ def _panel(answer: Answer, setup: TrainingSetup | None, report: MemoryReport, wo
         gpu_limit_bytes=answer.estimator.limit_bytes,
     )
     return fit_panel(unit, answer.estimator.machine, words, style)
-
-
-def _section(key: str, sentences: list[str], words: Words, style: Style) -> list[str]:
-    lines = [style.paint(words(key), "heading")]
-    for sentence in sentences:
-        lines += wrap(sentence, style.width, "  - ", "    ")
-    return lines
 
 
 def _ways(training: Training, words: Words, style: Style) -> list[str]:

@@ -10,7 +10,7 @@ from kb.advice.answer import erratum_of, overlap
 from kb.advice.formulas import Basis, RecipeError, Recomputed, recompute, work_out
 from kb.core.record import NamedTuple
 from kb.core.text import fill
-from kb.report.terminal import INDENT, Style, joined, wrap
+from kb.report.terminal import INDENT, Style, in_blocks, joined, section, wrap
 from kb.report.words import Words
 
 _TEXTS = ("title", "text", "label", "question", "purpose", "comment", "does", "answer")
@@ -53,7 +53,7 @@ def entry_text(
         errata_lines(_standing(data, rows, errata), words, style),
         source_lines((*data.get("sources", ()), *(d.row["source"] for d in rows)), sources, words, style),
     ]
-    return blocks_text(blocks)
+    return in_blocks(blocks)
 
 
 def _data(data: Any, path: tuple[str, ...]) -> Iterator[Datum]:
@@ -150,7 +150,7 @@ def erratum_text(
         section(words("explain.use"), wrap(entry["use"][words.language], style.width, INDENT), style),
         source_lines(_sources(entry), sources, words, style),
     ]
-    return blocks_text(blocks)
+    return in_blocks(blocks)
 
 
 def _claim(claim: Mapping[str, Any], words: Words, style: Style) -> list[str]:
@@ -215,19 +215,10 @@ def _sources(entry: Mapping[str, Any]) -> list[str]:
     return [*names, *([finding["source"]] if "source" in finding else []), *finding.get("sources", ())]
 
 
-def blocks_text(blocks: Iterable[Sequence[str]]) -> str:
-    """Blocks of lines with an empty line between them, and a line break at the end."""
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
-
-
 def heading(name: str, about: Sequence[str], words: Words, style: Style, title: Mapping[str, str] | None) -> list[str]:
     """The id with what it is; its title below."""
     lines = [style.dot.join([style.paint(name, "heading"), *about])]
     return lines + (wrap(title[words.language], style.width) if title else [])
-
-
-def section(title: str, lines: Sequence[str], style: Style) -> list[str]:
-    return [style.paint(title, "heading"), *lines] if lines else []
 
 
 def place(row: Mapping[str, Any], source: str | None = None) -> str:
@@ -305,7 +296,7 @@ def formula_text(
         errata_lines([entry for entry in errata if entry["id"] in named], words, style),
         source_lines(formula["sources"], sources, words, style),
     ]
-    return blocks_text(blocks)
+    return in_blocks(blocks)
 
 
 def _variables(formula: Mapping[str, Any], words: Words, style: Style) -> list[str]:

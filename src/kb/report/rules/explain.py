@@ -10,7 +10,7 @@ from kb.core.expression import Tree, compile_tree, fact_names, is_unknown
 from kb.report.check.changes import as_written
 from kb.report.check.panel import need_of
 from kb.report.condition import fact_order, sentence, unparse
-from kb.report.terminal import INDENT, Style, columns, joined, pad, unbroken, wrap
+from kb.report.terminal import INDENT, Style, columns, in_blocks, joined, pad, section, unbroken, wrap
 from kb.report.words import Words
 
 Lookup = Callable[[str], Any]
@@ -41,18 +41,14 @@ def explain(
         _title(rule, words, style),
         wrap(_message(rule, words, lookup), style.width, INDENT),
         _condition(rule, words, style, lookup, where),
-        _section("explain.why", wrap(words.text(rule.why, _values(rule, lookup)), style.width, INDENT), words, style),
+        section(words("explain.why"), wrap(words.text(rule.why, _values(rule, lookup)), style.width, INDENT), style),
         _fixes(rule, words, style, lookup),
         _example(rule, "fires", "explain.bad", words, style),
         _example(rule, "silent", "explain.good", words, style),
         _rows(rows, words, style),
         _sources(rule, sources, words, style),
     ]
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
-
-
-def _section(key: str, lines: Sequence[str], words: Words, style: Style) -> list[str]:
-    return [style.paint(words(key), "heading"), *lines] if lines else []
+    return in_blocks(blocks)
 
 
 def _rows(rows: Sequence[Sequence[str]], words: Words, style: Style) -> list[str]:
@@ -94,13 +90,13 @@ def _message(rule: Rule, words: Words, lookup: Lookup | None) -> str:
 def _condition(rule: Rule, words: Words, style: Style, lookup: Lookup | None, where: str | None) -> list[str]:
     if rule.when is None:
         event = words("explain.on", event=words.described(rule.heard))
-        return _section("explain.when", wrap(event, style.width, INDENT), words, style)
+        return section(words("explain.when"), wrap(event, style.width, INDENT), style)
     source = rule.source or unparse(rule.when)
     lines = wrap(" ".join(source.split()), style.width, INDENT, INDENT * 2)
     if lookup is not None:
         lines += _verdict(rule.when, words, style, lookup, where)
     lines += fact_table(fact_order(rule.when), words, style, lookup)
-    return _section("explain.when", lines, words, style)
+    return section(words("explain.when"), lines, style)
 
 
 def _verdict(when: Tree, words: Words, style: Style, lookup: Lookup, where: str | None) -> list[str]:
@@ -152,8 +148,8 @@ def fact_table(names: Sequence[str], words: Words, style: Style, lookup: Lookup 
     for name in shown:
         value = f"  {pad(values[name], wide_value)}" if lookup else ""
         lead = f"{INDENT * 2}{name:<{wide}}{value} "
-        lines += wrap(f"{unbroken(lead)} {words.meaning(name)}", style.width, "", " " * (wide + 6))
-    return [style.paint(line, "dim") for line in lines]
+        lines += style.lines(f"{unbroken(lead)} {words.meaning(name)}", "dim", "", " " * (wide + 6))
+    return lines
 
 
 def _known(value: Any) -> Any:
@@ -170,7 +166,7 @@ def _fixes(rule: Rule, words: Words, style: Style, lookup: Lookup | None) -> lis
         lines += wrap(text, style.width, INDENT, INDENT * 2 + " ")
         if fix.when is not None:
             lines += wrap(words("explain.fix_when", condition=sentence(fix.when, words)), style.width, INDENT * 2 + " ")
-    return _section("explain.fix", lines, words, style)
+    return section(words("explain.fix"), lines, style)
 
 
 def changes_of(fix: RuleFix, words: Words, arrow: str = "→", lookup: Lookup | None = None) -> list[str]:
@@ -210,7 +206,7 @@ def _sources(rule: Rule, sources: Mapping[str, Any], words: Words, style: Style)
         source = sources.get(name) or {}
         text = joined((str(source[part]) for part in ("title", "url") if source.get(part)), style.dot) or name
         lines += wrap(f"- {text}", style.width, INDENT, INDENT * 2)
-    return _section("explain.sources", lines, words, style)
+    return section(words("explain.sources"), lines, style)
 
 
 def trial_lines(tree: Tree, lookup: Lookup, words: Words, style: Style) -> list[str]:
