@@ -233,6 +233,7 @@ def test_what_trains_is_open_where_code_changes_it(change: str) -> None:
         ("options = {'max_length': 48}", 48),
         ("data = Rows(path, max_len=64)\nother = Rows(path, max_len=96)", None),
         ("text = model.generate(ids, max_length=50)", None),
+        ("ids = tokenizer(rows, max_length=config.limit, truncation=True)", None),
     ],
 )
 def test_its_length_is_what_numbers_under_such_names_agree_on(lines: str, length: int | None) -> None:

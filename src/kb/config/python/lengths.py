@@ -171,6 +171,21 @@ def lengths_by_names(modules: tuple[ast.AST, ...], *, flags: bool = True) -> dic
     return found
 
 
+@lru_cache(1)
+def cuts_out_of_sight(modules: tuple[ast.AST, ...]) -> bool:
+    """Whether a tokenizer of a program is told to cut to a length that is no plain number: ``max_length=limit``."""
+    for node in (node for tree in modules for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        given = {each.arg: each.value for each in node.keywords}
+        length = given.get("max_length", ast.Constant(None))
+        if (
+            "truncation" in given
+            and not isinstance(length, ast.Constant)
+            and "model_max_length" not in ast.unparse(length)
+        ):
+            return True
+    return False
+
+
 _GENERATES = frozenset((
     "num_beams", "do_sample", "top_k", "top_p", "temperature", "max_new_tokens", "no_repeat_ngram_size",
     "repetition_penalty", "num_return_sequences", "early_stopping", "length_penalty",

@@ -21,7 +21,13 @@ from kb.config.python.calls import (
 )
 from kb.config.python.expressions import untold
 from kb.config.python.held import CommandLine, GivenConfig, NoSources, Sources
-from kb.config.python.lengths import SOURCE, evaluated_rows, lengths_by_constants, lengths_by_names
+from kb.config.python.lengths import (
+    SOURCE,
+    cuts_out_of_sight,
+    evaluated_rows,
+    lengths_by_constants,
+    lengths_by_names,
+)
 from kb.config.python.names import Names
 from kb.config.python.own_classes import as_based, as_declared, left_to_class
 from kb.config.python.own_loop import OF_LOOP, loops_of
@@ -240,6 +246,7 @@ class PythonReader:
         trees = (analysis.module.tree, *(each.names.tree for each in others))
         numbers = lengths_by_names(trees, flags=not analysis.values.of_config)
         cut = any("truncation=True" in text for text in (analysis.module.text, *(each.text for each in others)))
+        cut = cut and not cuts_out_of_sight(trees)
         found: dict[str, Setting] = {}
         span = analysis.name_span(call)
         for name, values in numbers.items():
