@@ -786,3 +786,29 @@ class Fit:
             self.optimizer.zero_grad()
 """
     assert said(text)["run.not_modelled"] == "self.model(…) + self.reference(…)"
+
+
+@pytest.mark.parametrize(
+    ("scorer", "said_of_it"),
+    [
+        ("AutoModelForSequenceClassification.from_pretrained('openai-community/gpt2').to('cuda')",
+         "model(…) + scorer(…)"),
+        ("AutoModelForSequenceClassification.from_pretrained('openai-community/gpt2')", None),  # on the CPU
+        ("CrossEntropyLoss()", None),
+    ],
+)  # fmt: skip
+def test_a_model_that_a_function_of_the_loop_asks_runs_beside(scorer: str, said_of_it: str | None) -> None:
+    functions = """
+def score(rows):
+    return [scorer(row) for row in rows]
+
+def choose(batch):
+    return batch[score(batch)]
+"""
+    text = (
+        HEAD
+        + f"scorer = {scorer}\n"
+        + functions
+        + PASS.replace("outputs =", "batch = choose(batch)\n        outputs =")
+    )
+    assert said(text).get("run.not_modelled") == said_of_it

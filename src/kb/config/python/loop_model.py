@@ -253,9 +253,16 @@ class OfModel:
             elsewhere = owner is self._entry and forward.owner is not owner
             if origin.value is model.value and (self._has_no_graph(node, owner) or elsewhere):
                 continue
-            names = [dotted_name(each.func) or "model" for each in (forward.node, node)]
-            yield Said(NOT_MODELLED, " + ".join(f"{each}(…)" for each in names), node, "forward")
+            yield _two_models(forward.node, node)
             return
+        for node, at in self._asked_by_functions(forward, batches):
+            try:
+                origin = self._origins.of(node.func, at, self._entry)
+            except (UnknownValueError, RecursionError):
+                continue
+            if self._loads(origin) and not model.is_made_by(origin.value) and self._is_on_gpu(origin, node):
+                yield _two_models(forward.node, node)
+                return
 
     def _in_round(self, forward: Pass, batches: ast.For) -> Iterator[tuple[ast.Call, Where, "Expressions"]]:
         """The calls that stand in a loop, and in the functions that lead to its pass."""
@@ -266,6 +273,27 @@ class OfModel:
             for node, at, _ in via.home.names.calls:
                 if at.scope[: len(via.scope)] == via.scope:
                     yield node, at._replace(made=Made(via.scope, via.owner, via.call, via.at)), via.home
+
+    def _asked_by_functions(self, forward: Pass, batches: ast.For) -> Iterator[tuple[ast.Call, Where]]:
+        """The calls in functions and methods of the module that a round of the loop calls, however deep."""
+        names = self._entry.names
+        known = {via.scope for via in forward.via}
+        left = [each[:2] for each in names.calls if self._origins.lies_in(each[0], batches)]
+        while left:
+            node, at = left.pop()
+            scope = names.called_scope(node, at)
+            if scope is None or scope in known:
+                continue
+            known.add(scope)
+            inside = [each[:2] for each in names.calls if each[1].scope[: len(scope)] == scope]
+            yield from inside
+            left += inside
+
+    def _is_on_gpu(self, origin: Traced, asked: ast.Call) -> bool:
+        """Whether a model is moved to a device, by the call that loads it or afterwards."""
+        moved = (*origin.through, *self._origins.told_of(asked.func, self._entry))
+        placed = any(each.arg == "device_map" for each in origin.node.keywords)
+        return placed or any(called_name(each) in ("to", "cuda") for each in moved)
 
     def _not_with(self, at: Where, forward: Pass, owner: "Expressions") -> bool:
         """Whether a place is never met in a round that makes the forward pass."""
@@ -284,3 +312,8 @@ class OfModel:
 def _words_of(name: str) -> frozenset[str]:
     """``apply``, ``lora`` of ``applyLora``."""
     return frozenset(re.split(r"[_\W]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).casefold()))
+
+
+def _two_models(one: ast.Call, other: ast.Call) -> Said:
+    names = [dotted_name(each.func) or "model" for each in (one, other)]
+    return Said(NOT_MODELLED, " + ".join(f"{each}(…)" for each in names), other, "forward")

@@ -250,6 +250,21 @@ class Names:
         known = self._found.inside.get((scope, function)) if scope else self._found.functions.get(function)
         return _returned(*known) if known is not None and len(found) == 1 else None
 
+    def called_scope(self, call: ast.Call, at: Where) -> Scope | None:
+        """The scope of the module's own function, or of its class's method on ``self``, that is called at a place."""
+        if isinstance(call.func, ast.Name):
+            scope, found = self.every(call.func.id, at)
+            name = call.func.id
+            known = self._found.inside.get((scope, name)) if scope else self._found.functions.get(name)
+            return known[1].scope if known is not None and len(found) == 1 else None
+        kind = self.class_of(self.class_around(at.scope) or "")
+        on_self = isinstance(call.func, ast.Attribute) and dotted_name(call.func.value) == "self"
+        if kind is None or not on_self:
+            return None
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        methods = [each for each in kind[1].body if isinstance(each, ast.FunctionDef) and each.name == name]
+        return (*kind[0], id(methods[0])) if len(methods) == 1 else None
+
     def returned_by(self, class_name: str, method: str) -> Binding | None:
         """The same of a method that a class defines once."""
         known = self.class_of(class_name)
