@@ -100,6 +100,10 @@ def test_what_only_the_run_can_tell_is_left_open() -> None:
     for more in ("*extra", "*([*extra] if extra else [])"):
         unit = started(f"subprocess.run(['vllm', 'serve', MODEL, {more}])")
         assert "serving.max_model_len" in unit.hidden
+    unit = started(
+        "cmd = ['vllm', 'serve', MODEL]\nfor key, value in more.items():\n    cmd.extend([f'--{key}', str(value)])"
+    )
+    assert "serving.max_model_len" in unit.hidden
     unit = started("subprocess.run(['vllm', 'serve', name, *(['--max-model-len', '8192'] if long else [])])")
     assert is_unknown(unit.settings["model.name"].value)
     assert unit.hidden == ("serving.max_model_len",)

@@ -154,6 +154,16 @@ def test_a_command_that_asks_a_service_is_no_run_here(tmp_path: Path, model: str
     assert [unit["setup"]["model_name"] for unit in checked(path)] == ["gpt2"]
 
 
+@pytest.mark.parametrize("address", ["--endpoint http://10.0.0.1:7004/generate", "--openai_api_base=$URL"])
+def test_a_command_that_is_told_where_its_server_is_runs_no_model(tmp_path: Path, address: str) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(
+        f"python ask.py --model Qwen/Qwen2.5-7B {address} --batch_size 32\n"
+        f"python train.py --model Qwen/Qwen2.5-7B {address} --learning_rate 1e-4 --num_train_epochs 1\n"
+    )
+    assert len(checked(path)) == 1  # the training, which may ask a server too
+
+
 def test_what_is_open_is_named_by_its_setting_where_a_word_alone_says_nothing(tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     path.write_text("CUDA_VISIBLE_DEVICES=0,1 swift sft --model Qwen/Qwen2.5-VL-7B-Instruct --train_type lora\n")

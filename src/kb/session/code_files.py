@@ -45,6 +45,8 @@ SAID_BY_ANY = ("training.output_dir", "training.seed", "training.run_name", "inf
 SERVED_ELSEWHERE = r"(?:claude|gemini|chatgpt)-[\w.-]+\Z|gpt-(?:3\.5|[45])[\w.-]*\Z|o[134](?:-[\w.-]+)?\Z"
 """Names of models that only a service has: a program that is told one asks that service."""
 _RENTS = r"(?m)^[ \t]*(?:import|from)[ \t]+modal\b"
+ASKS_AT = r"(?:\w+_)?(?:endpoint|base_url|api_base|api_url|server_url)\Z"
+"""Names of flags with the address of a server that a program asks: it does not run the model itself."""
 BATCH = "training.per_device_train_batch_size"
 TWO_PROGRAMS = "two programs read it, each in its own way"
 NAMED = 0.5  # of a config's keys, those that a program which may read it names at least
@@ -386,12 +388,22 @@ def runs_of_shell(text: str, path: str, commands: CommandReader) -> list[Unit]:
     return [unit for unit in read_shell(text, path, commands) if tells_of_a_run(unit)]
 
 
+def _asks_a_server(unit: Unit) -> bool:
+    """Whether a command that trains nothing is told where the server is that it asks."""
+    if any(name.startswith(OF_THE_CALL) and name not in SAID_BY_ANY for name in unit.settings):
+        return False
+    asked = (each.value for name, each in unit.keys.items() if re.match(ASKS_AT, name) is not None)
+    return any(is_unknown(each) or str(each).startswith(("http://", "https://")) for each in asked)
+
+
 def tells_of_a_run(unit: Unit) -> bool:
     """Whether a command of a script says anything of training or inference: an output folder, a seed and a batch are
     what any program may take.
     """
     model = unit.settings.get("model.name")
     if model is not None and unit.reader == "script" and re.match(SERVED_ELSEWHERE, str(model.value)):
+        return False
+    if unit.reader == "script" and _asks_a_server(unit):
         return False
     said = (name for name in unit.settings if name not in SAID_BY_ANY)
     told = any(name == "launch.run_config" or not name.startswith("launch.") for name in said)

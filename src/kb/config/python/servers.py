@@ -17,7 +17,7 @@ from kb.config.python.values import Values
 from kb.config.shell.command import SHELLS, TEXT_FOLLOWS, CommandReader, commands_of_text, unit_of
 from kb.config.shell.expand import Argument, Environment
 from kb.config.shell.flags import read_flags
-from kb.config.shell.launch import server_launch
+from kb.config.shell.launch import server_launch, untold_flags
 from kb.config.shell.serving import read_server
 from kb.config.text.source import Source
 from kb.core.document import Unit
@@ -47,7 +47,8 @@ class Words(NamedTuple):
         if certain:
             return Words((*self.known, *more.known), self.maybe | more.maybe)
         flags = (flag.name for flag in read_flags(more.known, ""))
-        return self._replace(maybe=self.maybe | more.maybe | frozenset(flags))
+        untold = tuple(word._replace(options=True) for word in untold_flags(more.known))  # `[f"--{key}", value]`
+        return Words((*self.known, *untold), self.maybe | more.maybe | frozenset(flags))
 
 
 def servers_started(

@@ -244,12 +244,12 @@ def read_launch(
         return launch._replace(word=arguments[0])
     before = {(word.text or "").rpartition("/")[2] for word in arguments[:start]}
     seen = launcher != "python" or before.isdisjoint(_OF_CLUSTERS)  # srun may start Python several times
-    visible = around.fixed_gpus if not any(_untold(arguments[start + 1 :])) else None
+    visible = around.fixed_gpus if not any(untold_flags(arguments[start + 1 :])) else None
     launch = launch._replace(visible=visible, word=arguments[start])
     return launch._replace(processes=processes, launcher=launcher if seen else None)
 
 
-def _untold(rest: Sequence[Argument]) -> Iterator[Argument]:
+def untold_flags(rest: Sequence[Argument]) -> Iterator[Argument]:
     """Words of a launcher's, or of a server's, that may stand for flags which only the run can tell: ``accelerate
     launch $MORE``."""
     own = takewhile(lambda each: each.text != "-m" and not (each.text or "").endswith(".py"), rest)
@@ -340,7 +340,7 @@ def server_launch(started: Started, text: str) -> Launch:
     config = _flagged_config(flags)
     flags = tuple(flag for flag in flags if flag.name not in CONFIG_FLAGS)
     tool = Tool(started.server.dialect)
-    more = tuple(_untold(words))
+    more = tuple(untold_flags(words))
     return Launch(script=started.server.dialect, flags=flags, config=config, tool=tool, word=started.word, open=more)
 
 
