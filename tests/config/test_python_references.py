@@ -332,3 +332,27 @@ def test_a_flag_s_default_may_be_a_constant_of_another_module(tmp_path: Path):
     path.write_text(head + parser + LOADS + CALL.format("args.batch"), "utf-8")
     setup = checked(path).setup
     assert setup is not None and setup.per_device_train_batch_size == 4
+
+
+@pytest.mark.parametrize(
+    ("line", "known"),
+    [
+        ('config = {}\nconfig.update({"batch": args.batch})\n', True),  # a key of something else
+        ('wandb.config.update({"batch": args.batch})\n', True),
+        ('run["batch"] = args.batch\n', True),
+        ("args.batch = 8\n", False),
+        ('setattr(args, "batch", 8)\n', False),
+        ('vars(args).update({"batch": 8})\n', False),
+        ('vars(args)["batch"] = 8\n', False),
+        ('args.__dict__["batch"] = 8\n', False),
+    ],
+)
+def test_a_flag_is_set_anew_as_an_attribute(line: str, known: bool):
+    assert is_unknown(batch_of(FLAG + line + CALL.format("args.batch")).value) is not known
+
+
+def test_a_model_s_folder_is_what_it_was_downloaded_by():
+    text = 'MODEL = "Qwen/Qwen2-0.5B"\nfolder = snapshot_download(MODEL, cache_dir="x")\n'
+    loads = "model = AutoModelForCausalLM.from_pretrained(folder)\n"
+    (unit,) = READER.read(text + loads + CALL.format(4), "train.py")
+    assert unit.settings["model.name"].value == "Qwen/Qwen2-0.5B"

@@ -46,7 +46,7 @@ class Expressions:
         self.names, self.constants = names, constants
         self.text, self.path = text, path
         self.shared = shared or Shared(NoSources())
-        self.shared.stored[path] = names.stored
+        self.shared.stored[path], self.shared.attributes_set[path] = names.stored, names.attributes_set
         self.references = References(self, names)
         names.all_of = [each for each in names.all_of if not self._reads_all_of(each)]
 

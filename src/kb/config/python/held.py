@@ -148,6 +148,7 @@ class Shared:
         self.by_default = False
         self.modules: dict[str, Expressions | None] = {}
         self.stored: dict[str, set[str]] = {}  # what each module gives a value on anything, by the module's path
+        self.attributes_set: dict[str, set[str]] = {}  # those of them that are attributes, or may be
         self.callers: dict[tuple[str, str], list[Caller]] = {}
 
     def is_stored(self, key: object) -> bool:

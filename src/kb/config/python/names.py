@@ -15,7 +15,7 @@ class Names:
         self.tree = tree
         self._found = walk(tree)
         self.calls, self.uses, self.answers = self._found.calls, self._found.uses, self._found.answers
-        self.stored = self._found.stored
+        self.stored, self.attributes_set = self._found.stored, self._found.attributes_set
         self.all_of = self._found.all_of  # what is brought in by `from module import *` and was not read
 
     @cached_property
@@ -137,6 +137,10 @@ class Names:
     def is_stored(self, key: object) -> bool:
         """Whether an attribute or a key of this name gets a value on anything in the module, or anything may."""
         return str(key) in self._found.stored or bool(self.all_of) or "self" in self._found.changed
+
+    def is_set_on_any(self, attribute: str) -> bool:
+        """Whether an attribute of this name gets a value on anything in the module, or anything may."""
+        return attribute in self.attributes_set or bool(self.all_of) or "self" in self._found.changed
 
     def is_called_alone(self, function: str) -> bool:
         """Whether a function is defined once, and no code holds it but to call it."""

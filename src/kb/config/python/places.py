@@ -131,6 +131,7 @@ class Walked:
         self.attributes: dict[str, list[tuple[str, Binding]]] = {}  # `args.seed = 1`, by what holds them
         self.class_scopes: set[Scope] = set()  # whose names the functions in them do not see
         self.stored: set[str] = set()  # names of attributes and keys that get a value on whatever holds them
+        self.attributes_set: set[str] = set()  # those of them that are attributes, which flags have, or may be
         self.twice: set[str] = set()  # classes that are defined more than once
         self.all_of: list[Imported] = []  # from module import *: any name may be another's
 
@@ -357,6 +358,7 @@ class _Walk:
             stores = isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load)
             if stores and isinstance(node, ast.Attribute) and getattr(node.value, "id", "") != "self":
                 self._names.stored.add(node.attr)
+                self._names.attributes_set.add(node.attr)
             elif stores and isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
                 self._names.stored.add(str(node.slice.value))
 
@@ -372,10 +374,13 @@ class _Walk:
             return
         if node.args and (by_name or (isinstance(held, ast.Attribute) and held.attr.startswith("__"))):
             names.change(root_name(node.args[0]) or "")
-        names.stored |= {each.arg for each in node.keywords if each.arg}
+        stored = {each.arg for each in node.keywords if each.arg}
         for given in node.args[:2]:
             keys = given.keys if isinstance(given, ast.Dict) else [given]
-            names.stored |= {str(key.value) for key in keys if isinstance(key, ast.Constant)}
+            stored |= {str(key.value) for key in keys if isinstance(key, ast.Constant)}
+        names.stored |= stored
+        if by_name or "vars(" in (text := ast.unparse(held)) or "__" in text:
+            names.attributes_set |= stored  # setattr(args, …), vars(args).update(…)
 
     def _parts(self, node: ast.stmt, at: Where, target: str | None) -> None:
         for child in ast.iter_child_nodes(node):

@@ -24,7 +24,8 @@ _LOADS = frozenset((
     "yaml.safe_load", "yaml.load", "yaml.full_load", "json.load", "json.loads", "OmegaConf.load", "tomllib.load",
     "toml.load", "safe_load",
 ))  # fmt: skip
-_HANDS_BACK = ("OmegaConf.to_container", "OmegaConf.to_object", "OmegaConf.create")  # the same, as another class
+# The same, as another class, or the folder that a model was downloaded to.
+_HANDS_BACK = ("OmegaConf.to_container", "OmegaConf.to_object", "OmegaConf.create", "snapshot_download")
 _FROM_ENVIRONMENT = ("os.environ.get", "os.getenv", "environ.get", "getenv")
 _FILLS = ("from_", "load", "parse", "read")  # beginnings of methods that make an object from a file
 
@@ -296,7 +297,12 @@ class References:
 
     def _entry(self, held: Found, key: Any, default: ast.expr | None, at: Where, depth: int) -> Found:
         """``held[key]``, or ``held.get(key, default)``."""
-        if self._names.is_stored(key) or self._own.shared.is_stored(key):
+        shared = self._own.shared
+        if isinstance(held, Flags) and "vars(" not in self._own.text:  # config["batch"] = 8 sets no flag
+            set_anew = self._names.is_set_on_any(str(key)) or any(str(key) in x for x in shared.attributes_set.values())
+        else:
+            set_anew = self._names.is_stored(key) or shared.is_stored(key)
+        if set_anew:
             raise UnknownValueError
         if isinstance(held, Flags):  # by a number, one of the objects that hold them
             return held if isinstance(key, int) else of_flag(self._own, held, str(key))
