@@ -489,6 +489,14 @@ def test_an_error_line_that_ends_with_a_colon_goes_on_in_the_next() -> None:
         ("'llamafactory-cli' is not recognized as an internal or external command,\noperable program\n", 1),
         ("'llamafactory-cli'은(는) 내부 또는 외부 명령, 실행할 수 있는 프로그램, 또는\n배치 파일이 아닙니다.\n", 1),
         ("  exitcode  : -6 (pid: 1424)\n  traceback : Signal 6 (SIGABRT) received by PID 1424\n", 2),
+        ("ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 0 (pid: 991) of a\n", 1),
+        ("terminate called after throwing an instance of 'sycl::exception'\n  what():  No device available\n", 2),
+        ('time=2025-02-20T12:24 level=ERROR msg="x" error="llama runner process has terminated: exit status 2"\n', 1),
+        (
+            'panic: unable to load model: /m\ntime=2025-02-20T12:24:52 level=ERROR msg="x" '
+            'error="llama runner process has terminated: exit status 2"\n',
+            1,
+        ),
         ("2024-07-24T02:39:20.704629Z  INFO launcher: Shutting down\nError: ShardCannotStart\n", 2),
     ],
 )

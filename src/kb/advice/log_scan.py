@@ -141,6 +141,7 @@ _HINTS = (
     "Error", "Exception", "rror: ", "panicked at", "command not found", "open file", "what():", "core dumped",
     "not recognized as an internal", "不是内部或外部命令", "내부 또는 외부 명령",
     "received by PID", "lib.Arrow", "error loading model", "failed to load model",
+    "failed (exitcode:", "llama runner process has terminated", "panic: ",
 )  # fmt: skip
 # a class of an exception at the start of a line's own text, as Python prints what it raises
 _RAISED_LINE = re.compile(
@@ -149,21 +150,23 @@ _RAISED_LINE = re.compile(
     r"(?:\(\w{1,60}\))?(?::|\s{0,4}$)"
 )
 _SAID = re.compile(
-    r"\S{1,200}\.py: error: |error: |Fatal Python error: |what\(\): |thread '.{1,60}' panicked at|"
+    r"\S{1,200}\.py: error: |error: |Fatal Python error: |\s{0,4}what\(\): |panic: |thread '.{1,60}' panicked at|"
     r"Error .{1,80} at line \d{1,9} in file |"
     r"\S{0,200}: (?:line \d{1,9}: )?\S{1,200}: command not found|\S{1,200}: can't open file |"
     # Windows: a command that is not found
     r"'.{1,200}'(?: is not recognized as an internal| 不是内部或外部命令|.{0,8} 내부 또는 외부 명령)|"
     r"(?:\S{1,200}: line \d{1,9}:\s{1,4}\d{1,9} )?Aborted\b.{0,20}\(core dumped\)|"
     r"\s{0,4}traceback : Signal \d{1,2} \(SIG\w{2,8}\) received by PID|"  # torchrun's summary
+    r".{0,120}\bfailed \(exitcode: -?\d{1,10}\) local_rank: |"
+    r"time=\S{1,40} level=ERROR .{0,400}llama runner process has terminated: |"  # Ollama
     # llama.cpp, which raises nothing
     r"(?:[\d.]{6,20} E )?(?:llama|gguf|common|srv)\w{0,60}:?\s{1,8}(?:\w{1,60}: )?"
     r"(?:error loading model|failed to load model)"
 )
 # what only hands on that another process, or a line before, failed
 _HANDED_ON = re.compile(
-    r"received by PID|ChildFailedError|CalledProcessError|DistBackendError|ProcessExitedException|"
-    r"ProcessRaisedException"
+    r"received by PID|failed \(exitcode: |llama runner process has terminated: exit status|ChildFailedError|"
+    r"CalledProcessError|DistBackendError|ProcessExitedException|ProcessRaisedException"
 )
 
 
