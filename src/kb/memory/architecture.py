@@ -199,7 +199,6 @@ def _keep_layers(config: Mapping[str, Any]) -> None:
 
 def _longt5(config: Mapping[str, Any]) -> Architecture:
     """LongT5: T5's dimensions, blocks of ``local_radius`` + 1 tokens, global tokens where its attention has them."""
-    layers = number(config, "num_layers")
     activation = word(config, "feed_forward_proj", default="relu")
     if activation not in ("relu", "gated-gelu"):
         raise unpredicted(f"feed_forward_proj {activation[:40]}")
@@ -207,19 +206,9 @@ def _longt5(config: Mapping[str, Any]) -> Architecture:
     if kind not in ("local", "transient-global"):
         raise UnsupportedArchitectureError("config.json: encoder_attention_type is local or transient-global")
     block = number(config, "global_block_size", default=16)
-    return Architecture(
-        family="t5",
-        model_type="longt5",
-        d_model=number(config, "d_model"),
-        d_ff=number(config, "d_ff"),
-        num_heads=number(config, "num_heads"),
-        d_kv=number(config, "d_kv"),
-        encoder_layers=layers,
-        decoder_layers=number(config, "num_decoder_layers", default=layers),
-        vocab_size=number(config, "vocab_size"),
+    return _t5("longt5", config)._replace(
         gated=activation == "gated-gelu",
         tied=flag(config, "tie_word_embeddings", True),
-        relative_buckets=number(config, "relative_attention_num_buckets", default=32),
         window=number(config, "local_radius", default=127),
         global_block=block if kind == "transient-global" else 0,
         engine=True,

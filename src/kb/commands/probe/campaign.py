@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ from kb.torch_runs.probe.campaign import (
     target_of,
 )
 from kb.torch_runs.probe.rows import architecture_of, campaign_yaml, rows_of
-from kb.torch_runs.probe.trial import Journal, Limits, Trial
+from kb.torch_runs.probe.trial import Limits, Trial, opened_journal
 
 if TYPE_CHECKING:
     from kb.torch_runs.probe.running import Runner
@@ -90,18 +91,10 @@ def probe(
     else:
         check_packages(("torch",))
     plan = _plan(request, place, run)
-    journal = Journal.open(journal_path, plan, resume) if journal_path is not None else None
-    try:
+    with closing(runner), opened_journal(journal_path, plan, resume) as journal:
         bench = Bench(runner, journal, tell)
         share = catalog.constants["host_target_share"]
-        probed = _PROCEDURES[request.kind](_Campaign(request, place, run, bench, guide["formulas"], share))
-        if journal is not None:
-            journal.finish()
-    finally:
-        runner.close()
-        if journal is not None:
-            journal.close()
-    return probed
+        return _PROCEDURES[request.kind](_Campaign(request, place, run, bench, guide["formulas"], share))
 
 
 def _within_host(request: ProbeRequest, place: Place) -> ProbeRequest:

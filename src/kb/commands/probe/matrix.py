@@ -1,6 +1,7 @@
 """GPUs × models × batches on a Ray cluster: every trial of the matrix, journalled as any other."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 
 from kb.commands.probe.built_in import Place, built_in, read_script
 from kb.commands.probe.request import ProbeRequest
@@ -12,7 +13,7 @@ from kb.machine.detect import find_gpu, named_gpus, names_of
 from kb.torch_runs.probe.campaign import Card, Tell
 from kb.torch_runs.probe.ray_runner import RayRunner
 from kb.torch_runs.probe.running import measure
-from kb.torch_runs.probe.trial import Cell, Journal, Matrix, Outcome, Trial, as_json, trial_key
+from kb.torch_runs.probe.trial import Cell, Matrix, Outcome, Trial, as_json, opened_journal, trial_key
 
 MOST_TRIALS = 1000
 SAME_GPU = 0.1  # how far the memory that was found may be from the GPU's, as a share of it
@@ -71,20 +72,14 @@ def run_matrix(
     rows = {gpu.id: gpu for gpu in (find_gpu(name, catalog.gpus) for name in axes.gpus)}
     trials = _trials(request, catalog, axes, rows)
     runner = RayRunner(address, names={name: tuple(names_of(gpu)) for name, gpu in rows.items()}, tell=tell_lost)
-    journal, found = None, dict[str, Outcome]()
-    try:
+    found: dict[str, Outcome] = {}
+    with closing(runner):
         runner.check(list(rows))
         plan = {"matrix": [{**as_json(trial), "limits": None, "predicted": None} for trial in trials]}
-        journal = Journal.open(journal_path, plan, resume) if journal_path is not None else None
-        for trial, outcome in measure(trials, runner, journal):
-            found[trial_key(trial)] = outcome
-            tell(len(found), trial, outcome)
-        if journal is not None:
-            journal.finish()
-    finally:
-        runner.close()
-        if journal is not None:
-            journal.close()
+        with opened_journal(journal_path, plan, resume) as journal:
+            for trial, outcome in measure(trials, runner, journal):
+                found[trial_key(trial)] = outcome
+                tell(len(found), trial, outcome)
     cells = [_cell(rows[str(trial.gpu)], trial, found[trial_key(trial)]) for trial in trials]
     return Matrix(trials[0].backend, address, tuple(cells))
 

@@ -8,7 +8,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import IO, Any, Literal, get_args
 
 from kb.core.hardware import Gpu
@@ -251,6 +251,20 @@ class Journal:
             with contextlib.suppress(OSError):
                 self._stream.close()
             raise UserError("probe.journal_unwritable", path=self.path, reason=error.strerror or str(error)) from None
+
+
+@contextlib.contextmanager
+def opened_journal(path: str | None, plan: Mapping[str, Any], resume: bool) -> Iterator[Journal | None]:
+    """The journal of a campaign, marked as complete where that comes to its end; None keeps none."""
+    if path is None:
+        yield None
+        return
+    journal = Journal.open(path, plan, resume)
+    try:
+        yield journal
+        journal.finish()
+    finally:
+        journal.close()
 
 
 def _read(path: str) -> list[dict[str, Any]] | None:
