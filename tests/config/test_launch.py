@@ -267,3 +267,33 @@ def test_the_gpus_that_a_script_lets_its_processes_see_are_read(script: str, see
     unit = read_shell(f"{script}train.py --model_name_or_path gpt2 --learning_rate 1e-4\n", "run.sh", COMMANDS)[0]
     said = unit.settings.get("launch.visible_gpus")
     assert (None if said is None else said.value) == seen
+
+
+USE = "export ACCELERATE_USE_DEEPSPEED={}\nexport ACCELERATE_DEEPSPEED_ZERO_STAGE={}\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "on", "stage"),
+    [
+        (USE.format("true", 3) + "torchrun --nproc_per_node 4 ", True, 3),
+        (USE.format("true", "$STAGE") + "torchrun --nproc_per_node 4 ", True, None),
+        (USE.format("$USE", 3) + "torchrun --nproc_per_node 4 ", None, 3),
+        (USE.format("false", 3) + "torchrun --nproc_per_node 4 ", "unset", "unset"),
+        (USE.format("true", 3) + "accelerate launch --use_deepspeed --zero_stage 2 ", True, 2),
+        ("ACCELERATE_DEEPSPEED_ZERO_STAGE=3 torchrun --nproc_per_node 4 ", "unset", "unset"),
+    ],
+)
+def test_the_environment_may_turn_deepspeed_on(before: str, on: Any, stage: Any) -> None:
+    settings = script(before + TRAIN).settings
+    for name, value in (("launch.use_deepspeed", on), ("deepspeed.zero_stage", stage)):
+        setting = settings.get(name)
+        found = "unset" if setting is None else None if is_unknown(setting.value) else setting.value
+        assert found == value
+
+
+def test_the_environment_may_turn_fsdp_on() -> None:
+    settings = script(
+        f"export ACCELERATE_USE_FSDP=1 FSDP_OFFLOAD_PARAMS=true\ntorchrun --nproc_per_node 4 {TRAIN}"
+    ).settings
+    assert settings["launch.use_fsdp"].value is True
+    assert settings["accelerate.fsdp_offload_params"].value is True

@@ -22,6 +22,11 @@ def eval_generations(setting: Callable[[str], Any]) -> Any:
     return setting("trl.num_generations") if own is None else own
 
 
+def is_calls(unit: Unit) -> bool:
+    """Whether the settings are arguments of a program's own calls, with no config or command between."""
+    return not unit.read_by and unit.script is None and unit.path.endswith((".py", ".ipynb"))
+
+
 def says_torch_dtype(unit: Unit) -> bool:
     """Whether the weights' type is given under transformers' old name for it.
 
@@ -29,7 +34,7 @@ def says_torch_dtype(unit: Unit) -> bool:
     does a program that has a flag of that name itself, or that reads a config by code of its own.
     """
     setting = unit.settings.get("model.torch_dtype")
-    in_code = bool(unit.read_by) or (unit.script is None and unit.path.endswith((".py", ".ipynb")))
+    in_code = bool(unit.read_by) or is_calls(unit)
     if setting is None or (in_code and unit.dialect == "trl") or setting.joined.endswith(".py"):
         return False
     return str(setting.path[-1]).lstrip("-") == "torch_dtype"

@@ -8,7 +8,7 @@ from kb.config.shell.expand import UNTOLD, UNTOLD_OPTIONS, Argument, Environment
 from kb.config.shell.flags import Flag, Speller, known_when_run, opened, read_value, repeated, setting_at, setting_of
 from kb.config.shell.launch import Launch, Tool, Tools, read_launch, wraps
 from kb.config.shell.lexer import Command, Fault, Word, split_commands
-from kb.config.shell.processes import ASKED, Surroundings, read_allotment
+from kb.config.shell.processes import ASKED, IN_ENVIRONMENT, OF_FSDP, Surroundings, read_allotment
 from kb.config.text.source import Places
 from kb.core.catalog import Dialect
 from kb.core.document import EVERY_GPU, NOT_COUNTED, Event, Setting, Unit
@@ -29,7 +29,6 @@ ACCELERATE_CONFIG = "launch.config_file"
 # Switches of `accelerate launch`; each means the setting of its name under launch.
 SWITCHES = ("multi_gpu", "use_fsdp", "use_deepspeed", "cpu", "tpu")
 # Flags of `accelerate launch` in place of a file of DeepSpeed's or accelerate's.
-OF_FSDP = ("version", "auto_wrap_policy", "sharding_strategy", "reshard_after_forward", "offload_params")
 OF_LAUNCHER = {
     "zero_stage": "deepspeed.zero_stage",
     "offload_optimizer_device": "deepspeed.offload_optimizer.device",
@@ -382,6 +381,7 @@ def _launch_settings(launch: Launch, dialect: str, places: Places) -> dict[str, 
     ):
         word = Flag(launch.word.text or "", launch.word, (), dashes="")
         settings[VISIBLE] = setting_at(launch.visible, word, places, bare=True)
+    settings |= _of_environment(launch, places)
     if launch.launcher == "accelerate":
         if accelerate:
             settings[ACCELERATE_CONFIG] = setting_at(accelerate[-1].values[0].text, accelerate[-1], places)
@@ -390,6 +390,21 @@ def _launch_settings(launch: Launch, dialect: str, places: Places) -> dict[str, 
         told = [flag for flag in launch.before if flag.name in OF_LAUNCHER and flag.values]
         settings |= {OF_LAUNCHER[flag.name]: _launchers(flag, OF_LAUNCHER[flag.name], places) for flag in told}
     return settings
+
+
+def _of_environment(launch: Launch, places: Places) -> dict[str, Setting]:
+    """What the environment has accelerate do, which the launcher's own flags replace."""
+    settings: dict[str, Setting] = {}
+    for switch, row in IN_ENVIRONMENT.items():
+        said = launch.environment.get(switch, "false")
+        if launch.word is None or (said is not None and said.casefold() not in ("true", "1", "yes", "on", "y", "t")):
+            continue
+        place = Flag(switch, launch.word, (), dashes="")
+        on = f"launch.{switch.removeprefix('ACCELERATE_').casefold()}"
+        settings[on] = setting_at(known_when_run(on) if said is None else True, place, places, bare=True)
+        for name in row.keys() & launch.environment.keys():
+            settings[row[name]] = setting_at(_read(launch.environment[name], row[name]), place, places, bare=True)
+    return {name: each._replace(alias=True) for name, each in settings.items()}
 
 
 def _on_one_machine(own: Sequence[Flag]) -> bool:
@@ -402,10 +417,13 @@ def _on_one_machine(own: Sequence[Flag]) -> bool:
 
 def _launchers(flag: Flag, name: str, places: Places) -> Setting:
     """What a flag of the launcher says of DeepSpeed or FSDP."""
-    text, unknown = flag.values[0].text, known_when_run(name)
+    return setting_at(_read(flag.values[0].text, name), flag, places)
+
+
+def _read(text: str | None, name: str) -> Any:
     kind = "integer" if name.endswith(("_stage", "_version")) else "bool" if name.endswith("_params") else "text"
     value = None if text is None else read_value(text, kind)
-    return setting_at(unknown if value is None else value, flag, places)
+    return known_when_run(name) if value is None else value
 
 
 def _processes(launch: Launch, dialect: str, places: Places) -> dict[str, Setting]:

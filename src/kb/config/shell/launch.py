@@ -183,6 +183,7 @@ class Launch(NamedTuple):
     program: str = ""  # the script with its folders, as it is written
     short: tuple[Flag, ...] = ()  # its flags of one letter
     visible: int | None = None  # the GPUs that the script lets it see
+    environment: Mapping[str, str | None] = {}  # what the script sets of that which is asked; None: only a run can tell
     maybe: frozenset[str] = frozenset()
     open: tuple[Argument, ...] = ()  # words that may stand for any more flags: ``$ARGUMENTS``
 
@@ -245,7 +246,7 @@ def read_launch(
     before = {(word.text or "").rpartition("/")[2] for word in arguments[:start]}
     seen = launcher != "python" or before.isdisjoint(_OF_CLUSTERS)  # srun may start Python several times
     visible = around.fixed_gpus if not any(untold_flags(arguments[start + 1 :])) else None
-    launch = launch._replace(visible=visible, word=arguments[start])
+    launch = launch._replace(visible=visible, environment=around.variables, word=arguments[start])
     return launch._replace(processes=processes, launcher=launcher if seen else None)
 
 

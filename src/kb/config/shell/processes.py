@@ -81,7 +81,22 @@ def slurm_options(line: str) -> dict[str, int | None]:
     return found
 
 
-ASKED = ("CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE", "NNODES", "FORCE_TORCHRUN")  # what a command's environment may say
+# What accelerate reads of its environment where nothing else says it: DeepSpeed's and FSDP's switch, and with it what
+# they take (accelerate 1.15, utils/dataclasses.py; the Trainer makes its DeepSpeedPlugin by the switch, too).
+OF_FSDP = ("version", "auto_wrap_policy", "sharding_strategy", "reshard_after_forward", "offload_params")
+IN_ENVIRONMENT = {
+    "ACCELERATE_USE_DEEPSPEED": {
+        "ACCELERATE_DEEPSPEED_ZERO_STAGE": "deepspeed.zero_stage",
+        "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "deepspeed.offload_optimizer.device",
+        "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "deepspeed.offload_param.device",
+        "ACCELERATE_DEEPSPEED_CONFIG_FILE": "deepspeed.config_file",
+    },
+    "ACCELERATE_USE_FSDP": {f"FSDP_{name.upper()}": f"accelerate.fsdp_{name}" for name in OF_FSDP},
+}
+ASKED = (  # what a command's environment may say
+    "CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE", "NNODES", "FORCE_TORCHRUN",
+    *IN_ENVIRONMENT, *(name for row in IN_ENVIRONMENT.values() for name in row),
+)  # fmt: skip
 EACH_GPU = ("gpu", "auto")  # of torchrun: one process for each GPU
 # Flags of programs of one's own that say on how many GPUs they run.
 _OWN_COUNTS = frozenset(("gpus", "num_gpus", "n_gpus", "n_gpu", "ngpus", "num_gpu", "devices", "world_size")) | {
