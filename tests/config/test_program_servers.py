@@ -88,6 +88,15 @@ def test_ways_to_start_one(body: str) -> None:
     assert values(started(body)) == {"model.name": MODEL, "tensor_parallel_size": 2}
 
 
+def test_a_list_that_is_added_to_itself_is_what_it_was_before_and_more() -> None:
+    grown = "words = ['vllm', 'serve', MODEL]\nwords = words + ['--max-model-len', '4096']\nsubprocess.run(words)"
+    assert values(started(grown)) == {"model.name": MODEL, "max_model_len": 4096}
+    assert (
+        servers("import subprocess\nfound = [1]\nwhile True:\n    found = found + [2]\n    subprocess.run(found)\n")
+        == []
+    )
+
+
 def test_what_only_the_run_can_tell_is_left_open() -> None:
     unit = started(
         "cmd = ['vllm', 'serve', MODEL, '--max-num-seqs', '64', '--port', port]\n"

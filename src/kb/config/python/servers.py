@@ -180,8 +180,10 @@ class _Commands:
         if isinstance(node, ast.IfExp):
             return self._choice(node, at, depth)
         if isinstance(node, ast.Name):
-            every = self._names.every(node.id, at)[1]
-            binding = next((each for each in reversed(every) if each.value is not None), None)
+            scope, every = self._names.every(node.id, at)
+            # in `words = words + more` what is meant is what the name had before
+            earlier = (each for each in reversed(every) if scope != at.scope or each.where.order < at.order)
+            binding = next((each for each in earlier if each.value is not None), None)
             if binding is None or binding.where.scope not in (at.scope, ()) or not binding.where.holds_at(at):
                 return None
             return self._grown(node.id, binding, at)
