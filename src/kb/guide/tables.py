@@ -318,9 +318,11 @@ def serving_table(library: Library, models: list[str], gpus: list[str], engine: 
 def serving_defaults(library: Library, engine: Engine) -> str:
     """An engine's options: what each means, and its default by release, GPU and entry point, with where it was read."""
     data, language = library.entry("serving", engine), library.language
-    head = [say(language, f"serving.{name}") for name in ("option", "meaning", "default", "holds", "read_in")]
-    rows = []
+    rest = [say(language, f"serving.{name}") for name in ("meaning", "default", "holds", "read_in")]
+    given: list[list[str]] = []
+    own: list[list[str]] = []  # what no flag sets
     for name, option in data["options"].items():
+        rows = given if "flag" in option else own
         shown = code(option.get("flag", name))
         defaults = option.get("defaults", ())
         if not defaults:
@@ -331,7 +333,8 @@ def serving_defaults(library: Library, engine: Engine) -> str:
             name_of = f"[{text(source['title'])}]({source['url']})"
             value = f"{_value(row, language)} {badge(library, row['status'], row)}"
             rows.append([*first, value, ", ".join(_conditions(row, language)), name_of])
-    return table(head, rows)
+    parts = (("option", given), ("own", own))
+    return "\n\n".join(table([say(language, f"serving.{head}"), *rest], rows) for head, rows in parts if rows)
 
 
 def serving_messages(library: Library) -> str:
