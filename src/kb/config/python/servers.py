@@ -93,7 +93,7 @@ class _Commands:
     def all(self) -> Iterator[tuple[ast.expr, Words]]:
         """Each command with the node that it stands in."""
         for name, binding in self._names.every_binding():
-            if binding.value is not None and _is_list(binding.value):
+            if binding.value is not None and _is_list(binding.value) and not self._goes_on(name, binding):
                 words = self._grown(name, binding, END._replace(scope=binding.where.scope))
                 yield from () if words is None else ((binding.value, words),)
         for call, at, _ in self._names.calls:
@@ -104,6 +104,12 @@ class _Commands:
             if called_name(call) in RUNS:
                 handed = [*call.args[:1], *(each.value for each in call.keywords if each.arg in _WORDS)]
                 yield from ((node, words) for node in handed for words in self._of_text(node, at))
+
+    def _goes_on(self, name: str, binding: Binding) -> bool:
+        """Whether the name is given this and more later, as by ``words = words + more``: then it is no command yet."""
+        given = self._names.bindings(name, binding.where.scope)
+        later = (each.value for each in given if each.value is not None and each.where.order > binding.where.order)
+        return any(isinstance(part, ast.Name) and part.id == name for value in later for part in ast.walk(value))
 
     def _of_list(self, node: ast.expr, at: Where) -> Iterable[Words]:
         """The command of a list; of ``["bash", "-c", text]`` those of the text."""
