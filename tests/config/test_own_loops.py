@@ -825,3 +825,12 @@ def choose(batch):
 )
 def test_an_evaluation_with_gradients_on_holds_a_batch_into_the_next(lines: str, name: str | None) -> None:
     assert said(HEAD + PASS + "model.eval()\n" + lines).get("run.graph_held_over") == name
+
+
+@pytest.mark.parametrize(("given", "bf16"), [("'bf16'", True), ("choose(rows)", None), ("'no'", False)])
+def test_a_precision_that_accelerate_is_told_out_of_sight_is_open(given: str, bf16: bool | None) -> None:
+    made = f"accelerator = Accelerator(mixed_precision={given})\n"
+    made += "model, optimizer = accelerator.prepare(model, optimizer)\n"
+    loop = PASS.replace("loss.backward()", "accelerator.backward(loss)")
+    found = said("from accelerate import Accelerator\n" + HEAD + made + loop)
+    assert found.get("training.bf16", "not said") == bf16

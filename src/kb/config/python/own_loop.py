@@ -127,8 +127,8 @@ class _Reader:
         if prepared and called_name(accelerator or node) == "Accelerator":
             assert accelerator is not None
             made.append(accelerator)
-            if not any(each.arg == "mixed_precision" for each in accelerator.keywords):
-                hidden = FP16, BF16  # what `accelerate config` or the launcher says
+            if not self._says_precision(accelerator):
+                hidden = FP16, BF16  # what `accelerate config`, the launcher or only a run says
         said += self._started_by(accelerator, model, forward, around, at)
         said += self._models.said(model, forward, batches, (node, at))
         said += self._graphs.said(model)
@@ -141,6 +141,18 @@ class _Reader:
             counted=self._counted(accelerator, model),
         )
         return Loop(id(batches), tuple(made), tuple(said), hidden)
+
+    def _says_precision(self, accelerator: ast.Call) -> bool:
+        """Whether an accelerator is told a precision that can be read where it is made."""
+        given = next((each.value for each in accelerator.keywords if each.arg == "mixed_precision"), None)
+        at = next((where for node, where, _ in self._entry.names.calls if node is accelerator), None)
+        if given is None or at is None:
+            return given is not None
+        try:
+            self._entry.read(given, at)
+        except UnknownValueError:
+            return False
+        return True
 
     def _started_by(
         self, made: ast.Call | None, model: Traced, forward: Pass, around: Sequence[ast.AST], at: Where
