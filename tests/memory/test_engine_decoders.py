@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 import memory_sample as sample
-from kb.core.setup import TrainingSetup
+from kb.core.setup import Images, TrainingSetup
 from kb.memory import architecture_from_config, predict
 from kb.memory.engine.report import why_not
+from seeing_models import PALIGEMMA
 
 LLAMA = {"hidden_size": 256, "intermediate_size": 704, "num_attention_heads": 4, "num_hidden_layers": 4,
          "num_key_value_heads": 2, "vocab_size": 3000}  # fmt: skip
@@ -34,6 +35,19 @@ LORA: dict[str, Any] = {"method": "lora", "lora_target_modules": ("q_proj", "v_p
 def test_what_is_not_followed_is_refused_by_name(config: dict[str, Any], given: dict[str, Any], what: str) -> None:
     setup = TrainingSetup(bf16=True, **given)
     assert why_not(setup, architecture_from_config(config)) == what
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"world_size": 2, "zero_stage": 3}, "ZeRO-3 of gemma3"),
+        ({"attn_implementation": "flash"}, "flash_attention_2 of gemma3"),
+        ({}, None),
+    ],
+)
+def test_what_is_not_followed_of_gemma_3_with_pictures_is_refused_by_name(given: dict[str, Any], what: Any) -> None:
+    setup = TrainingSetup(bf16=True, max_source_length=200, images=Images(1, 4, 4), **given)
+    assert why_not(setup, architecture_from_config(PALIGEMMA["gemma 3"])) == what
 
 
 @pytest.mark.parametrize("model_type", ["gemma2", "phi3", "granite", "hyperclovax", "smollm3", "exaone4", "olmo2"])

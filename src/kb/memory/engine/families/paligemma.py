@@ -205,6 +205,7 @@ class AveragedProjector:
 class Gemma3(PaliGemma):
     """``Gemma3ForConditionalGeneration``. Its processor says of each token whether it is of a picture."""
 
+    gathers = False  # its projector's own weight under ZeRO-3, which was not compared
     projector_class = AveragedProjector
     mapped = True
 
