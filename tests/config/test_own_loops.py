@@ -289,6 +289,21 @@ def test_its_report_names_the_batch_where_it_stands_and_no_argument_of_the_train
     assert changed in ([], ["loader = DataLoader(rows, batch_size=32, shuffle=True)"])
 
 
+def test_a_command_is_read_by_its_program_though_kb_knows_none_of_its_flags(tmp_path: Path) -> None:
+    flag = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--rows', type=int, default=8)\n"
+    program = flag + "args = parser.parse_args()\n" + HEAD.replace("batch_size=8", "batch_size=args.rows") + PASS
+    (tmp_path / "train.py").write_text(program)
+    (tmp_path / "count.py").write_text("print(1)\n")
+    script = tmp_path / "run.sh"
+    script.write_text("python train.py --rows 4\n")
+    ended = run_text("kb.check", script.name, "--gpu", "rtx-3090", "--lang", "en", cwd=tmp_path)
+    assert "as train.py reads it" in ended.stdout and "effective batch 4 = 4 × 1" in ended.stdout
+    for command, way in (("train.py", ": kb check train.py"), ("count.py", "was found."), ("gone.py", "was found.")):
+        script.write_text(f"python {command}\n")
+        ended = run_text("kb.check", script.name, "--gpu", "rtx-3090", "--lang", "en", cwd=tmp_path)
+        assert ended.returncode == 2 and ended.stderr.strip().endswith(way)
+
+
 def test_a_command_hands_a_loop_its_flags_and_its_precision(tmp_path: Path) -> None:
     program = """
 import argparse

@@ -7,7 +7,7 @@ import datetime
 import os
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -342,7 +342,7 @@ def code_units(
         ConfigError: it cannot be read.
     """
     if kind == "shell":
-        return runs_of_shell(text, path, commands)
+        return runs_of_shell(text, path, commands) or _runs_by_programs(text, path, catalog, commands, programs)
     files = programs.files() if programs is not None else None
     if kind == "config":
         trains = [each for each in programs(units[0]) if each.trains] if programs is not None else []
@@ -386,6 +386,29 @@ def suppressed_in_code(
 def runs_of_shell(text: str, path: str, commands: CommandReader) -> list[Unit]:
     """The commands of a shell script that may be runs."""
     return [unit for unit in read_shell(text, path, commands) if tells_of_a_run(unit)]
+
+
+def _runs_by_programs(
+    text: str, path: str, catalog: Catalog, commands: CommandReader, programs: "ProjectPrograms | None"
+) -> list[Unit]:
+    """The commands of a script none of whose flags has a name that kb knows, where the program makes a run of them."""
+    if programs is None:
+        return []
+    started = _starts_of_python(text, path, commands)
+    return [unit for unit in started if _taken(unit, programs(unit), catalog, programs.files()) is not None]
+
+
+def _starts_of_python(text: str, path: str, commands: CommandReader) -> list[Unit]:
+    started = read_shell(text, path, commands, wanted=lambda program: program.endswith(".py"))
+    return [unit for unit in started if unit.program]
+
+
+def trainer_started(
+    text: str, path: str, commands: CommandReader, find: Callable[[Unit], Sequence[Program]]
+) -> str | None:
+    """The path of the first program that trains and that a script starts, whatever flags it is given."""
+    programs = (each for unit in _starts_of_python(text, path, commands) for each in find(unit))
+    return next((_shown(each.path) for each in programs if each.trains), None)
 
 
 def _asks_a_server(unit: Unit) -> bool:

@@ -194,10 +194,20 @@ class FileChecker:
             first = Span(1, 1, 1, 1, 0, 0)
             units = [Unit(path=path, section=None, dialect=None, settings={}, span=first, known_keys=familiar)]
         if not units:
-            raise ConfigError(_NOTHING.get(kind, "config.no-command"))
+            raise self._nothing_in(text, path, kind)
         if self.releases is not None and units[0].dialect is not None:
             events = (*events, *self.releases.disagreements(path))
         return [units[0]._replace(events=(*events, *units[0].events)), *units[1:]] if events else units
+
+    def _nothing_in(self, text: str, path: str, kind: Kind) -> ConfigError:
+        """What to tell of a file without a run; of a script also the program that it starts."""
+        if kind == "shell" and self._programs is not None:
+            from kb.session.code_files import trainer_started
+
+            started = trainer_started(text, path, self._commands.reader, self._programs)
+            if started is not None:
+                return ConfigError("config.no-command-but-program", program=started)
+        return ConfigError(_NOTHING.get(kind, "config.no-command"))
 
     def _behind_damage(self, text: str, path: str, kind: Kind) -> list[Unit]:
         """The units of a text whose damage left control characters that YAML refuses: it is a config all the same."""

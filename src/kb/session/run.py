@@ -123,7 +123,7 @@ _NOTHING_OF_A_RUN = frozenset(
     f"config.{name}"
     for name in (
         *("empty", "only-comments", "no-settings", "list-at-top", "not-notebook"),
-        *("no-python-call", "no-cell-call", "no-command"),
+        *("no-python-call", "no-cell-call", "no-command", "no-command-but-program"),
     )
 )
 
