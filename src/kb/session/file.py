@@ -4,6 +4,7 @@ import datetime
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
+from types import ModuleType
 
 from kb.advice.check import Checker
 from kb.advice.facts import UnitFacts
@@ -202,9 +203,7 @@ class FileChecker:
     def _nothing_in(self, text: str, path: str, kind: Kind) -> ConfigError:
         """What to tell of a file without a run; of a script also the program that it starts."""
         if kind == "shell" and self._programs is not None:
-            from kb.session.code_files import trainer_started
-
-            started = trainer_started(text, path, self._commands.reader, self._programs)
+            started = self._code_files.trainer_started(text, path, self._commands.reader, self._programs)
             if started is not None:
                 return ConfigError("config.no-command-but-program", program=started)
         return ConfigError(_NOTHING.get(kind, "config.no-command"))
@@ -228,9 +227,14 @@ class FileChecker:
             units = self._servers(text, path) or list(self.reader.read(text, path, dialect=self.dialect))
             if self.dialect is not None or not self._has_own_names(units):
                 return units
-        from kb.session.code_files import code_units  # most runs meet no Python file, and no config of one's own
+        read: Callable[..., list[Unit]] = self._code_files.code_units
+        return read(text, path, kind, self.catalog, self._commands.reader, self._programs, units)
 
-        return code_units(text, path, kind, self.catalog, self._commands.reader, self._programs, units)
+    @property
+    def _code_files(self) -> ModuleType:
+        from kb.session import code_files  # most runs meet no Python file, and no config of one's own
+
+        return code_files
 
     def _has_own_names(self, units: Sequence[Unit]) -> bool:
         """Whether a program of the project may read the config in a way of its own."""
@@ -288,9 +292,10 @@ class FileChecker:
         """The findings of one file with its suppression comments applied."""
         known, kind = self.catalog.rules.keys(), kind_of(path)
         if kind in CODE:
-            from kb.session.code_files import suppressed_in_code
-
-            return suppressed_in_code(findings, text, kind, today=self._today, known=known, decided=decided)
+            suppressed: Suppressed = self._code_files.suppressed_in_code(
+                findings, text, kind, today=self._today, known=known, decided=decided
+            )
+            return suppressed
         from kb.config.suppressions import read_suppressions, suppress
 
         return suppress(findings, read_suppressions(text), today=self._today, known=known, decided=decided)
