@@ -829,19 +829,6 @@ def choose(batch):
     assert said(text).get("run.not_modelled") == said_of_it
 
 
-@pytest.mark.parametrize(
-    ("lines", "name"),
-    [
-        ("for batch in test:\n    logits = model(**batch)[0]\n    right += (logits.argmax(-1) == y).sum()\n", "logits"),
-        ("for batch in test:\n    logits = model(**batch)[0]\n    right += score(logits)\n    del logits\n", None),
-        ("for batch in test:\n    right += score(model(**batch)[0].argmax(-1))\n", None),
-        ("with torch.no_grad():\n    for batch in test:\n        logits = model(**batch)[0]\n", None),
-    ],
-)
-def test_an_evaluation_with_gradients_on_holds_a_batch_into_the_next(lines: str, name: str | None) -> None:
-    assert said(HEAD + PASS + "model.eval()\n" + lines).get("run.graph_held_over") == name
-
-
 @pytest.mark.parametrize(("given", "bf16"), [("'bf16'", True), ("choose(rows)", None), ("'no'", False)])
 def test_a_precision_that_accelerate_is_told_out_of_sight_is_open(given: str, bf16: bool | None) -> None:
     made = f"accelerator = Accelerator(mixed_precision={given})\n"

@@ -29,9 +29,7 @@ from kb.core.setup import Assumption, TrainingSetup
 from kb.core.typed import Any
 from kb.memory.process import usable_on
 
-SAID_OF_RUNS = (
-    "run.adapter", "run.quantized", "run.own_loop", "run.gradients_kept", "run.graphs_summed", "run.graph_held_over",
-)  # fmt: skip
+SAID_OF_RUNS = ("run.adapter", "run.quantized", "run.own_loop", "run.gradients_kept", "run.graphs_summed")
 SERVERS = ("vllm", "sglang", "tgi", "llama-server")  # dialects of what starts an inference server
 RENTED = "serving.rents_gpu"  # the GPU that a program rents is not the one that the user names
 OF_SETTINGS = (

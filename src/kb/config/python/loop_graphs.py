@@ -22,7 +22,7 @@ _NO_GRADIENTS = (
 _HARMLESS = ("autocast", "tqdm", "open", "timer", "record_function")  # what may be opened and leaves gradients on
 MOST_TRIED = 400  # calls in loops that are looked at for an evaluation
 _NO_PASSES = frozenset(("append", "to", "item", "print", "len", "range", "backward", "step", "zero_grad", "update"))
-GRAPHS, HELD_OVER = "run.graphs_summed", "run.graph_held_over"
+GRAPHS = "run.graphs_summed"
 
 
 class Graphs:
@@ -33,9 +33,8 @@ class Graphs:
         self._looked = False
 
     def said(self, model: Traced) -> Iterator[Said]:
-        """A loop that evaluates the same model with gradients on, and gathers what it gives with the graph behind it,
-        ``total += outputs.loss``, ``kept.append(outputs.logits)``: each keeps its batch's activations. Or it has a name
-        for it, which keeps them while the next pass makes its own."""
+        """A loop that evaluates the same model with gradients on, and gathers what it gives with the graph behind it:
+        ``total += outputs.loss``, ``kept.append(outputs.logits)``. Each keeps its batch's activations."""
         entry = self._entry
         if self._looked or any(word in entry.text for word in _NO_GRADIENTS):
             return
@@ -63,25 +62,6 @@ class Graphs:
                     return
                 yield Said(GRAPHS, name, value, name)
                 return
-            held = self._named_outputs(node, loop)
-            if held is not None:
-                yield Said(HELD_OVER, held, node, held)
-                return
-
-    def _named_outputs(self, node: ast.Call, loop: ast.For) -> str | None:
-        """The name that a loop has for what a pass gives: ``outputs = model(**batch)``; None of one that it deletes."""
-        around = self._origins.around(self._entry, node)
-        statement = next((each for each in around if isinstance(each, ast.stmt)), None)
-        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
-            return None
-        value = statement.value
-        while isinstance(value, ast.Subscript | ast.Attribute):  # model(**batch)[0], model(**batch).logits
-            value = value.value
-        name = statement.targets[0].id
-        bound = [each for each in ast.walk(loop) if isinstance(each, ast.Assign | ast.Delete)]
-        others = [each for each in bound if each is not statement for target in each.targets
-                  if isinstance(target, ast.Name) and target.id == name]  # fmt: skip
-        return name if value is node and not others else None
 
     def _is_given_back(self, name: str, at: Where) -> bool:
         """Whether a function returns what it gathers to something that runs it backward: ``total(x).backward()``."""
