@@ -274,6 +274,28 @@ GRPOTrainer(model=model, args=args).train()
     assert not [each for each in result.findings if each.rule.startswith("colocated-vllm")]
 
 
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("vllm_server_host='0.0.0.0'", None),
+        ("use_vllm=False, vllm_model_impl='vllm'", None),
+        ("use_vllm=True, vllm_mode='server', vllm_server_host='0.0.0.0', vllm_server_port=8000", None),
+        ("use_vllm=True, vllm_mode='server', vllm_model_impl='transformers'", "vLLM (vllm_model_impl)"),
+    ],
+)
+def test_where_a_server_is_says_nothing_of_a_run_and_nothing_else_does_while_vllm_is_off(
+    given: str, named: str | None
+) -> None:
+    result = python(
+        f"""
+from trl import GRPOConfig, GRPOTrainer
+args = GRPOConfig("out", {given}, per_device_train_batch_size=4, num_generations=4, bf16=True)
+GRPOTrainer("Qwen/Qwen2.5-0.5B-Instruct", args=args).train()
+"""
+    )
+    assert result.note_values.get("named") == named
+
+
 MIXTURE = (
     "model_name_or_path: Qwen/Qwen1.5-MoE-A2.7B\nper_device_train_batch_size: 1\nlearning_rate: 1.0e-4\n"
     "use_peft: true\nload_in_4bit: true\nlora_target_modules: [q_proj, v_proj]\n"

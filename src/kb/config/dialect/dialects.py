@@ -294,12 +294,15 @@ class Unmodelled:
                 else:
                     self._exact.setdefault(key, number)
 
-    def among(self, keys: Iterable[tuple[str, Any, bool]]) -> list[Found]:
+    def among(
+        self, keys: Iterable[tuple[str, Any, bool]], is_off: Callable[[str], bool | None] = lambda switch: None
+    ) -> list[Found]:
         """What the keys say, in their order; the first of several for one setting counts.
 
         Args:
             keys: each key as written, its value (of one that is not known, anything true), and whether the format
                 knows it as an argument of its own: such a one says nothing of adapters.
+            is_off: whether the run leaves this setting off; None of a format that does not have it.
         """
         told: list[tuple[int, str, int]] = []
         denied: set[int] = set()
@@ -309,13 +312,18 @@ class Unmodelled:
             if key in _SWITCHES_OFF and number is not None:
                 denied |= set() if is_so(value, {}) else {number}
                 continue
-            if number is None or (known and self._rows[number]["to"] in OF_METHOD):
+            if number is None or (known and self._says_nothing(key, self._rows[number], is_off)):
                 continue
             if is_so(value, self._rows[number]):
                 told.append((number, written, index))
             elif key.startswith(_SWITCHES):
                 denied.add(number)
         return [self._found(number, key, index) for number, key, index in told if number not in denied]
+
+    @staticmethod
+    def _says_nothing(key: str, row: Mapping[str, Any], is_off: Callable[[str], bool | None]) -> bool:
+        off = is_off(row["switch"]) if "switch" in row else None
+        return row["to"] in OF_METHOD or off or (off is False and key in row.get("at_server", ()))
 
     def _row_of(self, key: str) -> int | None:
         exact = self._exact.get(key)

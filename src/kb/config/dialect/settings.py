@@ -220,9 +220,16 @@ class Extractor:
         """What the keys that mean no setting say of things that kb has no memory model of."""
         dialect = self._dialect
         keys = [(entry[1].value, _value(entry[2]), dialect.ignores(path)) for path, entry in beside]
-        for found in dialect.unmodelled.among(keys):
+        for found in dialect.unmodelled.among(keys, lambda switch: self._is_off(switch, part)):
             if found.to not in part.settings:
                 part.settings[found.to] = placed(found.text, beside[found.at][1], source, borrowed=True)
+
+    def _is_off(self, switch: str, part: Part) -> bool | None:
+        """Whether nothing here turns a setting on, or may; None where the format does not have it."""
+        if not any(target.fact.name == switch for _, listed in self._dialect.targets.items() for target in listed):
+            return None
+        said = part.settings.get(switch)
+        return switch not in part.left_open and (said is None or said.value is False)
 
     def _take(self, name: str, candidates: list[tuple[Target, Entry]], part: Part, source: Source) -> None:
         """The first candidate that gives a value; an unknown one (``auto``) ends the search too.
