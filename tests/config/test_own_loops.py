@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from catalog_sample import load_catalog
+from kb.config.python.held import NoSources
+from kb.config.python.places import Imported
 from kb.config.python.reader import PythonReader
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
@@ -836,3 +838,69 @@ def test_a_precision_that_accelerate_is_told_out_of_sight_is_open(given: str, bf
     loop = PASS.replace("loss.backward()", "accelerator.backward(loss)")
     found = said("from accelerate import Accelerator\n" + HEAD + made + loop)
     assert found.get("training.bf16", "not said") == bf16
+
+
+CHECKPOINTING = "training.gradient_checkpointing"
+
+
+@pytest.mark.parametrize("enables", ["gradient_checkpointing_enable()", "activation_checkpointing_enable()"])
+@pytest.mark.parametrize(
+    ("trains", "value"),
+    [
+        ("model.train()", True),
+        ("model.train(True)", True),
+        ("model.train(mode=True)", True),
+        ("model.to('cuda').train()", True),
+        ("", False),
+        ("model.eval()", False),
+        ("model.train(False)", False),
+        ("model.train(flags.train)", None),
+        ("model.train(mode=not frozen)", None),
+        ("model.training = True", None),
+    ],
+)
+def test_checkpointing_counts_in_training_mode_alone(enables: str, trains: str, value: bool | None) -> None:
+    found = said(HEAD + f"model.{enables}\n{trains}\n" + PASS)
+    assert (found[CHECKPOINTING], found["training.activation_checkpointing"]) == (value, value)
+
+
+def test_a_model_prepared_for_k_bits_is_in_eval_mode_too() -> None:
+    prepared = "from peft import prepare_model_for_kbit_training\nmodel = prepare_model_for_kbit_training(model)\n"
+    assert said(HEAD + prepared + PASS)[CHECKPOINTING] is False
+    assert (
+        said(HEAD + prepared + PASS.replace("    for batch", "    model.train()\n    for batch"))[CHECKPOINTING] is True
+    )
+
+
+def test_the_train_of_a_trainer_of_its_own_is_no_training_mode() -> None:
+    loop = PASS.replace("\n", "\n        ").replace("for epoch", "{mode}for epoch")
+    own = "\nclass Run:\n    def train(self):" + loop.rstrip() + "\n\nRun().train()\n"
+    head = HEAD + "model.gradient_checkpointing_enable()\n"
+    assert said(head + own.format(mode=""))[CHECKPOINTING] is None
+    assert said(head + own.format(mode="model.train()\n        "))[CHECKPOINTING] is True
+
+
+class Beside(NoSources):
+    """One module that lies beside the program."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def module(self, path: str, imported: Imported) -> tuple[str, str] | None:
+        return ("modes.py", self._text) if imported.module == "modes" else None
+
+
+@pytest.mark.parametrize("called", ["begin(model)", "model = begin(model)", "start = begin"])
+@pytest.mark.parametrize(("body", "off"), [("model.train()", False), ("model.eval()", True)])
+def test_another_module_may_put_the_model_in_training_mode(called: str, body: str, off: bool) -> None:
+    text = f"from modes import begin\n{HEAD}model.gradient_checkpointing_enable()\n{called}\n{PASS}"
+    (unit,) = READER.read(text, "train.py", Beside(f"def begin(model):\n    {body}\n    return model\n"))
+    assert (unit.settings[CHECKPOINTING].value is False) == off
+
+
+def test_without_checkpointing_nothing_is_said_of_it_and_of_some_layers_it_is_open() -> None:
+    assert CHECKPOINTING not in said(HEAD + PASS)
+    some = said(HEAD + "model.activation_checkpointing_enable(every_n_layers=2)\nmodel.train()\n" + PASS)
+    assert (some[CHECKPOINTING], some["training.activation_checkpointing"]) == (None, None)
+    moved = said(HEAD + "model.activation_checkpointing_enable(offload=True)\nmodel.train()\n" + PASS)
+    assert moved["run.not_modelled"] == "activation_checkpointing_enable(offload=True)"

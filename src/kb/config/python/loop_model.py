@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kb.config.python.expressions import Expressions
 
 DTYPE, NOT_MODELLED, LORA, COMPILED = "model.torch_dtype", "run.not_modelled", "lora.enabled", "training.torch_compile"
+CHECKPOINTING = ("training.gradient_checkpointing", "training.activation_checkpointing")  # one switch of two names
 SMALL = ("SequenceClassification", "ImageClassification", "AudioClassification", "MultipleChoice")  # heads: few logits
 _HALF = {"half": "float16", "bfloat16": "bfloat16", "float": "float32", "double": "float64"}  # methods that cast
 _TYPES = {"float16": "float16", "half": "float16", "bfloat16": "bfloat16", "float32": "float32", "float64": "float64",
@@ -39,6 +40,10 @@ _CHOOSES = re.compile(
     r"(?m)^[^#\n]*(?:\.requires_grad\s*=(?!=)\s*(?!True\b)|\.requires_grad_\(\s*(?!True\b|\))"
     r"|\.(?:train_adapter|add_adapter|freeze_\w+)\()"
 )
+# Calls that switch checkpointing on, and what may put a model in training mode beside `.train()`.
+_CHECKPOINTS = re.compile(r"checkpointing_enable\(|prepare_model_for_\w+_training\(|use_gradient_checkpointing")
+_TRAINS_OTHERWISE = re.compile(r"\bunsloth\b|\.training\s*=(?!=)|[\"']train(?:ing)?[\"']\s*,\s*True\b")
+_OWN_TRAIN = re.compile(r"(?m)^[ \t]+(?:async )?def train\(\s*self\b(?!\s*,\s*mode\b)")  # of a trainer, not of a module
 _KNOWN = ("get_peft_model", "prepare_model_for_kbit_training")
 _TELLS = frozenset(("print", "count", "get", "show", "log", "num", "report", "summary"))  # and changes nothing
 _NO_PART = frozenset(("config", "generation_config", "tokenizer", "name", "device", "optimizer", "hf_device_map"))
@@ -63,6 +68,7 @@ class OfModel:
         yield from self._chosen(model, forward)
         yield from self._replaced(model, forward)
         yield from self._copied(model)
+        yield from self._not_checkpointed(model, forward)
         yield from self._other_losses(*backward, batches)
         yield from self._beside(model, forward, batches)
 
@@ -160,6 +166,37 @@ class OfModel:
                 continue
             if self._is_of(node.func.value, at, self._entry, model) and not self._comes_later(at, forward):
                 yield node
+
+    def _not_checkpointed(self, model: Traced, forward: Pass) -> Iterator[Said]:
+        """That checkpointing is not in force though it is switched on, or may not be: ``from_pretrained`` gives a model
+        in eval mode, and layers of transformers checkpoint in training mode alone (modeling_layers.py)."""
+        callers = (each.owner for every in self._entry.shared.callers.values() for each in every)
+        read = (each for each in self._entry.shared.modules.values() if each is not None)
+        owners = list(dict.fromkeys((self._entry, *forward.owners, model.owner, *callers, *read)))
+        if called_name(model.node) != "from_pretrained" or not any(_CHECKPOINTS.search(each.text) for each in owners):
+            return
+        modes = {self._mode(node, at, owner, model, owners) for owner in owners for node, at, _ in owner.names.calls}
+        if True in modes:
+            return
+        is_open = _OPEN in modes or _trains_out_of_sight(owners)
+        for name in CHECKPOINTING:
+            value: Any = Unknown(frozenset((name,)), NO_SUCH_RUN) if is_open else False
+            yield Said(name, value, forward.node, "train")
+
+    def _mode(
+        self, call: ast.Call, at: Where, owner: "Expressions", model: Traced, owners: list["Expressions"]
+    ) -> bool | str:
+        """Whether a call puts the model in training mode: ``model.train()``, ``net.train(True)``; open where only a run
+        can tell, or where a class of the project has a ``train`` of its own, which may be what is called."""
+        if called_name(call) != "train" or not isinstance(call.func, ast.Attribute):
+            return False
+        given = [*call.args, *(each.value for each in call.keywords)]
+        if given and not (len(given) == 1 and isinstance(given[0], ast.Constant)):
+            return _OPEN
+        if given and isinstance(given[0], ast.Constant) and not given[0].value:
+            return False  # as eval() does
+        own = any(_OWN_TRAIN.search(each.text) for each in owners)
+        return True if not own or self._is_of(call.func.value, at, owner, model) else _OPEN
 
     def _copied(self, model: Traced) -> Iterator[Said]:
         """Weights that are held twice: ``copy.deepcopy(model)``, ``ModelEMA(model)``, a best state that is copied."""
@@ -306,6 +343,19 @@ class OfModel:
         opened = [each for each in self._origins.around(owner, node) if isinstance(each, ast.With)]
         written = " ".join(ast.unparse(item.context_expr) for each in opened for item in each.items)
         return "no_grad" in written or "inference_mode" in written
+
+
+def _trains_out_of_sight(owners: list["Expressions"]) -> bool:
+    """Whether modules put something in training mode otherwise than by ``.train()``, or import a module of the project
+    that nothing has read and that calls it: what it is called of there is not followed."""
+    known = {each.path for each in owners}
+    for owner in owners:
+        if _TRAINS_OTHERWISE.search(owner.text) is not None:
+            return True
+        others = (owner.shared.sources.module(owner.path, each) for each in owner.names.every_import())
+        if any(found is not None and found[0] not in known and ".train(" in found[1] for found in others):
+            return True
+    return False
 
 
 @lru_cache(1000)

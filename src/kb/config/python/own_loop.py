@@ -11,7 +11,7 @@ from kb.config.python.calls import Call, CallTable, Home, Kind, Loop, Said, body
 from kb.config.python.expressions import met, untold
 from kb.config.python.held import Caller, UnknownValueError
 from kb.config.python.loop_graphs import Graphs
-from kb.config.python.loop_model import DTYPE, NOT_MODELLED, SMALL, OfModel
+from kb.config.python.loop_model import CHECKPOINTING, DTYPE, NOT_MODELLED, SMALL, OfModel
 from kb.config.python.loop_pass import Pass, Passes
 from kb.config.python.loop_update import STEPS, Around, updates_of
 from kb.config.python.origins import HANDED_ON, Origins, Traced, first_argument
@@ -31,7 +31,8 @@ UNMODELLED = (  # of Accelerator's arguments
     "deepspeed_plugin", "deepspeed_plugins", "fsdp_plugin", "megatron_lm_plugin", "parallelism_config", "cpu",
     "split_batches", "dispatch_batches", None,
 )  # fmt: skip
-OF_LOOP = (DTYPE, STEPS)  # what a loop says against the calls that it is made of: model.half(), no accumulate()
+# What a loop says against the calls that it is made of: model.half(), no accumulate(), no train().
+OF_LOOP = (DTYPE, STEPS, *CHECKPOINTING)
 MOST_LOOPS = 20  # of one program: a real one has one or two
 BATCH = "training.per_device_train_batch_size"
 FP16, BF16 = "training.fp16", "training.bf16"

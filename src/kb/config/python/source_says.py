@@ -78,7 +78,7 @@ DTYPE, ATTENTION, CHECKPOINTING = "model.torch_dtype", "model.attn_implementatio
 _KEYWORDS = {"torch_dtype": DTYPE, "dtype": DTYPE, "attn_implementation": ATTENTION}
 _NAMED = "pretrained_model_name_or_path"
 _NO_MODEL = re.compile(r"Tokenizer|Processor|Extractor|Peft|GenerationConfig|Scheduler")
-_ENABLES = "gradient_checkpointing_enable"
+_ENABLES = ("gradient_checkpointing_enable", "activation_checkpointing_enable")  # the newer name: transformers 5.23
 _SWITCH = "checkpointing"  # in a test: the program asks its flag
 
 
@@ -88,12 +88,13 @@ def loaded(text: str) -> Mapping[str, str | bool | None]:
 
     None where it does and the value cannot be told: it depends on something else, or two calls say different things.
     """
-    if ".from_pretrained(" not in text and _ENABLES not in text:
+    if ".from_pretrained(" not in text and not any(each in text for each in _ENABLES):
         return {}
     found: dict[str, set[str | bool | None]] = {}
     nodes = nodes_of(text)
     conditional = {id(inner): node.test for node in nodes if isinstance(node, ast.If) for inner in ast.walk(node)}
     ways: list[tuple[ast.Call, dict[str, str | None]]] = []
+    trains = not has_own_loop(text) or ".train()" in text  # in eval mode, as it is loaded, a model checkpoints nothing
     for node in nodes:
         if not isinstance(node, ast.Call):
             continue
@@ -101,10 +102,10 @@ def loaded(text: str) -> Mapping[str, str | bool | None]:
             ways.append((node, dict(_of_model(node))))
             for name, value in ways[-1][1].items():
                 found.setdefault(name, set()).add(value)
-        if called_name(node) == _ENABLES:
+        if called_name(node) in _ENABLES:
             test = conditional.get(id(node))
             if test is None or _SWITCH not in ast.unparse(test):
-                found.setdefault(CHECKPOINTING, set()).add(True if test is None else None)
+                found.setdefault(CHECKPOINTING, set()).add(True if test is None and trains else None)
     for name in _only_in_one_arm(ways, nodes):
         found[name].add(None)
     return {name: next(iter(values)) if len(values) == 1 else None for name, values in found.items()}
