@@ -467,6 +467,12 @@ def test_an_error_that_the_run_went_on_after_is_not_shown() -> None:
     assert of(caught).unexplained
 
 
+def test_a_metric_that_is_called_error_is_none() -> None:
+    assert not of("epoch 1\nError: 0.0123\nFailure: 0\nException\ndone\n").unexplained
+    assert of(UNKNOWN.replace("KeyError: 'text'", "Exception")).unexplained
+    assert of("Error: it cannot be placed\n").unexplained
+
+
 def test_an_error_line_that_ends_with_a_colon_goes_on_in_the_next() -> None:
     text = "RuntimeError: Error(s) in loading state_dict for PeftModel:\n\tsize mismatch for lm_head.weight\n"
     (row,) = of(text).unexplained

@@ -149,6 +149,9 @@ _RAISED_LINE = re.compile(
     r"(?:(?:[A-Za-z_]\w{0,60}\.){0,8}(?:[A-Z]\w{0,60})?(?:Error|Exception|Failure)|pyarrow\.lib\.Arrow\w{1,20})"
     r"(?:\(\w{1,60}\))?(?::|\s{0,4}$)"
 )
+_METRIC = re.compile(
+    r"(?:Error|Exception|Failure)(?::\s{0,20}[-+\d.,e%]{0,20})?\Z"
+)  # unless a traceback stands before it
 _SAID = re.compile(
     r"\S{1,200}\.py: error: |error: |Fatal Python error: |\s{0,4}what\(\): |panic: |thread '.{1,60}' panicked at|"
     r"Error .{1,80} at line \d{1,9} in file |"
@@ -202,7 +205,7 @@ class ErrorLines:
         own = row[message_start(row) :].rstrip()
         if is_source(row, after_frame):
             return False
-        if not (_RAISED_LINE.match(own) or _SAID.match(own)):
+        if not (_RAISED_LINE.match(own) or _SAID.match(own)) or (_METRIC.match(own) and not died):
             return False
         if any(each.text == own for each in self.kept):  # another rank, or a retry, says the same
             return True
