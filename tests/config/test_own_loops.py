@@ -904,3 +904,41 @@ def test_without_checkpointing_nothing_is_said_of_it_and_of_some_layers_it_is_op
     assert (some[CHECKPOINTING], some["training.activation_checkpointing"]) == (None, None)
     moved = said(HEAD + "model.activation_checkpointing_enable(offload=True)\nmodel.train()\n" + PASS)
     assert moved["run.not_modelled"] == "activation_checkpointing_enable(offload=True)"
+
+
+@pytest.mark.parametrize(
+    ("beside", "is_told"),
+    [("nn.Dropout(0.1)", True), ("0.5", True), ("extra", False), ("timm.create_model('vit_large_patch16_224')", False)],
+)
+def test_a_wrapper_is_told_only_where_all_beside_its_model_is_known_to_hold_no_weights(
+    beside: str, is_told: bool
+) -> None:
+    wrapper = f"""
+class Both(nn.Module):
+    def __init__(self, extra):
+        super().__init__()
+        self.text = AutoModelForCausalLM.from_pretrained("openai-community/gpt2")
+        self.beside = {beside}
+    def forward(self, batch):
+        return self.text(**batch).loss
+both = Both(other).cuda()
+optimizer = torch.optim.AdamW(both.parameters(), lr=5e-5)
+for batch in loader:
+    loss = both(batch)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    found = [each for each in read(HEAD + wrapper) if each.dialect == "loop"]
+    assert bool(found) is is_told
+
+
+def test_a_loss_that_is_given_to_a_call_that_may_run_it_backward_is_no_evaluation() -> None:
+    other = """
+for batch in loader:
+    outputs = model(**batch)
+    losses.append(outputs.loss)
+    {given}
+"""
+    assert said(HEAD + PASS + other.format(given="print(outputs.loss)")).get("run.graphs_summed") == "losses"
+    assert "run.graphs_summed" not in said(HEAD + PASS + other.format(given="stepper(outputs.loss)"))

@@ -22,6 +22,11 @@ _NO_GRADIENTS = (
 _HARMLESS = ("autocast", "tqdm", "open", "timer", "record_function")  # what may be opened and leaves gradients on
 MOST_TRIED = 400  # calls in loops that are looked at for an evaluation
 _NO_PASSES = frozenset(("append", "to", "item", "print", "len", "range", "backward", "step", "zero_grad", "update"))
+# Calls that may be given a loss and run nothing backward.
+_NO_BACKWARD = frozenset((
+    "append", "extend", "print", "len", "float", "int", "str", "detach", "item", "cpu", "numpy", "argmax", "softmax",
+    "sigmoid", "max", "mean", "sum", "update", "add_batch", "isinstance", "info", "log", "set_postfix", "write",
+))  # fmt: skip
 GRAPHS = "run.graphs_summed"
 
 
@@ -74,7 +79,10 @@ class Graphs:
         return any(name in each for each in given) and any(written in ast.unparse(each) for each in passes)
 
     def _runs_backward(self, loop: ast.For, at: Where) -> bool:
-        """Whether what a loop gathers may run backward: in it, or behind it in the function or in a loop around it."""
+        """Whether what a loop gathers may run backward: in it, by what it is given to, or behind it in the function or
+        in a loop around it."""
+        if any(self._may_run_backward(each, at) for each in ast.walk(loop) if isinstance(each, ast.Call)):
+            return True
         around = self._origins.around(self._entry, loop)
         for node, where, _ in self._entry.names.calls:
             if called_name(node) != "backward" or where.scope != at.scope:
@@ -83,6 +91,13 @@ class Graphs:
             if any(each is loop for each in loops) or not loops or any(each is loops[0] for each in around):
                 return True
         return False
+
+    def _may_run_backward(self, call: ast.Call, at: Where) -> bool:
+        """Whether a call that is not known as harmless is given a loss or outputs: ``scaler(loss, optimizer)``."""
+        given = [*call.args, *(each.value for each in call.keywords)]
+        return called_name(call) not in _NO_BACKWARD and any(
+            self._passes.has_graph(each, at, self._entry) for each in given
+        )
 
     def _without_graph(self, node: ast.Call, at: Where, depth: int = 0) -> bool:
         """Whether a forward pass is, or may be, made without gradients: by a ``with`` around it or around a call of its

@@ -242,13 +242,10 @@ def _result(value: ast.expr, number: int) -> tuple[ast.expr, list[ast.expr]]:
 
 
 def _has_no_weights(value: ast.expr | None) -> bool:
-    """Whether what an object of a class is given beside its model has no weights, as far as its text says."""
-    if value is None:
-        return False
-    for call in (each for each in ast.walk(value) if isinstance(each, ast.Call)):
-        written = dotted_name(call.func) or "?"
-        known = any(word in written for word in _NO_WEIGHTS)
-        makes = called_name(call)[:1].isupper() or called_name(call) in ("from_pretrained", "from_config")
-        if not known and (makes or written.startswith(("self.", "?"))):
-            return False
-    return True
+    """Whether what an object of a class is given beside its model is a literal, or made by a call that is known to make
+    nothing with weights: a name may hold a module that was made elsewhere."""
+    if isinstance(value, ast.Call):
+        return any(word in (dotted_name(value.func) or "") for word in _NO_WEIGHTS)
+    if isinstance(value, ast.Tuple | ast.List):
+        return all(map(_has_no_weights, value.elts))
+    return isinstance(value, ast.Constant) or (isinstance(value, ast.UnaryOp) and _has_no_weights(value.operand))
