@@ -141,3 +141,23 @@ def test_the_gpu_that_a_program_rents_is_not_the_one_that_is_named(tmp_path: Pat
     run = run_text("kb.check", path, "--gpu", "rtx-4090", "--unsafe-fixes", "--fix")
     assert "app.py:18:10: error serving-nothing-left-for-cache" in "".join(run.stdout.splitlines())
     assert path.read_text() == written  # a flag has no place that is known in a program
+
+
+FULL = '["vllm", "serve", "facebook/opt-125m", "--max-model-len", "409600"]'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cmd = ['vllm', 'serve', 'm']\n" + "cmd = cmd + ['--x', '1']\n" * 350,
+        "a, b = ['vllm', 'serve'], ['m']\na = ['vllm']\nb = ['serve']\n" + "a.extend(b)\nb.extend(a)\n" * 14,
+        'BACKENDS = ["llama-server", "vllm", "sglang"]\nparser.add_argument("--backend", choices=["llama-server", "x"])\n',
+        'PAIR = ["vllm", "serve"]\nprint(["vllm", "serve", "--help"])\n',
+        f"args = parse_args({FULL})\n",
+        f'def add(words):\n    words.extend(["--max-model-len", "512"])\ncmd = {FULL}\nadd(cmd)\n',
+        f'cmd = {FULL}\nother = cmd\nother.append("--enforce-eager")\n',
+        'import subprocess\nsubprocess.run("echo vllm serve m --max-model-len 4096", shell=True)\n',
+    ],
+)
+def test_what_may_be_no_server_or_another_one_is_none(text: str) -> None:
+    assert servers(text) == []

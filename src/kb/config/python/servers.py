@@ -1,12 +1,13 @@
 """Inference servers that a Python program starts as commands: lists of words, and texts for a shell. Nothing is run.
 
-A list counts wherever it is written out, as nobody writes one that begins ``vllm serve`` for another use; a text only
-where it is handed to what runs commands, since help texts hold such lines too.
+A list counts where it is written out with a flag, or is handed to what runs commands; a text only where it is handed
+to that, since help texts hold such lines too.
 """
 
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 from kb.config.python.expressions import MAX_DEPTH, met
 from kb.config.python.held import Sources, UnknownValueError
@@ -33,6 +34,9 @@ RUNS = frozenset((
 _GROWS, _CHANGES = ("append", "extend"), ("clear", "insert", "pop", "remove", "reverse")
 _NAMED = r"--?[A-Za-z][\w-]*="
 _UNTOLD = "${_}"  # what stands in a shell's text for a part that nobody knows
+MOST_STEPS = 20_000  # in which the lists of a module are read: a program with servers takes hundreds
+_ABOUT = ("-h", "--help", "-v", "--version")
+_SAY = ("echo", "printf", "grep", "pkill", "logger")  # what is behind them is text
 _WORDS = ("args", "cmd", "command")  # keywords of such calls
 
 
@@ -68,9 +72,9 @@ def servers_started(
     module = Module(Source(text))
     commands = _Commands(module, Values(module, Names(module.tree), constants, path, sources))
     found = {}
-    for place, words in commands.all():
+    for place, words in commands.within_budget():
         started = read_server(words.known)
-        if started is None:
+        if started is None or words.known[0].text in _SAY:
             continue
         launch = server_launch(started, text)
         flags = tuple(flag for flag in launch.flags if flag.name not in words.maybe)
@@ -83,25 +87,39 @@ def servers_started(
     return units
 
 
+class _TooMuchError(Exception):
+    """More steps than a module of commands takes."""
+
+
 class _Commands:
     """The commands of one module."""
 
     def __init__(self, module: Module, values: Values) -> None:
         self._module, self._values = module, values
         self._expressions, self._names = values.expressions, values.expressions.names
+        self._left = MOST_STEPS
+        self._changes: dict[ast.AST | None, list[ast.AugAssign | ast.Subscript]] = {}
+
+    def within_budget(self) -> list[tuple[ast.expr, Words]]:
+        """Each command; none of a module whose lists are made of one another without end, or nearly so."""
+        try:
+            return list(self.all())
+        except (RecursionError, _TooMuchError):
+            return []
 
     def all(self) -> Iterator[tuple[ast.expr, Words]]:
         """Each command with the node that it stands in."""
         for name, binding in self._names.every_binding():
             if binding.value is not None and _is_list(binding.value) and not self._goes_on(name, binding):
                 words = self._grown(name, binding, END._replace(scope=binding.where.scope))
-                yield from () if words is None else ((binding.value, words),)
+                yield from ((binding.value, words),) if words is not None and _has_flag(words) else ()
         for call, at, _ in self._names.calls:
-            given = [*call.args, *(each.value for each in call.keywords)]
-            for node in given if called_name(call) not in _GROWS else ():
+            given = [*call.args, *(each.value for each in call.keywords if each.arg != "choices")]
+            runs, parses = called_name(call) in RUNS, called_name(call).startswith("parse")
+            for node in given if called_name(call) not in _GROWS and not parses else ():
                 if _is_list(node):
-                    yield from ((node, words) for words in self._of_list(node, at))
-            if called_name(call) in RUNS:
+                    yield from ((node, words) for words in self._of_list(node, at) if runs or _has_flag(words))
+            if runs:
                 handed = [*call.args[:1], *(each.value for each in call.keywords if each.arg in _WORDS)]
                 yield from ((node, words) for node in handed for words in self._of_text(node, at))
 
@@ -145,6 +163,9 @@ class _Commands:
     def _additions(self, name: str, made: Where) -> list[tuple[Where, ast.expr]] | None:
         """What a list is given afterwards in the function that makes it, in order; None where more is done to it."""
         found: list[tuple[Where, ast.expr]] = []
+        if (made.scope, name) in self._grown_elsewhere:
+            return None
+        self._spend(len(self._names.calls) // 8)
         for call, where, _ in self._names.calls:
             held = call.func.value if isinstance(call.func, ast.Attribute) else None
             if not isinstance(held, ast.Name) or held.id != name or where.scope != made.scope or not call.args:
@@ -157,7 +178,7 @@ class _Commands:
                 value = _alone(given) if one else given
                 found.append((where, value))
         around = self._names.definition(made.scope[-1]) if made.scope else self._names.tree
-        for node in ast.walk(around) if around is not None else ():
+        for node in self._parts(around):
             target = getattr(node, "target", None)
             if isinstance(node, ast.AugAssign) and isinstance(target, ast.Name) and target.id == name:
                 where_added = self._names.begins(node)
@@ -167,8 +188,34 @@ class _Commands:
                 return None
         return sorted(found, key=lambda each: each[0].order)
 
+    @cached_property
+    def _grown_elsewhere(self) -> frozenset[tuple[object, str]]:
+        """Lists that have another name too, or that a function is given which adds to what it is given."""
+        changing = frozenset(
+            each.name for each in ast.walk(self._names.tree)
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and _changes_what_it_is_given(each)
+        )  # fmt: skip
+        bound = ((binding.where.scope, binding.value) for _, binding in self._names.every_binding())
+        given = ((at.scope, arg) for call, at, _ in self._names.calls if called_name(call) in changing
+                 for arg in (*call.args, *(each.value for each in call.keywords)))  # fmt: skip
+        return frozenset((scope, node.id) for scope, node in (*bound, *given) if isinstance(node, ast.Name))
+
+    def _parts(self, around: ast.AST | None) -> list[ast.AugAssign | ast.Subscript]:
+        """What adds to a name, or may change a part of one, in a function or the module."""
+        if around not in self._changes:
+            whole = ast.walk(around) if around is not None else ()
+            self._changes[around] = [each for each in whole if isinstance(each, ast.AugAssign | ast.Subscript)]
+        self._spend(len(self._changes[around]) // 8)
+        return self._changes[around]
+
+    def _spend(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise _TooMuchError
+
     def _list(self, node: ast.expr, at: Where, depth: int = 0) -> Words | None:
         """The words of a list; None of what is none, or cannot be told."""
+        self._spend(1 + len(getattr(node, "elts", ())))
         if depth > MAX_DEPTH:
             return None
         if isinstance(node, ast.List | ast.Tuple):
@@ -295,6 +342,23 @@ class _Commands:
             return _UNTOLD
         data = self._values.scalar_of(node.value, at)
         return str(data) if isinstance(data, str | int | float) else _UNTOLD
+
+
+def _has_flag(words: Words) -> bool:
+    """Whether a flag is among them that says how to serve: two words may as well be names, or a test's."""
+    texts = [word.text or word.begins for word in words.known]
+    return any(text.startswith("-") and text not in _ABOUT for text in texts) or any(
+        word.options for word in words.known
+    )
+
+
+def _changes_what_it_is_given(made: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    given = {each.arg for each in (*made.args.posonlyargs, *made.args.args, *made.args.kwonlyargs)}
+    grown = (getattr(each.func.value, "id", "") for each in ast.walk(made)
+             if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute)
+             and each.func.attr in (*_GROWS, *_CHANGES))  # fmt: skip
+    added = (getattr(each.target, "id", "") for each in ast.walk(made) if isinstance(each, ast.AugAssign))
+    return not given.isdisjoint((*grown, *added))
 
 
 def _alone(node: ast.expr) -> ast.expr:
