@@ -151,7 +151,7 @@ FULL = '["vllm", "serve", "facebook/opt-125m", "--max-model-len", "409600"]'
     [
         "cmd = ['vllm', 'serve', 'm']\n" + "cmd = cmd + ['--x', '1']\n" * 350,
         "a, b = ['vllm', 'serve'], ['m']\na = ['vllm']\nb = ['serve']\n" + "a.extend(b)\nb.extend(a)\n" * 14,
-        'BACKENDS = ["llama-server", "vllm", "sglang"]\nparser.add_argument("--backend", choices=["llama-server", "x"])\n',
+        'NAMES = ["llama-server", "vllm"]\nparser.add_argument("--backend", choices=["llama-server", "x"])\n',
         'PAIR = ["vllm", "serve"]\nprint(["vllm", "serve", "--help"])\n',
         f"args = parse_args({FULL})\n",
         f'def add(words):\n    words.extend(["--max-model-len", "512"])\ncmd = {FULL}\nadd(cmd)\n',
