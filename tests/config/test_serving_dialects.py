@@ -307,6 +307,9 @@ def words(text: str) -> list[Argument]:
         "docker run --name llama-server",
         "python -m vllm.something --model x",
         "echo vllm",
+        "echo vllm serve facebook/opt-125m --max-model-len 4096",
+        "/usr/bin/pkill -f vllm serve facebook/opt-125m",
+        "printf %s llama-server -m a.gguf",
     ],
 )
 def test_what_starts_no_server_is_none(text: str) -> None:

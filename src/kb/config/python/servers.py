@@ -36,7 +36,6 @@ _NAMED = r"--?[A-Za-z][\w-]*="
 _UNTOLD = "${_}"  # what stands in a shell's text for a part that nobody knows
 MOST_STEPS = 20_000  # in which the lists of a module are read: a program with servers takes hundreds
 _ABOUT = ("-h", "--help", "-v", "--version")
-_SAY = ("echo", "printf", "grep", "pkill", "logger")  # what is behind them is text
 _WORDS = ("args", "cmd", "command")  # keywords of such calls
 
 
@@ -74,7 +73,7 @@ def servers_started(
     found = {}
     for place, words in commands.within_budget():
         started = read_server(words.known)
-        if started is None or words.known[0].text in _SAY:
+        if started is None:
             continue
         launch = server_launch(started, text)
         flags = tuple(flag for flag in launch.flags if flag.name not in words.maybe)

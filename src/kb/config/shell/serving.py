@@ -33,6 +33,7 @@ MODULES = {
     "vllm.entrypoints.api_server": VLLM,
     "sglang.launch_server": SGLANG,
 }
+_SAY = ("echo", "printf", "grep", "pkill", "logger")  # what is behind them is text
 _OTHER_DEVICES = ("cpu", "xpu", "hpu", "tpu", "npu", "neuron", "mps")
 # Images whose own entry point is the server: what follows them are its flags.
 _IMAGES = (
@@ -101,6 +102,8 @@ def _read_any(arguments: Sequence[Argument]) -> Started | None:
         text = argument.text or ""
         name = text.rpartition("/")[2]
         rest = arguments[at + 1 :]
+        if at == 0 and (name in _SAY or name.endswith((".py", *SHELL))):
+            return None
         if name in ("docker", "podman", "nerdctl"):
             return _in_container(rest)
         if name in PROGRAMS:
@@ -110,8 +113,6 @@ def _read_any(arguments: Sequence[Argument]) -> Started | None:
             return Started(WITH_SUBCOMMAND[name], rest[1:], argument) if serves else None
         if text == "-m" and rest and rest[0].text in MODULES:
             return Started(MODULES[rest[0].text or ""], rest[1:], rest[0])
-        if at == 0 and name.endswith((".py", *SHELL)):
-            return None
     return None
 
 
