@@ -942,3 +942,50 @@ for batch in loader:
 """
     assert said(HEAD + PASS + other.format(given="print(outputs.loss)")).get("run.graphs_summed") == "losses"
     assert "run.graphs_summed" not in said(HEAD + PASS + other.format(given="stepper(outputs.loss)"))
+
+
+@pytest.mark.parametrize(
+    ("made", "then"),
+    [
+        ("{'train': DataLoader(rows, batch_size=4)}", ""),
+        ("{'train': DataLoader(rows, batch_size=4), **others}", "open"),
+        ("{'train': DataLoader(rows, batch_size=4), name: DataLoader(rows, batch_size=9)}", "open"),
+        ("{'train': DataLoader(rows, batch_size=4)}\ndef swap(of):\n    of['train'] = 1\nswap(loaders)", "open"),
+        ("{'train': DataLoader(rows, batch_size=4)}\nsame = loaders\nsame['train'] = DataLoader(rows)", "open"),
+        ("{'train': DataLoader(rows, batch_size=4)}\ndef count(of):\n    return len(of)\ncount(loaders)", ""),
+    ],
+)
+def test_a_loader_of_a_dictionary_that_may_have_another_is_open(made: str, then: str) -> None:
+    found = said(HEAD + f"loaders = {made}\n" + PASS.replace("in loader:", "in loaders['train']:"))
+    assert found.get(BATCH) == (None if then else 4)
+
+
+PLAIN = """
+import torch
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM
+
+class Plain:
+    def loss_of(self, batch):
+        return self.model(**batch).loss
+
+    def fit(self):
+        self.model = AutoModelForCausalLM.from_pretrained("openai-community/gpt2").cuda()
+        loader = DataLoader(rows, batch_size=4)
+        optimizer = torch.optim.AdamW(self.model.parameters())
+        for batch in loader:
+            loss = self.loss_of(batch)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+TWICE = """
+class Twice(Plain):
+    def loss_of(self, batch):
+        return self.model(**batch).loss + self.model(**batch).loss
+"""
+
+
+def test_a_method_that_a_class_built_on_it_has_of_its_own_is_not_read_from_a_class() -> None:
+    assert [each.dialect for each in read(PLAIN + "\nPlain().fit()\n")] == ["loop"]
+    assert "loop" not in [each.dialect for each in read(PLAIN + TWICE + "\nTwice().fit()\n")]

@@ -131,6 +131,14 @@ class Names:
         known = self._found.classes.get(class_name)
         return [] if known is None else [dotted_name(each) or "?" for each in known[1].bases]
 
+    def is_overridden(self, class_name: str, method: str) -> bool:
+        """Whether a class of the module that is built on this one has a method of this name of its own."""
+        heirs = {class_name}
+        while more := {each for each in self._found.classes if not heirs.isdisjoint(self.bases(each))} - heirs:
+            heirs |= more
+        bodies = (self._found.classes[each][1].body for each in heirs - {class_name})
+        return any(isinstance(each, ast.FunctionDef) and each.name == method for body in bodies for each in body)
+
     def is_class(self, name: str) -> bool:
         return self.class_of(name) is not None
 
@@ -150,6 +158,20 @@ class Names:
     def is_changed_in_place(self, name: str) -> bool:
         """Whether the value that a name holds is changed in place."""
         return name in self._found.changed
+
+    def is_changed_anywhere(self, name: str) -> bool:
+        """The same, or under another name, or by a function of the module that is given it."""
+        given: set[str | None] = {name}
+        for other, binding in self.every_binding():
+            if isinstance(binding.value, ast.Name) and binding.value.id == name:
+                given.add(other)
+        for call, at, _ in self.calls:
+            rows = [*enumerate(call.args), *((each.arg, each.value) for each in call.keywords)]
+            places = [place for place, value in rows if isinstance(value, ast.Name) and value.id == name]
+            scope = self.called_scope(call, at) if places else None
+            if scope is not None:
+                given |= {self.parameter(scope, each) if isinstance(each, int) else each for each in places}
+        return any(each is not None and self.is_changed_in_place(each) for each in given)
 
     def change(self, name: str) -> None:
         """Another module changes what this name holds."""
@@ -267,7 +289,7 @@ class Names:
             return None
         name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         methods = [each for each in kind[1].body if isinstance(each, ast.FunctionDef) and each.name == name]
-        return (*kind[0], id(methods[0])) if len(methods) == 1 else None
+        return (*kind[0], id(methods[0])) if len(methods) == 1 and not self.is_overridden(kind[1].name, name) else None
 
     def returned_by(self, class_name: str, method: str) -> Binding | None:
         """The same of a method that a class defines once."""

@@ -97,14 +97,15 @@ class Origins:
         """``loaders["train"]`` of a dictionary that the program writes, or makes of one expression for every key."""
         held = self.of(node.value, at, owner, depth)
         name = dotted_name(node.value) or ""
-        if not isinstance(held.value, ast.Dict | ast.DictComp) or owner.names.is_changed_in_place(name):
+        if not isinstance(held.value, ast.Dict | ast.DictComp) or owner.names.is_changed_anywhere(name):
             return Traced(node, at, owner)
         if isinstance(held.value, ast.DictComp):
             return self.of(held.value.value, held.at, held.owner, depth)
         named = {
             getattr(each, "value", None): value for each, value in zip(held.value.keys, held.value.values, strict=True)
         }
-        return self.of(named[key], held.at, held.owner, depth) if key in named else Traced(node, at, owner)
+        told = key in named and None not in named  # `**others`, or a key that is worked out, may be this one
+        return self.of(named[key], held.at, held.owner, depth) if told else Traced(node, at, owner)
 
     def last(self, name: str, at: Where, owner: "Expressions") -> tuple[Binding, int | None]:
         """The binding that a name has at a place, the text gone through once from above; of one of several results of
@@ -302,8 +303,8 @@ class Origins:
     ) -> tuple["Expressions", str] | None:
         """The class of the program's own whose method is called, and its module: of ``self`` that around the call."""
         if _is_self(_holder(call)):
-            kind = owner.names.class_around(at.scope)
-            return None if kind is None else (owner, kind)
+            kind, method = owner.names.class_around(at.scope), getattr(call.func, "attr", "forward")
+            return None if kind is None or owner.names.is_overridden(kind, method) else (owner, kind)
         known = self.instance(call, at, owner, depth)
         return None if known is None else known[1:]
 
