@@ -77,10 +77,10 @@ def test_where_the_format_says_the_method_other_names_change_nothing() -> None:
     assert config("use_peft: false\nlora_dim: 8").prediction is not None
 
 
-@pytest.mark.parametrize("more", ["q_lora: true", "bits: 4", "quant_bit: 8"])
+@pytest.mark.parametrize("more", ["q_lora: true", "bits: 4", "quant_bit: 8", "lora_bits: 4"])
 def test_an_adapter_over_weights_of_an_unknown_width_is_not_predicted(more: str) -> None:
     result = config("use_peft: true\nlora_r: 8\n" + more)
-    assert (result.prediction, result.note, result.setup.method_known) == (None, "width_open", True)
+    assert (result.prediction, result.note, result.setup.method_known) == (None, "width_open", False)
     assert config(f"use_peft: true\nlora_r: 8\nload_in_4bit: true\n{more}").setup.method == "qlora"
 
 

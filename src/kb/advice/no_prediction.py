@@ -68,7 +68,7 @@ def why_no_prediction(
         return _cpu_note(unit) or ("not_modelled", {"named": ", ".join(setup.unmodelled)})
     speaks = next((unit.settings[name] for name in ("run.adapter", "run.quantized") if name in unit.settings), None)
     kind_open = "lora.enabled" not in unit.settings or _why(unit, "lora.enabled") == KIND_OPEN
-    if known and not setup.method_known and speaks is not None and kind_open:
+    if known and "lora.enabled" in setup.unresolved and speaks is not None and kind_open:
         return "method_open", {"named": str(speaks.value)}
     if known and "quantization.load_in_4bit" in setup.unresolved and "run.quantized" in unit.settings:
         return "width_open", {"named": str(unit.settings["run.quantized"].value)}

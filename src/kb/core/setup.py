@@ -290,8 +290,10 @@ class TrainingSetup(NamedTuple):
 
     @property
     def method_known(self) -> bool:
-        """Whether it is known what is trained: of an adapter that no format has, ``method`` says nothing."""
-        return "lora.enabled" not in self.unresolved
+        """Whether it is known what is trained: of an adapter that no format has, ``method`` says nothing, and of one
+        over weights whose width nobody knows it may say LoRA of QLoRA."""
+        widths = ("quantization.load_in_4bit", "quantization.load_in_8bit") if self.method == "lora" else ()
+        return not any(name in self.unresolved for name in ("lora.enabled", *widths))
 
     @property
     def packs(self) -> bool:
