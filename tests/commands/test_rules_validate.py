@@ -11,8 +11,9 @@ import pytest
 
 from effort import EXHAUSTIVE, few
 from kb.commands.rules import main
-from kb.memory import architecture_decoder, architecture_encoder
 from kb.memory.architecture import BART_TYPES, T5_TYPES
+from kb.memory.architecture import decoder as architecture_decoder
+from kb.memory.architecture import encoder as architecture_encoder
 from rules_copy import copy_of_rules
 from yaml_file import read_yaml
 

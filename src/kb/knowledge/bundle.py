@@ -115,8 +115,8 @@ def _is_fresh(location: Location) -> bool:
     return True
 
 
-# The rooms whose code decides what a bundle holds: this one and those below it. A test holds that it uses no other.
-COMPILING = ("core", "knowledge", "memory")
+# The folders whose code decides what a bundle holds: of this room and those below. A test holds that it uses no other.
+COMPILING = ("core", "knowledge", "memory", "memory/architecture", "memory/parameters")
 
 
 def _code() -> Iterator[tuple[str, os.DirEntry[str]]]:

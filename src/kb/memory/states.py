@@ -106,7 +106,7 @@ def _targets(setup: TrainingSetup, arch: Architecture) -> tuple[tuple[LinearModu
         if arch.engine:
             from kb.memory.engine import inventory as parts
         else:
-            from kb.memory import encoder_parts as parts  # type: ignore[no-redef]
+            from kb.memory.parameters import encoder as parts  # type: ignore[no-redef]
 
         whole += parts.trained_whole(arch)
     try:

@@ -1,5 +1,8 @@
 """The parameters of a model, from its dimensions alone: counted by part, and the modules that LoRA can wrap, under
 transformers' names, with PEFT's way of choosing among them.
+
+Encoder-decoders (T5, BART) are here; what has one stack is in :mod:`.decoder` and :mod:`.encoder`. Types that only the
+engine knows are counted from its own model.
 """
 
 from collections.abc import Iterator
@@ -92,13 +95,13 @@ def count(architecture: Architecture) -> Counts:
 
         return inventory(architecture)[1]
     if architecture.family == "decoder":  # imported where used, as only these models need it
-        from kb.memory import decoder_parts
+        from kb.memory.parameters.decoder import count_parts
 
-        return decoder_parts.count_parts(architecture)
+        return count_parts(architecture)
     if architecture.family == "encoder":
-        from kb.memory import encoder_parts
+        from kb.memory.parameters.encoder import count_parts
 
-        return encoder_parts.count_parts(architecture)
+        return count_parts(architecture)
     a = architecture
     attention = 4 * a.d_model * a.num_heads * a.d_kv
     feed_forward = (3 if a.gated else 2) * a.d_model * a.d_ff
@@ -178,12 +181,12 @@ def modules(architecture: Architecture) -> tuple[LinearModule, ...]:
     if architecture.family == "bart":
         return _bart_modules(architecture)
     if architecture.family == "encoder":  # imported where used, as only these models need it
-        from kb.memory import encoder_parts
+        from kb.memory.parameters.encoder import modules_of
 
-        return encoder_parts.modules_of(architecture)
-    from kb.memory import decoder_parts
+        return modules_of(architecture)
+    from kb.memory.parameters.decoder import modules_of
 
-    return decoder_parts.modules_of(architecture)
+    return modules_of(architecture)
 
 
 def _t5_modules(a: Architecture) -> tuple[LinearModule, ...]:

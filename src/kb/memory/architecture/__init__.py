@@ -1,7 +1,7 @@
 """A ``config.json`` as a dimensioned architecture: by its type, and of encoder-decoders the fields.
 
-Decoder-only types are read by :mod:`kb.memory.architecture_decoder` and, where only the engine knows them,
-:mod:`kb.memory.architecture_decoder_types`; encoders and what sees pictures have modules of their own.
+Decoder-only types are read by :mod:`.decoder` and, where only the engine knows them, by :mod:`.decoder_types`; encoders
+by :mod:`.encoder`, and what sees pictures by :mod:`.vision`.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,8 +41,7 @@ def architecture_from_config(config: Mapping[str, Any]) -> Architecture:
     if model_type in BART_TYPES:
         return _seq2seq(config, 1024)._replace(engine=False)
     # imported where used: a T5's run does not pay for the others at its start
-    from kb.memory import architecture_decoder as decoder
-    from kb.memory import architecture_encoder as encoder
+    from kb.memory.architecture import decoder, encoder
 
     if model_type in decoder.TYPES:
         return decoder.architecture(config)
@@ -71,9 +70,9 @@ def architecture_from_config(config: Mapping[str, Any]) -> Architecture:
 
 def _followed() -> Mapping[str, Callable[[Mapping[str, Any]], Architecture]]:
     """What reads the config of each type that kb does not know, and the memory engine follows."""
-    from kb.memory import architecture_vision as vision  # as above
-    from kb.memory.architecture_decoder_types import DECODERS
-    from kb.memory.architecture_encoder import modernbert, xlnet
+    from kb.memory.architecture import vision  # as above
+    from kb.memory.architecture.decoder_types import DECODERS
+    from kb.memory.architecture.encoder import modernbert, xlnet
 
     return {
         **DECODERS,

@@ -11,8 +11,8 @@ from math import isqrt
 from typing import Any
 
 from kb.core.model import Architecture, Vision
-from kb.memory.architecture_decoder import architecture as decoder_architecture
-from kb.memory.architecture_decoder_types import decoder_of, kv_heads_of
+from kb.memory.architecture.decoder import architecture as decoder_architecture
+from kb.memory.architecture.decoder_types import decoder_of, kv_heads_of
 from kb.memory.config_fields import (
     UnsupportedArchitectureError,
     flag,

@@ -1,12 +1,12 @@
-"""Decoder-only types of transformers that kb does not know, whose memory the engine predicts: their
-``config.json`` fields.
+"""``config.json`` fields of decoder-only types that are no kin of Llama's or GPT-2's: a function each. Their parameters
+are counted from the engine's own model, so that a new type needs no formula.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from kb.core.model import Architecture
-from kb.memory.architecture_decoder import rotary_share
+from kb.memory.architecture.decoder import rotary_share
 from kb.memory.config_fields import (
     UnsupportedArchitectureError,
     flag,
