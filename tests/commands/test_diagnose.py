@@ -458,7 +458,64 @@ def test_an_error_whose_cause_is_unknown_is_shown_and_said_to_be_unknown() -> No
     assert "6 | KeyError: 'text'" in run.stdout
     assert "ChildFailedError" not in run.stdout, "it only says that another process failed"
     shown = json.loads(piped(UNKNOWN, "--format", "json").stdout)
-    assert shown == {"causes": [], "unexplained": [{"line": 6, "text": "KeyError: 'text'"}]}
+    frame = {"file": "/w/train.py", "line": 60, "function": "main", "library": "", "source": 'x = row["text"]'}
+    assert shown == {"causes": [], "unexplained": [{"line": 6, "text": "KeyError: 'text'", "raised": frame}]}
+    jsonschema.validate(shown, json.loads((ROOT / "rules" / "schema" / "output" / "diagnose.json").read_text()))
+
+
+IN_LIBRARY = """\
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "/w/train.py", line 88, in <module>
+[rank0]:     trainer.train()
+[rank1]:   File "/w/other.py", line 3, in main
+[rank0]:   File "/v/lib/python3.12/site-packages/peft/tuners/new.py", line 214, in update
+[rank0]:     rank = table[name]
+[rank0]:            ~~~~~^^^^^^
+[rank0]: KeyError: 'q_lora'
+"""
+
+
+def test_an_unknown_error_is_told_with_its_package_and_the_projects_line_that_led_there() -> None:
+    (row,) = of(IN_LIBRARY).unexplained
+    assert row.raised is not None and (row.raised.library, row.raised.line) == ("peft", 214)
+    assert row.called is not None and (row.called.file, row.called.line) == ("/w/train.py", 88)
+    said = " ".join(piped(IN_LIBRARY).stdout.split())
+    assert "at peft/tuners/new.py:214 (update) · rank = table[name]" in said
+    assert "KeyError is no shortage of memory" in said and "raised in peft" in said
+    assert "pip freeze | grep -i -E 'peft|torch'" in said
+    korean = run_text("kb.diagnose", "--lang", "ko", stdin=IN_LIBRARY).stdout
+    assert "난 곳: peft/tuners/new.py:214 (update)" in korean and "메모리 부족이 아니라" in korean
+
+
+def test_a_frame_of_another_process_is_not_where_an_error_was_raised() -> None:
+    other = '[rank0]: RuntimeError: off\n[rank1]:   File "/w/a.py", line 2, in f\n[rank0]: RuntimeError: on\n'
+    assert [row.raised for row in of(other).unexplained] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("frame", "place"),
+    [
+        ("File ~/v/lib/python3.11/site-packages/trl/a.py:2245, in T.train(self, x)", ("trl/a.py", 2245, "T.train")),
+        ("[/usr/lib/python3/dist-packages/trl/a.py](https://localhost:8080/#) in f(x)", ("trl/a.py", None, "f")),
+        ("Cell In[8], line 14", ("Cell In[8]", 14, "")),
+    ],
+)
+def test_frames_of_notebooks_are_read(frame: str, place: tuple[str, int | None, str]) -> None:
+    (row,) = of(f"{frame}\n     13 x\n---> 14 y\n\nRuntimeError: it is off\n").unexplained
+    assert row.raised is not None and row.raised[:3] == place
+
+
+def test_a_line_that_only_hands_on_a_failure_is_told_as_such() -> None:
+    said = " ".join(piped("(APIServer pid=6) RuntimeError: Engine core initialization failed.\n").stdout.split())
+    assert "only says that another process" in said and "grep" not in said
+
+
+def test_what_a_log_ends_with_is_shown_where_nothing_raises_an_error() -> None:
+    (row,) = of("step 1\nserver: the device failed\n").unexplained
+    assert row.spoken and row.line == 2
+    assert "Lines that speak of a failure" in piped("[ERROR] 2026-01-02 call of acl api is off\n").stdout
+    assert not of("server: the device failed\n" + "step\n" * 30).unexplained
+    assert not of("WARNING: the device failed\nUserWarning: it failed\nINFO: 0 tests failed\n").unexplained
 
 
 def test_an_error_that_the_run_went_on_after_is_not_shown() -> None:

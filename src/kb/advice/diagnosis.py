@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from kb.advice.log_scan import ErrorLine, Evidence, LogLine, LogScanner, Scan, telling_errors
+from kb.advice.log_errors import ErrorLine, telling_errors
+from kb.advice.log_scan import Evidence, LogLine, LogScanner, Scan
 from kb.core.expression import Tree, Unknown, compile_tree, is_unknown
 from kb.core.finding import Confidence
 from kb.core.record import NamedTuple

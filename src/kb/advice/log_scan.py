@@ -1,8 +1,4 @@
-"""Symptoms found in a log: which pattern, at which line; and the lines that raise an error, whatever it is. Pure.
-
-A log mixes what programs report with what they print: source code in tracebacks, data sets, documentation. Only what
-stands where a message begins is taken as said.
-"""
+"""Symptoms found in a log: which pattern, at which line; and the lines that raise an error, whatever it is. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,224 +6,9 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Literal
 
+from kb.advice.log_errors import ErrorLine, ErrorLines
+from kb.advice.log_lines import clean, is_frame, is_quoted, is_source, message_start
 from kb.core.record import NamedTuple
-
-HEAD, TAIL = 6000, 2000  # characters kept of a longer line: messages stand at its start, or end a quoted traceback
-
-_ESCAPE = re.compile(r"\x1b(?:\[[0-?]{0,40}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
-_PREFIX = re.compile(
-    r"""\s{0,80}(?:
-        \[(?:rank|default|worker)?\s?\d{1,4}\]:\s? | \d{1,4}:\s
-      | \([^()\n]{0,80}pid=\d{1,9}[^()\n]{0,60}\)\s?                                     # Ray, vLLM
-      | \[?\d{4}-\d\d-\d\d[T\s]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?
-        (?:\s(?:TP|DP|PP|EP)\d{1,4}){0,4}\]?[,:]?\s{0,4}                                 # with SGLang's ranks
-      | (?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\s\d\d-\d\d\s\d\d:\d\d:\d\d\s
-        \[?[\w./-]{1,80}:\d{1,6}\]\s?                                                    # vLLM
-      | [A-Z][a-z]{2}\s{1,2}\d{1,2}\s\d\d:\d\d:\d\d\s[\w.-]{1,60}\s                      # syslog
-      | \[[A-Z][a-z]{2}\s[A-Z][a-z]{2}\s{1,2}\d{1,2}\s[\d:]{8}\s\d{4}\]\s                # dmesg -T
-      | \[\s{0,6}\d{1,9}\.\d{1,9}\]\s                                                    # dmesg
-      | [\w./@-]{1,60}\[\d{1,9}\]:\s                                                     # journald
-      | (?:stdout|stderr)\s[FP]\s                                                        # Kubernetes
-      | [\w.-]{1,60}\s{0,20}\|\s                                                         # docker compose
-      | kernel:\s
-    )""",
-    re.VERBOSE,
-)
-_BAR = re.compile(
-    r"[^|]{0,120}?\d{1,3}%\|[^|]{0,300}\|\s{0,4}[\d.,kMG?]{1,16}/[\d.,kMG?]{1,16}\s{0,4}\[[^\]]{0,160}\]\s{0,8}"
-)
-_FRAME = re.compile(r'\s{0,80}File "[^"]{1,400}", line \d+|\s{0,80}at [\w.$<>/]{1,200}\(')
-
-_KEY = re.compile(r"""["']([@\w.-]{1,40})\\?["']\s{0,3}:\s{0,3}[\[({]{0,3}\\?["']""")
-_LOG_KEYS = frozenset((
-    "msg", "message", "@message", "log", "error", "err", "error_message", "exception", "exc_info",
-    "exc_text", "traceback", "stack", "stacktrace", "stack_trace", "event", "reason", "detail", "details",
-    "line", "stderr", "stdout", "textPayload", "py_callstack",
-))  # fmt: skip
-_CLASSES = re.compile(
-    r"(?:(?:[\w.]{1,80}(?:Error|Exception|Warning|Failure|Interrupt|Exit)(?:\([\w, ]{0,60}\))?|E|ERROR|FATAL|CRITICAL)"
-    r"\s?:?\s{1,4}){1,4}$"
-)
-_RAISED = re.compile(r"(?:[\w.]{1,80}(?:Error|Exception|Warning|Failure)(?:\([\w, ]{0,60}\))?): ")
-_DATA = re.compile(
-    r"(?:^|[\s\[({,;|])(?:text|inputs?|src|source|tgt|targets?|labels?|preds?|predictions?|predicted|decoded|"
-    r"documents?|dialogue|summary|question|answer|prompt|instruction|title|context|samples?|examples?|references?|ref|hyp|"
-    r"hypothesis|generated|response|user|assistant|human|gpt|article|sentence|review|body|comment|post|query|passage|q|a|"
-    r"질문|답변|답|본문|원문|요약|정답|예측|문서|대화|입력|출력|지시|예시|샘플)"
-    r"\s?#?\d{0,8}\s?(?:[:=]|->|=>)|^[STHDP]-\d{1,9}(?:\t|$)",
-    re.IGNORECASE,
-)
-_ASKING = re.compile(
-    r"\b(?:how|why|avoid\w{0,3}|prevent\w{0,3}|fix\w{0,3}|solve\w?|help\w?|such as|e\.g|my|you|your|we|our|users?|"
-    r"people|means?|says?|said|raises|throws|causes|gives|leads? to|results? in|instead of|about|regarding)\b|\bI\b|"
-    r"\bwhat\b(?!\(\))",
-    re.IGNORECASE,
-)
-_TALK = re.compile(r"\b(?:when|if|get|gets|getting|got|saw|see|like)\b", re.IGNORECASE)
-_CODE = re.compile(
-    r"(?:raise|except|if|elif|assert|return|print|from|import|class|def|with|warnings\.warn|"
-    r"log(?:ger|ging)?\.\w{1,20})\b|[rbfu]{0,2}[\"']|"
-    r".{0,200}\b(?:raise|except|if|elif|assert|print|return|grep|echo)\b.{0,80}[\"'(]$"
-)
-_TROUBLE = re.compile(
-    r"error|exception|fail|fatal|critical|abort|caught|warn|what\(\)|terminat|crash|panic|reason|오류|예외|에러|실패|경고",
-    re.IGNORECASE,
-)
-_WORD = re.compile(r"(?<![\w./])[a-z]{2,20}(?![\w./=])|[가-힣]{2,20}")
-NEAREST = 1000  # characters before a message that tell whether it is quoted
-_MOST_WORDS = 3  # more plain words than these before a message make a sentence that speaks of it
-_OPENING = ('"', "'", "`", "“", "‘", "\\")
-
-
-def clean(text: str) -> str:
-    """``text`` without terminal escapes and null bytes, its middle left out where it is very long."""
-    if "\x1b" in text:
-        text = _ESCAPE.sub("", text)
-    if "\0" in text:
-        text = text.replace("\0", "")
-    return text if len(text) <= HEAD + TAIL else f"{text[:HEAD]} … {text[-TAIL:]}"
-
-
-def message_start(text: str) -> int:
-    """Where the line's own text begins: after time stamps, ranks, hosts, process ids and a progress bar."""
-    at = 0
-    for _ in range(6):
-        match = _PREFIX.match(text, at) or _BAR.match(text, at)
-        if match is None or match.end() == at:
-            break
-        at = match.end()
-    return at
-
-
-def is_frame(text: str) -> bool:
-    """Whether the line is a frame of a traceback; the line after it, where indented more, is source code."""
-    return _FRAME.match(text, message_start(text)) is not None
-
-
-def is_source(text: str, after_frame: bool) -> bool:
-    """Whether the line shows source code: under a frame, in a box drawn around it, or marked by an arrow."""
-    body = text[message_start(text) :]
-    if after_frame and body.startswith("    "):
-        return True
-    return body.lstrip().startswith(("│", "┃", "❱", "-->", "--->", "---->", "----->"))
-
-
-def is_quoted(lead: str) -> bool:
-    """Whether what follows ``lead`` on a line is quoted: as a value of data, in a sentence, or in source code."""
-    lead = lead.strip()
-    if not lead or _RAISED.match(f"{lead} "):
-        return False
-    keys = _KEY.findall(lead[-NEAREST:])
-    if keys:
-        return keys[-1] not in _LOG_KEYS
-    if lead.startswith(("#", ">", "//", "* ", "- ", "+ ", "•")) or _CODE.match(lead):
-        return True
-    bare = _CLASSES.sub("", f"{lead[-NEAREST:]} ").strip()
-    if not bare:
-        return False
-    if _DATA.search(bare) or _ASKING.search(bare):
-        return True
-    if _TROUBLE.search(bare):
-        return False
-    if _TALK.search(bare):
-        return True
-    if bare.endswith(_OPENING):
-        return True
-    return len(_WORD.findall(bare)) > _MOST_WORDS
-
-
-MOST_KEPT = 8  # of one log: the first of a failure tells most, the last is what Python ended with
-_HINTS = (
-    "Error", "Exception", "rror: ", "panicked at", "command not found", "open file", "what():", "core dumped",
-    "not recognized as an internal", "不是内部或外部命令", "내부 또는 외부 명령",
-    "received by PID", "lib.Arrow", "error loading model", "failed to load model",
-    "failed (exitcode:", "llama runner process has terminated", "panic: ",
-)  # fmt: skip
-# a class of an exception at the start of a line's own text, as Python prints what it raises
-_RAISED_LINE = re.compile(
-    r"(?:(?:ERROR|CRITICAL|FATAL)\b[^A-Za-z]{0,40}\[[^\]]{0,80}\]:? )?"  # vLLM's logger
-    r"(?:(?:[A-Za-z_]\w{0,60}\.){0,8}(?:[A-Z]\w{0,60})?(?:Error|Exception|Failure)|pyarrow\.lib\.Arrow\w{1,20})"
-    r"(?:\(\w{1,60}\))?(?::|\s{0,4}$)"
-)
-_METRIC = re.compile(
-    r"(?:Error|Exception|Failure)(?::\s{0,20}[-+\d.,e%]{0,20})?\Z"
-)  # unless a traceback stands before it
-_SAID = re.compile(
-    r"\S{1,200}\.py: error: |error: |Fatal Python error: |\s{0,4}what\(\): |panic: |thread '.{1,60}' panicked at|"
-    r"Error .{1,80} at line \d{1,9} in file |"
-    r"\S{0,200}: (?:line \d{1,9}: )?\S{1,200}: command not found|\S{1,200}: can't open file |"
-    # Windows: a command that is not found
-    r"'.{1,200}'(?: is not recognized as an internal| 不是内部或外部命令|.{0,8} 내부 또는 외부 명령)|"
-    r"(?:\S{1,200}: line \d{1,9}:\s{1,4}\d{1,9} )?Aborted\b.{0,20}\(core dumped\)|"
-    r"\s{0,4}traceback : Signal \d{1,2} \(SIG\w{2,8}\) received by PID|"  # torchrun's summary
-    r".{0,120}\bfailed \(exitcode: -?\d{1,10}\) local_rank: |"
-    r"time=\S{1,40} level=ERROR .{0,400}llama runner process has terminated: |"  # Ollama
-    # llama.cpp, which raises nothing
-    r"(?:[\d.]{6,20} E )?(?:llama|gguf|common|srv)\w{0,60}:?\s{1,8}(?:\w{1,60}: )?"
-    r"(?:error loading model|failed to load model)"
-)
-# what only hands on that another process, or a line before, failed
-_HANDED_ON = re.compile(
-    r"received by PID|failed \(exitcode: |llama runner process has terminated: exit status|ChildFailedError|"
-    r"CalledProcessError|DistBackendError|ProcessExitedException|ProcessRaisedException"
-)
-
-
-class ErrorLine(NamedTuple):
-    """A line that raises an error. ``died``: its traceback goes up to the module, so that nothing caught it."""
-
-    line: int
-    text: str
-    died: bool
-
-
-class ErrorLines:
-    """Takes the lines that raise an error, and keeps the first and the last of them."""
-
-    def __init__(self) -> None:
-        self.kept: list[ErrorLine] = []
-        self._open = False  # the line before ends with a colon: what it says follows
-
-    @staticmethod
-    def may_be_in(text: str) -> bool:
-        return any(hint in text for hint in _HINTS)
-
-    def take(self, line: int, row: str, after_frame: bool, died: bool) -> bool:
-        """Keep the line where it raises an error; whether it does.
-
-        Args:
-            line: its number.
-            row: its text.
-            after_frame: the line before is a frame of a traceback, so that this one is source code.
-            died: the frames before it go up to the module.
-        """
-        row = clean(row)
-        own = row[message_start(row) :].rstrip()
-        if is_source(row, after_frame):
-            return False
-        if not (_RAISED_LINE.match(own) or _SAID.match(own)) or (_METRIC.match(own) and not died):
-            return False
-        if any(each.text == own for each in self.kept):  # another rank, or a retry, says the same
-            return True
-        if len(self.kept) == MOST_KEPT:
-            self.kept.pop()
-        self.kept.append(ErrorLine(line, own, died))
-        self._open = own.endswith(":")
-        return True
-
-    def go_on(self, row: str) -> None:
-        """The line after one that was kept and says only by its next line what is wrong."""
-        if self._open and row.strip():
-            last = self.kept.pop()
-            self.kept.append(last._replace(text=f"{last.text} {row.strip()}"))
-        self._open = False
-
-
-def telling_errors(lines: list[ErrorLine], most: int) -> tuple[ErrorLine, ...]:
-    """Up to ``most`` of the lines, less those that only hand on an error of another process where there are others."""
-    own = [each for each in lines if not _HANDED_ON.search(each.text)] or lines
-    return tuple(own) if len(own) <= most else (own[0], *own[-(most - 1) :])
-
 
 Place = Literal["message", "start", "anywhere"]
 
@@ -374,7 +155,7 @@ class LogScanner:
         while block := list(islice(rest, BLOCK)):
             self._read_block(block)
         matches = (Match(each, self._counts[each], tuple(evidence)) for each, evidence in self._found.items())
-        errors = tuple(self._errors.kept)
+        errors = tuple(self._errors.at_end(self._lines))
         return Scan(self._lines, tuple(matches), self._moved_on, self._ended_well, errors, self._seen)
 
     def _read_block(self, block: Sequence[LogLine]) -> None:
@@ -386,14 +167,16 @@ class LogScanner:
         shapes = line_shapes(text)
         contexts = [wording for wording in self._contexts if wording.may_be_in_shapes(shapes)]
         wordings = [wording for wording in self._wordings if wording.may_be_in_shapes(shapes)]
-        framed = 'File "' in text
+        framed = self._errors.may_have_frames(text)
         raised = self._errors.may_be_in(text)
-        if not (contexts or wordings or framed or raised or self._found or self._errors.kept):
+        if not (contexts or wordings or framed or raised or self._found or self._errors.seen):
             return
         for line, row in block:
-            if self._found or self._errors.kept:
+            if self._found or self._errors.seen:
                 self._follow(line, row)
                 self._errors.go_on(row)
+            if framed:
+                self._errors.see_frame(line, row)
             if raised and self._errors.may_be_in(row):
                 self._note_error(line, row)
             if contexts:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kb.advice.diagnosis import Cause, Change, Diagnosis, Step
+from kb.advice.log_errors import ErrorLine, Frame
 from kb.core.document import Unit
 from kb.report.check.changes import as_written, key_of
 from kb.report.condition import computes, open_condition
@@ -60,12 +61,53 @@ def _quoted(rows: Sequence[tuple[int, str]], style: Style) -> list[str]:
 
 
 def _unexplained(diagnosis: Diagnosis, words: Words, style: Style) -> list[str]:
-    """The error that ended the run, its first lines in full, and that its cause is not known."""
-    lines = [style.paint(words("diagnose.unexplained"), "error")]
+    """The error that ended the run, its first lines in full, where it was raised, and what is known of it."""
+    about = _unexplained_object(diagnosis.unexplained, words)
+    lines = [style.paint(about["title"], "error")]
     for each in diagnosis.unexplained:
         mark = f"{INDENT}{each.line} | "
-        lines += wrap(printable(each.text[:LONGEST]), style.width, mark, " " * len(mark))
-    return [*lines, *wrap(words("diagnose.unexplained.means"), style.width, INDENT)]
+        hanging = " " * len(mark)
+        lines += wrap(printable(each.text[:LONGEST]), style.width, mark, hanging)
+        lines += [row for place in _places(each, words) for row in style.lines(place, "dim", hanging)]
+    lines += wrap(about["means"], style.width, INDENT)
+    return [*lines, f"{INDENT}{style.paint('$ ' + about['run'], 'cyan')}"] if about["run"] else lines
+
+
+def _places(error: ErrorLine, words: Words) -> list[str]:
+    """Where the error was raised, and which of the project's own lines led there."""
+    places = (("diagnose.raised_at", error.raised), ("diagnose.called_from", error.called))
+    return [words(key, place=_place(frame)) for key, frame in places if frame is not None]
+
+
+def _place(frame: Frame) -> str:
+    """``train.py:41 (main) · assert rows``, without what the log does not say or the error says itself."""
+    line = f":{frame.line}" if frame.line else ""
+    source = f" · {frame.source}" if frame.source and not frame.source.startswith("raise") else ""
+    return printable(f"{frame.file}{line}" + (f" ({frame.function})" if frame.function else "") + source)
+
+
+def _unexplained_object(errors: Sequence[ErrorLine], words: Words) -> dict[str, Any]:
+    """What is known of errors without a known cause: title, sentences, a command; empty words where there are none."""
+    if not errors:
+        return {"title": "", "means": "", "run": None}
+    last = errors[-1]
+    libraries = list(dict.fromkeys(each.raised.library for each in errors if each.raised and each.raised.library))
+    sentences = [words("diagnose.unexplained.means")]
+    if last.of_code:
+        sentences.append(words("diagnose.unexplained.of_code", error=last.of_code))
+    if last.handed_on:
+        libraries = []
+        sentences.append(words("diagnose.unexplained.handed_on"))
+    elif last.raised is not None and last.raised.library:
+        key = "releases" if last.of_code else "library"
+        sentences.append(words(f"diagnose.unexplained.{key}", library=printable(last.raised.library)))
+    else:
+        sentences.append(words("diagnose.unexplained.read"))
+    return {
+        "title": words("diagnose.spoken" if last.spoken else "diagnose.unexplained"),
+        "means": " ".join(sentences),
+        "run": f"pip check; pip freeze | grep -i -E '{'|'.join([*libraries, 'torch'])}'" if libraries else None,
+    }
 
 
 def _about(cause: Cause, words: Words) -> list[str]:
@@ -135,20 +177,30 @@ def diagnosis_object(diagnosis: Diagnosis, words: Words, style: Style, unit: Uni
         }
         for cause in diagnosis.causes
     ]
-    lines = [[each.line, printable(each.text[:LONGEST])] for each in diagnosis.unexplained]
-    about = {"title": words("diagnose.unexplained"), "evidence": lines, "means": words("diagnose.unexplained.means")}
-    return {"causes": causes, "unexplained": about if lines else None, "lines": diagnosis.lines}
+    errors = diagnosis.unexplained
+    about = _unexplained_object(errors, words)
+    about["evidence"] = [[each.line, printable(each.text[:LONGEST])] for each in errors]
+    about["places"] = [place for each in errors for place in _places(each, words)]
+    return {"causes": causes, "unexplained": about if errors else None, "lines": diagnosis.lines}
 
 
 def diagnosis_json(diagnosis: Diagnosis, words: Words) -> str:
     """The causes, best first. A value of ``set`` is null where only the config could give it."""
     causes = [_cause_json(cause, words) for cause in diagnosis.causes]
-    unexplained = [_line_json(each.line, each.text) for each in diagnosis.unexplained]
+    unexplained = [
+        _line_json(each.line, each.text)
+        | {key: _frame_json(frame) for key, frame in (("raised", each.raised), ("called", each.called)) if frame}
+        for each in diagnosis.unexplained
+    ]
     return to_json({"causes": causes, "unexplained": unexplained})
 
 
 def _line_json(line: int, text: str) -> dict[str, Any]:
     return {"line": line, "text": printable(text[:LONGEST])}
+
+
+def _frame_json(frame: Frame) -> dict[str, Any]:
+    return {name: printable(value) if isinstance(value, str) else value for name, value in frame._asdict().items()}
 
 
 def _cause_json(cause: Cause, words: Words) -> dict[str, Any]:

@@ -91,7 +91,8 @@ function start({ words, causes, gpus }) {
   const quoted = (evidence) => make("pre", { tabindex: 0, "aria-label": words.evidence }, make("code", {}, evidence.map(([line, text]) => `${line} | ${text}`).join("\n")));
 
   /** The error that ended the run, where kb knows no cause of it. */
-  const unexplained = ({ title, evidence, means }) => make("section", { class: "kb-cause" }, make("p", { class: "kb-answer-line" }, title), quoted(evidence), make("p", {}, means));
+  const unexplained = ({ title, evidence, places, means, run }) => make("section", { class: "kb-cause" }, make("p", { class: "kb-answer-line" }, title), quoted(evidence),
+    ...places.map((place) => make("p", { class: "kb-when" }, place)), make("p", {}, means), ...(run ? [make("p", {}, make("code", {}, run))] : []));
 
   function cause({ id, title, about, evidence, numbers, means, steps }, at) {
     const items = steps.map(({ text, changes, run }) => make("li", {}, ...prose(text),

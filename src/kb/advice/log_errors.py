@@ -1,0 +1,230 @@
+"""The lines of a log that raise an error, whatever it is, and where it was raised. Pure."""
+
+import re
+
+from kb.advice.log_lines import clean, is_source, message_start
+from kb.core.record import NamedTuple
+
+MOST_KEPT = 8  # of one log: the first of a failure tells most, the last is what Python ended with
+_HINTS = (
+    "Error", "Exception", "rror: ", "panicked at", "command not found", "open file", "what():", "core dumped",
+    "not recognized as an internal", "不是内部或外部命令", "내부 또는 외부 명령",
+    "received by PID", "lib.Arrow", "error loading model", "failed to load model",
+    "failed (exitcode:", "llama runner process has terminated", "panic: ",
+    "ERROR", "FATAL", "failed", "terminating", "abort", "unexpectedly stopped", "corruption", "double free",
+)  # fmt: skip
+# a class of an exception at the start of a line's own text, as Python prints what it raises
+_RAISED_LINE = re.compile(
+    r"(?:(?:ERROR|CRITICAL|FATAL)\b[^A-Za-z]{0,40}\[[^\]]{0,80}\]:? )?"  # vLLM's logger
+    r"((?:[A-Za-z_]\w{0,60}\.){0,8}(?:[A-Z]\w{0,60})?(?:Error|Exception|Failure)|pyarrow\.lib\.Arrow\w{1,20})"
+    r"(?:\(\w{1,60}\))?(?::|\s{0,4}$)"
+)
+_METRIC = re.compile(
+    r"(?:Error|Exception|Failure)(?::\s{0,20}[-+\d.,e%]{0,20})?\Z"
+)  # unless a traceback stands before it
+_SAID = re.compile(
+    r"\S{1,200}\.py: error: |error: |Fatal Python error: |\s{0,4}what\(\): |panic: |thread '.{1,60}' panicked at|"
+    r"libc\+\+abi: terminating due to uncaught exception|"  # what(), as macOS says it
+    r"Error .{1,80} at line \d{1,9} in file |"
+    r"\S{0,200}: (?:line \d{1,9}: )?\S{1,200}: command not found|\S{1,200}: can't open file |"
+    # Windows: a command that is not found
+    r"'.{1,200}'(?: is not recognized as an internal| 不是内部或外部命令|.{0,8} 내부 또는 외부 명령)|"
+    r"(?:\S{1,200}: line \d{1,9}:\s{1,4}\d{1,9} )?Aborted\b.{0,20}\(core dumped\)|"
+    r"\s{0,4}traceback : Signal \d{1,2} \(SIG\w{2,8}\) received by PID|"  # torchrun's summary
+    r".{0,120}\bfailed \(exitcode: -?\d{1,10}\) local_rank: |"
+    r"time=\S{1,40} level=ERROR .{0,400}llama runner process has terminated: |"  # Ollama
+    # llama.cpp, which raises nothing
+    r"(?:[\d.]{6,20} E )?(?:llama|gguf|common|srv)\w{0,60}:?\s{1,8}(?:\w{1,60}: )?"
+    r"(?:error loading model|failed to load model)"
+)
+# what may speak of a failure: shown where nothing raises one, and where it stands at the log's end
+_SPOKEN = re.compile(
+    r"(?!.{0,60}(?:[Ww]arn|WARN|\bINFO|\bDEBUG))(?:\[?(?:ERROR|FATAL|CRITICAL|Error)\b\]?[ :]|[Ff]atal(?: error)?: |"
+    r"\d{3} Internal Server Error: |(?:zsh|bash|sh): (?:abort|segmentation fault)|"
+    r"(?:double free|malloc|free|munmap_chunk|corrupted)\b.{0,40}(?:corruption|invalid|corrupted)|"
+    r"[\w:]{3,60}: .{0,200}\b(?:failed\b|Error[A-Z])|[A-Z]{2}\d{4}: |"
+    r".{0,200}\b(?:unexpectedly stopped|has terminated|terminating due to)\b)"
+)
+_LAST_LINES = 20  # what was spoken of further up did not end the run
+# what only hands on that another process, or a line before, failed
+_HANDED_ON = re.compile(
+    r"received by PID|failed \(exitcode: |llama runner process has terminated: exit status|ChildFailedError|"
+    r"CalledProcessError|DistBackendError|ProcessExitedException|ProcessRaisedException|"
+    r"Engine core initialization failed|EngineDeadError|ActorDiedError|ActorUnavailableError|WorkerCrashedError|"
+    r"unexpectedly stopped"
+)
+# what Python itself raises of names, types, files and values: whatever the cause, no memory was asked for
+_OF_CODE = frozenset((
+    "AttributeError", "FileNotFoundError", "ImportError", "IndentationError", "IndexError", "JSONDecodeError",
+    "KeyError", "ModuleNotFoundError", "NameError", "NotADirectoryError", "PermissionError", "SyntaxError", "TypeError",
+    "UnboundLocalError", "UnicodeDecodeError", "ValidationError", "ZeroDivisionError",
+))  # fmt: skip
+_FRAME_PARTS = re.compile(
+    r'\s{0,80}File (?:"(?P<file>[^"]{1,400})", line (?P<line>\d{1,7})(?:, in (?P<function>\S{1,80}))?'
+    r"|(?P<noted>\S{1,400}):(?P<row>\d{1,7}), in (?P<method>[\w.<>]{1,80})\()"  # as notebooks print it
+    r"|(?P<cell>Cell In ?\[\d{1,6}\]), line (?P<cell_row>\d{1,7})"
+    r"|\[?(?P<colab>/\S{1,300}\.py)(?:\]\(\S{1,80}\))? in (?P<callee>[\w.<>]{1,80})\("
+)
+_NEW_TRACEBACK = "Traceback (most recent call last)"
+_PACKAGE = re.compile(r"(?:site|dist)-packages[/\\]((\w{1,80})[^\n]{0,400})")
+_NOT_OWN = re.compile(
+    r"(?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d|[/\\]Python\d{2,3}[/\\]Lib[/\\]|[/\\](?:bin|Scripts)[/\\]|^<"
+)
+_FRAME_REACH = 12  # lines from the last frame to the error: its source, marks under it, a notebook's context
+_SOURCE = 200  # characters kept of a line of code
+_PROCESS = re.compile(r"(?:rank|default|worker|pid=|TP|PP|DP)\s?\d{1,9}|^\d{1,4}(?=: )")
+_MOST_PROCESSES = 64  # whose frames are kept apart
+
+
+class Frame(NamedTuple):
+    """Where in code: ``library`` is the installed package that has the file, empty where it is none; ``source`` the
+    line of code, where the log shows it.
+    """
+
+    file: str
+    line: int | None
+    function: str
+    library: str
+    source: str = ""
+
+    @classmethod
+    def of(cls, row: str) -> "Frame | None":
+        """The frame that a line of a traceback shows."""
+        match = _FRAME_PARTS.match(row)
+        if match is None:
+            return None
+        file = match["file"] or match["noted"] or match["cell"] or match["colab"]
+        line = match["line"] or match["row"] or match["cell_row"]
+        function = match["function"] or match["method"] or match["callee"] or ""
+        package = _PACKAGE.search(file)
+        name = package[2] if package else ""
+        return cls(package[1] if package else file, int(line) if line else None, function, name)
+
+
+class ErrorLine(NamedTuple):
+    """A line that raises an error. ``died``: its traceback goes up to the module, so that nothing caught it.
+
+    ``raised``: the frame that raised it; ``called``: the last frame of the project's own files that led there, where
+    that is another; ``spoken``: no error was raised, the line alone speaks of a failure.
+    """
+
+    line: int
+    text: str
+    died: bool
+    raised: Frame | None = None
+    called: Frame | None = None
+    spoken: bool = False
+
+    @property
+    def of_code(self) -> str:
+        """The error's class where that tells that no memory was asked for, else nothing."""
+        match = _RAISED_LINE.match(self.text)
+        name = match[1].rpartition(".")[2] if match else ""
+        return name if name in _OF_CODE else ""
+
+    @property
+    def handed_on(self) -> bool:
+        """Whether it only says that something else failed."""
+        return _HANDED_ON.search(self.text) is not None
+
+
+class ErrorLines:
+    """Takes the lines that raise an error, and keeps the first and the last of them."""
+
+    def __init__(self) -> None:
+        self.kept: list[ErrorLine] = []
+        self.spoken: list[ErrorLine] = []  # the last lines that speak of a failure
+        self._open = False  # the line before ends with a colon: what it says follows
+        self._frames: dict[str, tuple[int, Frame, Frame | None]] = {}  # by process: line, last frame, last own one
+
+    @property
+    def seen(self) -> bool:
+        """Whether any line was kept, or spoke of a failure."""
+        return bool(self.kept or self.spoken)
+
+    @staticmethod
+    def may_be_in(text: str) -> bool:
+        return any(hint in text for hint in _HINTS)
+
+    @staticmethod
+    def may_have_frames(text: str) -> bool:
+        return "File " in text or "Cell In" in text or ".py in " in text or ".py](" in text
+
+    def see_frame(self, line: int, row: str) -> None:
+        """Note the frame that a line shows, its line of code after it, or that a traceback begins."""
+        if _NEW_TRACEBACK in row:
+            self._frames.pop(_process(row[: message_start(row)]), None)
+        if not self.may_have_frames(row):
+            if any(line == at + 1 for at, _, _ in self._frames.values()):
+                self._see_source(line, row)
+            return
+        start = message_start(row)
+        frame = Frame.of(row[start:])
+        if frame is not None and len(self._frames) < _MOST_PROCESSES:
+            process = _process(row[:start])
+            own = self._frames[process][2] if process in self._frames else None
+            self._frames[process] = line, frame, own if _NOT_OWN.search(row) else frame
+
+    def _see_source(self, line: int, row: str) -> None:
+        """Keep the line of code of the frame above, where the same process wrote it."""
+        start = message_start(row)
+        at, frame, own = self._frames.get(_process(row[:start]), (0, None, None))
+        if frame is not None and at == line - 1 and row[start:].startswith("    "):
+            sourced = frame._replace(source=row[start:].strip()[:_SOURCE])
+            self._frames[_process(row[:start])] = at, sourced, sourced if own is frame else own
+
+    def take(self, line: int, row: str, after_frame: bool, died: bool) -> bool:
+        """Keep the line where it raises an error; whether it does.
+
+        Args:
+            line: its number.
+            row: its text.
+            after_frame: the line before is a frame of a traceback, so that this one is source code.
+            died: the frames before it go up to the module.
+        """
+        row = clean(row)
+        start = message_start(row)
+        own = row[start:].rstrip()
+        if is_source(row, after_frame):
+            return False
+        if not (_RAISED_LINE.match(own) or _SAID.match(own)) or (_METRIC.match(own) and not died):
+            if _SPOKEN.match(own) and not _METRIC.match(own):
+                self.spoken = [*self.spoken[-2:], ErrorLine(line, own, False, spoken=True)]
+            return False
+        if any(each.text == own for each in self.kept):  # another rank, or a retry, says the same
+            return True
+        if len(self.kept) == MOST_KEPT:
+            self.kept.pop()
+        raised, called = self._places(line, _process(row[:start]))
+        self.kept.append(ErrorLine(line, own, died, raised, called))
+        self._open = own.endswith(":")
+        return True
+
+    def _places(self, line: int, process: str) -> tuple[Frame | None, Frame | None]:
+        """The frame that led to the error at ``line`` of a process, and the project's own one before it."""
+        at, frame, own = self._frames.get(process, (0, None, None))
+        if frame is None or line - at > _FRAME_REACH:
+            return None, None
+        return frame, None if own is frame else own
+
+    def go_on(self, row: str) -> None:
+        """The line after one that was kept and says only by its next line what is wrong."""
+        if self._open and row.strip():
+            last = self.kept.pop()
+            self.kept.append(last._replace(text=f"{last.text} {row.strip()}"))
+        self._open = False
+
+    def at_end(self, lines: int) -> list[ErrorLine]:
+        """What was raised; where nothing was, what the last of ``lines`` lines speak of."""
+        return self.kept or [each for each in self.spoken if lines - each.line < _LAST_LINES]
+
+
+def _process(prefix: str) -> str:
+    """Which process wrote a line that has ``prefix`` before its own text, as far as that tells."""
+    return " ".join(_PROCESS.findall(prefix)) if prefix else ""
+
+
+def telling_errors(lines: list[ErrorLine], most: int) -> tuple[ErrorLine, ...]:
+    """Up to ``most`` of the lines, less those that only hand on an error of another process where there are others."""
+    own = [each for each in lines if not each.handed_on] or lines
+    return tuple(own) if len(own) <= most else (own[0], *own[-(most - 1) :])
