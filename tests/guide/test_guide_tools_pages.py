@@ -11,6 +11,7 @@ from kb.commands import COMMANDS
 from kb.core.expression import FUNCTIONS
 from kb.core.grammar import SIGNS
 from kb.guide import pages
+from kb.guide.choose import constant
 from kb.guide.library import UnknownIdError, load_library
 from kb.guide.markup import code
 from kb.guide.pages import remedy_page
@@ -87,6 +88,16 @@ def test_symptoms_stand_below_what_ran_short() -> None:
     shown = remedy_table(KO)
     assert shown.index("{ #gpu }") < shown.index("gpu-oom.md") < shown.index("{ #host }")
     assert [name for name in KO.rows("remedies") if f"({name}.md)" not in shown] == []
+
+
+def test_the_causes_that_many_look_for_come_before_those_of_one_program() -> None:
+    shown = re.findall(r"\(([\w-]+)\.md\)", remedy_table(EN).partition("{ #gpu }")[2].partition("{ #host }")[0])
+    assert shown[0] == "gpu-oom"
+    assert max(map(shown.index, ("gpu-oom-fragmentation", "gpu-oom-other-process"))) < shown.index("serving-oom")
+
+
+def test_a_share_of_the_constants_is_said_in_per_cent() -> None:
+    assert ">80%<" in constant(EN, "host_target_share")
 
 
 @pytest.mark.parametrize("library", [KO, EN], ids=["ko", "en"])

@@ -69,8 +69,11 @@ def recommended(library: Library, model: str, gpu: str, effective_batch: int | N
 
 
 def constant(library: Library, name: str) -> str:
-    """A figure of ``rules/constants.yaml`` with its unit, status and source."""
-    return quantity(library, library.entry("constants", name))
+    """A figure of ``rules/constants.yaml`` with its unit, status and source; a ratio is said in per cent."""
+    row = library.entry("constants", name)
+    if row["unit"] == "ratio":
+        row = {**row, "value": round(100 * row["value"], 2), "unit": "%"}
+    return quantity(library, row)
 
 
 def error_band(library: Library, name: str) -> str:

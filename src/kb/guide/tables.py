@@ -22,6 +22,7 @@ from kb.guide.markup import (
     table,
     text,
 )
+from kb.guide.search_words import importance
 from kb.knowledge.locations import shipped
 from kb.memory.serving.budget import bytes_of_token
 from kb.memory.serving.setup import Engine
@@ -59,10 +60,15 @@ def _parameters(library: Library, model: Model) -> str:
 
 
 def remedy_table(library: Library) -> str:
-    """For each resource what running short of it means, then symptom → what happened, each linked to its steps."""
+    """For each resource what running short of it means, then symptom → what happened, each linked to its steps.
+
+    What many look for comes first, as in a search: the general cause before those of single programs.
+    """
     language, words = library.language, library.words
     head = [say(language, key) for key in ("list.symptom", "list.means")]
-    entries = sorted(library.rows("remedies").values(), key=lambda entry: str(entry["id"]))
+    entries = sorted(
+        library.rows("remedies").values(), key=lambda entry: (-importance(f"trouble/{entry['id']}"), str(entry["id"]))
+    )
     parts = [filter_box(library, sections=say(language, "remedy.resource"))]
     for resource in RESOURCES:
         rows = [
