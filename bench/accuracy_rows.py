@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 from edges import as_released
 
-from kb.advice.flags import optimizer_named, unit_of
 from kb.advice.question import RunSettings
-from kb.advice.setup import setup_of
+from kb.advice.run.question_settings import optimizer_named, unit_of
+from kb.advice.run.setup import setup_of
 from kb.core.catalog import Catalog
 from kb.core.hardware import Gpu
 from kb.core.setup import TrainingSetup

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from kb.advice.estimator import Estimator
-from kb.advice.plan import steps_from
-from kb.advice.plan_unit import PlannedUnit, plan_unit
+from kb.advice.fit.estimator import Estimator
+from kb.advice.fit.plan import steps_from
+from kb.advice.fit.plan_unit import PlannedUnit, plan_unit
 from kb.advice.question import Question
 from kb.config.dialect.spelling import Speller
 from kb.core.catalog import Catalog

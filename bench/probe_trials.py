@@ -15,7 +15,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from kb.advice.batches import Seen, Sought, seek, tried_by_accelerate
-from kb.advice.estimator import Estimator, on_gpu
+from kb.advice.fit.estimator import Estimator, on_gpu
 from kb.core.setup import TrainingSetup
 from kb.knowledge import load_catalog
 from kb.memory.search import LARGEST_BATCH, largest_within

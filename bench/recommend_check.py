@@ -12,8 +12,8 @@ import sys
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from kb.advice.answer import Answer, answer, answer_easier
-from kb.advice.estimator import Estimator
+from kb.advice.fit.estimator import Estimator
+from kb.advice.fit.recommend_answer import Answer, answer, answer_easier
 from kb.advice.question import METHODS, Question
 from kb.core.catalog import Catalog
 from kb.core.result import UnitResult

@@ -15,8 +15,8 @@ import yaml
 from accuracy_rows import ROOT, Left, Row, setup_from_flags
 from truth_lengths import is_of_ms_swift, lengths_of, with_settings_of_ms_swift
 
-from kb.advice.models import ModelIndex
 from kb.advice.question import RunSettings
+from kb.advice.run.named_model import ModelIndex
 from kb.core.catalog import Catalog
 from kb.core.hardware import Gpu
 from kb.core.units import GIB, MIB

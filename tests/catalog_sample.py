@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from kb import knowledge
-from kb.advice.estimator import on_gpu
+from kb.advice.fit.estimator import on_gpu
 from kb.config.reader import ConfigReader
 from kb.core.catalog import Catalog, Dialect
 from kb.core.document import Unit

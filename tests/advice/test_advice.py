@@ -6,7 +6,7 @@ import pytest
 
 from catalog_sample import load_catalog
 from kb.advice.check import Checker
-from kb.advice.models import ModelIndex
+from kb.advice.run.named_model import ModelIndex
 from kb.config.reader import ConfigReader
 from kb.core.document import Unit, said_effective_batch
 from kb.core.expression import is_unknown

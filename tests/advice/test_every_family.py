@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from catalog_sample import load_catalog, load_guide, soon_followed
-from kb.advice.answer import answer
 from kb.advice.estimate import estimate
-from kb.advice.estimator import Estimator
-from kb.advice.flags import assumed_of, unit_of
-from kb.advice.plan import steps_from
-from kb.advice.plan_unit import plan_unit
+from kb.advice.fit.estimator import Estimator
+from kb.advice.fit.plan import steps_from
+from kb.advice.fit.plan_unit import plan_unit
+from kb.advice.fit.recommend_answer import answer
 from kb.advice.question import PRECISIONS, Question, RunSettings
+from kb.advice.run.question_settings import assumed_of, unit_of
 from kb.core.model import Model
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError

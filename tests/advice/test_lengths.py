@@ -6,11 +6,11 @@ import pytest
 
 from catalog_sample import load_catalog, load_guide, shallow_catalog, soon_followed
 from effort import EXHAUSTIVE
-from kb.advice.answer import Answer, answer
 from kb.advice.check import Checker
-from kb.advice.estimator import Estimator, on_gpu, precision_for
-from kb.advice.lengths import assumed_source_length, longest_input, reads_target
+from kb.advice.fit.estimator import Estimator, on_gpu, precision_for
+from kb.advice.fit.recommend_answer import Answer, answer
 from kb.advice.question import Question
+from kb.advice.run.row_lengths import assumed_source_length, longest_input, reads_target
 from kb.config.reader import ConfigReader
 from kb.core.hardware import Machine
 from kb.core.setup import Images, TrainingSetup

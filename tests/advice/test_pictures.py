@@ -9,8 +9,8 @@ import pytest
 from catalog_sample import load_catalog
 from command_runs import run_kb
 from effort import few
-from kb.advice.lengths import largest_grid, most_tiled
 from kb.advice.question import Question
+from kb.advice.run.row_lengths import largest_grid, most_tiled
 from kb.core.model import Architecture
 from kb.core.setup import Images, TrainingSetup
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, parameter_count

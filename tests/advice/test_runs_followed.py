@@ -7,7 +7,7 @@ import pytest
 from catalog_sample import CATALOG, machine, read_units
 from effort import few
 from kb.advice.check import Checker
-from kb.advice.memory_facts import PredictedFacts
+from kb.advice.facts.memory_facts import PredictedFacts
 from kb.core.document import Unit
 from kb.core.result import UnitResult
 from kb.memory.engine import follow

@@ -16,7 +16,7 @@ import pytest
 from catalog_sample import load_catalog, load_guide
 from effort import few
 from kb.advice.batches import Ceiling, Seen, Split, seek, splits_of, tried_by_accelerate
-from kb.advice.decision import walk
+from kb.advice.fit.decision import walk
 from kb.advice.formulas import ramp, work_out
 from kb.advice.watching import judge
 from kb.commands import COMMANDS

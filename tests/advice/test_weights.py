@@ -8,12 +8,12 @@ import pytest
 from catalog_sample import load_catalog, load_guide, read_units, shallow
 from effort import few
 from kb.advice.check import Checker
-from kb.advice.estimator import Estimator, on_gpu
-from kb.advice.flags import unit_of
-from kb.advice.models import ModelIndex
+from kb.advice.fit.estimator import Estimator, on_gpu
 from kb.advice.question import Question, RunSettings
-from kb.advice.run_kind import checkpoint_dtype, weights_of
-from kb.advice.settings_reader import SettingsReader
+from kb.advice.run.named_model import ModelIndex
+from kb.advice.run.question_settings import unit_of
+from kb.advice.run.run_kind import checkpoint_dtype, weights_of
+from kb.advice.run.settings_reader import SettingsReader
 from kb.config.python.reader import PythonReader
 from kb.core.document import Unit
 from kb.core.hardware import Machine
@@ -189,7 +189,7 @@ def test_the_fact_has_pytorchs_name() -> None:
 )
 @pytest.mark.long
 def test_a_recommended_config_names_the_type_that_the_library_might_not_take(model: str, named: str | None) -> None:
-    from kb.advice.answer import answer
+    from kb.advice.fit.recommend_answer import answer
     from kb.report.recommend.formats import settings_of
 
     estimator = Estimator(shallow(CATALOG.models[model]), on_gpu(CATALOG.gpus["h200"]), CATALOG.constants)

@@ -4,7 +4,7 @@ import pytest
 
 from catalog_sample import load_catalog
 from kb.advice.estimate import Saving, what_if
-from kb.advice.estimator import Estimator, on_gpu
+from kb.advice.fit.estimator import Estimator, on_gpu
 from kb.core.setup import PostTraining, TrainingSetup
 
 CATALOG = load_catalog()

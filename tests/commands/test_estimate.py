@@ -10,9 +10,9 @@ from command_runs import ROOT
 from command_runs import run_kb as kb
 from effort import few
 from estimate_sample import T5, config_json, estimate, refusal
-from kb.advice.flags import optimizer_named, unit_of, with_flags
 from kb.advice.question import METHODS, RunSettings
-from kb.advice.setup import setup_of
+from kb.advice.run.question_settings import optimizer_named, unit_of, with_flags
+from kb.advice.run.setup import setup_of
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
 

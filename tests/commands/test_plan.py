@@ -14,9 +14,9 @@ from catalog_sample import CATALOG, load_guide, machine, shallow, shallow_catalo
 from command_runs import ROOT
 from command_runs import run_kb as kb
 from effort import EXHAUSTIVE, few
-from kb.advice.estimator import Estimator
-from kb.advice.plan import Plan, combined, steps_from
-from kb.advice.plan_unit import plan_gpu, plan_host
+from kb.advice.fit.estimator import Estimator
+from kb.advice.fit.plan import Plan, combined, steps_from
+from kb.advice.fit.plan_unit import plan_gpu, plan_host
 from kb.core.catalog import Catalog
 from kb.core.setup import TrainingSetup
 

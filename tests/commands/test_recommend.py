@@ -10,11 +10,11 @@ import pytest
 from catalog_sample import CATALOG, load_guide, machine, shallow, shallow_catalog
 from command_runs import ROOT, run_kb
 from effort import EXHAUSTIVE, few
-from kb.advice.answer import Answer, answer
-from kb.advice.attempts import OFFERED_ONLY
 from kb.advice.batches import Ceiling, Split, splits_of
 from kb.advice.check import Checker
-from kb.advice.estimator import Estimator, on_gpu
+from kb.advice.fit.attempts import OFFERED_ONLY
+from kb.advice.fit.estimator import Estimator, on_gpu
+from kb.advice.fit.recommend_answer import Answer, answer
 from kb.advice.question import Question
 from kb.config.reader import ConfigReader
 from kb.core.catalog import Catalog

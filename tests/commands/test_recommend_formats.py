@@ -10,8 +10,8 @@ import pytest
 from catalog_sample import shallow_catalog
 from command_runs import ROOT
 from effort import EXHAUSTIVE, few
-from kb.advice.answer import answer
-from kb.advice.estimator import Estimator
+from kb.advice.fit.estimator import Estimator
+from kb.advice.fit.recommend_answer import answer
 from kb.advice.question import Question
 from kb.core.setup import TrainingSetup
 from kb.core.text import UserError

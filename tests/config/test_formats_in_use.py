@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from catalog_sample import load_catalog, shallow_catalog
-from kb.advice.models import ModelIndex
 from kb.advice.question import Question
+from kb.advice.run.named_model import ModelIndex
 from kb.config.hydra.tree import _upwards
 from kb.config.marks import bears_marks
 from kb.core.expression import is_unknown

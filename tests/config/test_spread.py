@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from catalog_sample import load_catalog, read_units
-from kb.advice.settings_reader import (
+from kb.advice.run.settings_reader import (
     SettingsReader,
     assume_one_unit,
     checkpoints_by_fsdp,

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from effort import few
-from kb.advice.attempts import WAYS
-from kb.advice.estimator import Estimator, on_gpu
-from kb.advice.recommend import alone_at_inference, base_of
+from kb.advice.fit.attempts import WAYS
+from kb.advice.fit.estimator import Estimator, on_gpu
+from kb.advice.fit.recommend import alone_at_inference, base_of
 from kb.core.text import LANGUAGES
 from kb.guide import fits as whole
 from kb.guide.fits import Curves, fit_of, heat_map, map_of

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from catalog_sample import load_guide
-from kb.advice.decision import Values, nominal_gb, walk
+from kb.advice.fit.decision import Values, nominal_gb, walk
 from kb.core.expression import Tree, compile_tree, fact_names
 from kb.core.text import placeholders_in
 

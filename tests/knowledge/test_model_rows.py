@@ -13,7 +13,7 @@ import pytest
 from catalog_sample import load_catalog
 from effort import EXHAUSTIVE
 from every_row import for_every
-from kb.advice.models import ModelIndex
+from kb.advice.run.named_model import ModelIndex
 from kb.memory import architecture_from_config, parameter_count
 from yaml_file import read_yaml
 

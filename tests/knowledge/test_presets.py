@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from catalog_sample import load_catalog, load_guide
-from kb.advice.recommend import together
-from kb.advice.setup import setup_of
+from kb.advice.fit.recommend import together
+from kb.advice.run.setup import setup_of
 from kb.core.document import Setting, Unit
 from kb.core.finding import Span
 from kb.core.hardware import Gpu

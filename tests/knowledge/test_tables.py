@@ -7,7 +7,7 @@ import pytest
 
 from effort import few
 from kb.advice.check import Checker
-from kb.advice.tables import Tables
+from kb.advice.findings.tables import Tables
 from kb.config.reader import ConfigReader
 from kb.core.hardware import Machine
 from kb.core.release import parse_version

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kb.advice.lengths import assumed_source_length, longest_input
+from kb.advice.run.row_lengths import assumed_source_length, longest_input
 from kb.core.setup import TrainingSetup
 from kb.knowledge import load_catalog
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, parameter_count

@@ -6,7 +6,7 @@ import pytest
 
 import memory_sample as sample
 from catalog_sample import load_catalog
-from kb.advice.no_prediction import unfollowed
+from kb.advice.run.no_prediction import unfollowed
 from kb.core.setup import Spread, TrainingSetup
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, match_targets, parameter_count, predict
 from kb.memory.engine.families.decoder_types import TYPES, parts

@@ -10,7 +10,7 @@ import memory_sample as sample
 from catalog_sample import load_catalog, read_units
 from effort import few
 from kb.advice.check import Checker
-from kb.advice.estimator import on_gpu
+from kb.advice.fit.estimator import on_gpu
 from kb.core.hardware import Machine
 from kb.core.memory_report import HostLedger
 from kb.core.setup import Spread, TrainingSetup

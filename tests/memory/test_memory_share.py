@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from catalog_sample import CATALOG, shallow
-from kb.advice.estimator import Estimator, on_gpu
+from kb.advice.fit.estimator import Estimator, on_gpu
 from kb.core.setup import PostTraining, TrainingSetup
 from kb.core.units import GIB
 from kb.memory import search

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from catalog_sample import load_guide
 from effort import examples
-from kb.advice.decision import walk
+from kb.advice.fit.decision import walk
 
 INFERENCE: dict[str, Any] = load_guide()["decisions"]["inference-batch"]
 ANSWERS = st.fixed_dictionaries(

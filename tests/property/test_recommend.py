@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from catalog_sample import load_catalog, soon_followed
 from effort import examples
 from kb.advice.batches import Ceiling, splits_of
-from kb.advice.estimator import Estimator, on_gpu
+from kb.advice.fit.estimator import Estimator, on_gpu
+from kb.advice.fit.recommend import recommend_training
 from kb.advice.question import Question
-from kb.advice.recommend import recommend_training
 from kb.memory import UnsupportedArchitectureError
 from kb.memory.search import GRAIN
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from catalog_sample import load_catalog
-from kb.advice.models import ModelIndex
+from kb.advice.run.named_model import ModelIndex
 from kb.core.catalog import Catalog
 from kb.session.seen import cached_config, hub_folder, is_hub_name
 from warm_runs import ENVIRON, run_text

@@ -12,7 +12,7 @@ stand beside it: that one only ever shrinks, and leaves accumulation alone.
 from collections.abc import Callable, Generator, Iterable
 from typing import Literal
 
-from kb.advice.estimator import Estimator
+from kb.advice.fit.estimator import Estimator
 from kb.core.hardware import Gpu
 from kb.core.memory_report import Phase
 from kb.core.record import NamedTuple

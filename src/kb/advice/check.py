@@ -3,17 +3,17 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
-from kb.advice.facts import RENTED, SERVERS, Known, UnitFacts
-from kb.advice.grounds import PROCESSES, concerning
-from kb.advice.left_to_program import left_to_program
-from kb.advice.lengths import with_taken
-from kb.advice.memory_facts import PredictedFacts
-from kb.advice.models import ModelIndex, with_head
-from kb.advice.no_prediction import note_of_server, why_no_prediction
-from kb.advice.release_by_names import NamesInReleases, depending
-from kb.advice.setup import setup_of, with_width_of_config, without_vain_preparation
-from kb.advice.tables import BETWEEN, Tables
-from kb.advice.weights import Weights, turned_by, worded
+from kb.advice.facts.grounds import PROCESSES, concerning
+from kb.advice.facts.memory_facts import PredictedFacts
+from kb.advice.facts.unit_facts import RENTED, SERVERS, Known, UnitFacts
+from kb.advice.findings.release_by_names import NamesInReleases, depending
+from kb.advice.findings.tables import BETWEEN, Tables
+from kb.advice.findings.weights import Weights, turned_by, worded
+from kb.advice.run.left_to_program import left_to_program
+from kb.advice.run.named_model import ModelIndex, with_head
+from kb.advice.run.no_prediction import note_of_server, why_no_prediction
+from kb.advice.run.row_lengths import with_taken
+from kb.advice.run.setup import setup_of, with_width_of_config, without_vain_preparation
 from kb.core.catalog import Catalog, Entries, Rule, outlines_of
 from kb.core.document import EVERY_GPU, Event, Unit, locate, said_effective_batch
 from kb.core.expression import Unknown
@@ -236,7 +236,7 @@ class Checker:
         usable = model if predictable else None
         estimator = None
         if usable is not None:
-            from kb.advice.estimator import Estimator  # where nothing is predicted, the memory model is not needed
+            from kb.advice.fit.estimator import Estimator  # where nothing is predicted, the memory model is not needed
 
             estimator = Estimator(usable, self.machine, self.catalog.constants, rough=self.rough)
         return UnitFacts(

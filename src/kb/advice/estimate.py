@@ -5,11 +5,11 @@ the same run with one setting changed, predicted beside it. Pure.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kb.advice.estimator import Estimator
-from kb.advice.facts import UnitFacts
-from kb.advice.lengths import longest_input, taken_by_lengths, with_taken
-from kb.advice.models import unknown_model
-from kb.advice.no_prediction import NO_MODEL_OF_THE_RUN, Note, unfollowed, unpredictable
+from kb.advice.facts.unit_facts import UnitFacts
+from kb.advice.fit.estimator import Estimator
+from kb.advice.run.named_model import unknown_model
+from kb.advice.run.no_prediction import NO_MODEL_OF_THE_RUN, Note, unfollowed, unpredictable
+from kb.advice.run.row_lengths import longest_input, taken_by_lengths, with_taken
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
 from kb.core.hardware import Machine

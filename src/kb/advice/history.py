@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
-from kb.advice.facts import UnitFacts
-from kb.advice.memory_facts import PredictedFacts
-from kb.advice.no_prediction import why_no_prediction
+from kb.advice.facts.memory_facts import PredictedFacts
+from kb.advice.facts.unit_facts import UnitFacts
+from kb.advice.run.no_prediction import why_no_prediction
 from kb.core.document import Setting, Unit
 from kb.core.facts import FactType
 from kb.core.finding import Span

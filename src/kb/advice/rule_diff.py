@@ -7,12 +7,12 @@ Both editions are asked by the same code, so that only the rules can make a diff
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kb.advice.answer import notes_for
 from kb.advice.check import Checker
-from kb.advice.estimator import Estimator, on_gpu, precision_for
+from kb.advice.fit.estimator import Estimator, on_gpu, precision_for
+from kb.advice.fit.recommend import base_setup, recommend_training
+from kb.advice.fit.recommend_answer import notes_for
 from kb.advice.history import METHODS, unit_of
 from kb.advice.question import Question, RunSettings
-from kb.advice.recommend import base_setup, recommend_training
 from kb.core.catalog import Catalog
 from kb.core.memory_report import Status
 from kb.core.record import NamedTuple

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from kb.advice.decision import nominal_gb
+from kb.advice.fit.decision import nominal_gb
 from kb.core.record import NamedTuple
 from kb.core.snapshot import GpuState, HostState, Sample, ServerState, Snapshot, SpeedState, TreeState
 from kb.core.units import GIB

@@ -8,8 +8,8 @@ from typing import Any
 
 from kb import __version__
 from kb.advice.estimate import runs_out, with_savings, with_timeline, with_varied_lengths
-from kb.advice.flags import optimizer_named
 from kb.advice.question import Question
+from kb.advice.run.question_settings import optimizer_named
 from kb.commands import estimate_serving
 from kb.commands.options import LARGEST_NUMBER, RUN, Options, flag_of, question_of
 from kb.core.text import UserError

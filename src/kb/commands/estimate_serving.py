@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kb import __version__
-from kb.advice.facts import SERVERS
-from kb.advice.models import packed_by_name
+from kb.advice.facts.serving_facts import LENGTHS, SHARES, TOKENS, stored_packing
+from kb.advice.facts.unit_facts import SERVERS
 from kb.advice.question import NamedMachine
-from kb.advice.serving_facts import LENGTHS, SHARES, TOKENS, stored_packing
+from kb.advice.run.named_model import packed_by_name
 from kb.commands.options import RUN, flag_of
 from kb.config.files import read_at_most
 from kb.core.catalog import Catalog

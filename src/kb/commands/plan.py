@@ -5,10 +5,10 @@ import sys
 from collections.abc import Sequence
 
 from kb import __version__
-from kb.advice.estimator import Estimator
-from kb.advice.no_prediction import unpredictable
-from kb.advice.plan import steps_from
-from kb.advice.plan_unit import PlannedUnit, plan_unit
+from kb.advice.fit.estimator import Estimator
+from kb.advice.fit.plan import steps_from
+from kb.advice.fit.plan_unit import PlannedUnit, plan_unit
+from kb.advice.run.no_prediction import unpredictable
 from kb.commands.options import MACHINE, Options, question_of
 from kb.config.dialect.spelling import Speller
 from kb.config.files import ConfigError

@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 from kb import __version__
-from kb.advice.answer import DECISION, Answer, answer, answer_easier
-from kb.advice.attempts import TRAINERS
-from kb.advice.estimator import Estimator
-from kb.advice.lengths import longest_input
-from kb.advice.no_prediction import unpredictable
+from kb.advice.fit.attempts import TRAINERS
+from kb.advice.fit.estimator import Estimator
+from kb.advice.fit.recommend_answer import DECISION, Answer, answer, answer_easier
 from kb.advice.question import Question, RunSettings
+from kb.advice.run.no_prediction import unpredictable
+from kb.advice.run.row_lengths import longest_input
 from kb.commands.options import MACHINE, Options, check_numbers, question_of
 from kb.core.catalog import Catalog
 from kb.core.model import Model

@@ -9,9 +9,9 @@ from functools import lru_cache
 from html import escape
 from typing import Any
 
-from kb.advice.flags import optimizer_named, unit_of
 from kb.advice.question import RunSettings
-from kb.advice.setup import setup_of
+from kb.advice.run.question_settings import optimizer_named, unit_of
+from kb.advice.run.setup import setup_of
 from kb.core.catalog import Catalog
 from kb.core.memory_report import WORKING
 from kb.core.record import NamedTuple

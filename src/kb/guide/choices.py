@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from kb.advice.answer import answer
-from kb.advice.attempts import OFFERED_ONLY
-from kb.advice.estimator import Estimator, on_gpu
+from kb.advice.fit.attempts import OFFERED_ONLY
+from kb.advice.fit.estimator import Estimator, on_gpu
+from kb.advice.fit.recommend_answer import answer
 from kb.advice.question import Question
 from kb.core.record import NamedTuple
 from kb.guide.kept import kept, mark_of

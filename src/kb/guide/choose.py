@@ -1,9 +1,9 @@
 """What to choose for a model on a GPU: the table of batches, and the small chooser of the first page."""
 
-from kb.advice.answer import answer
-from kb.advice.estimator import Estimator, on_gpu
-from kb.advice.lengths import reads_target
+from kb.advice.fit.estimator import Estimator, on_gpu
+from kb.advice.fit.recommend_answer import answer
 from kb.advice.question import Question
+from kb.advice.run.row_lengths import reads_target
 from kb.core.hardware import Gpu
 from kb.core.memory_report import STATUSES
 from kb.core.text import UserError

@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Any
 
-from kb.advice.attempts import WAYS
-from kb.advice.estimator import Estimator, on_gpu
-from kb.advice.recommend import alone_at_inference, base_of
+from kb.advice.fit.attempts import WAYS
+from kb.advice.fit.estimator import Estimator, on_gpu
+from kb.advice.fit.recommend import alone_at_inference, base_of
 from kb.core.hardware import Gpu
 from kb.core.memory_report import Phase
 from kb.core.model import Model
@@ -29,7 +29,7 @@ Capability = tuple[int, int]
 
 
 class Curves:
-    """Rough predictions of one model: for a GPU what :class:`kb.advice.estimator.Estimator` answers.
+    """Rough predictions of one model: for a GPU what :class:`kb.advice.fit.estimator.Estimator` answers.
 
     Args:
         constants: the figures of ``rules/constants.yaml`` by name.

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import groupby
 
-from kb.advice.lengths import reads_target
+from kb.advice.run.row_lengths import reads_target
 from kb.core.hardware import Gpu
 from kb.core.model import Model
 from kb.guide.fits import BATCHES, LENGTHS, Map, Row

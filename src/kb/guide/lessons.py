@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from kb.advice.attempts import WAYS
-from kb.advice.estimator import on_gpu, precision_for
+from kb.advice.fit.attempts import WAYS
+from kb.advice.fit.estimator import on_gpu, precision_for
 from kb.core.setup import TrainingSetup
 from kb.guide.figures import example
 from kb.guide.library import Library, say

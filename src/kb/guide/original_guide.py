@@ -8,9 +8,9 @@ from functools import lru_cache
 from html import escape
 from typing import Any
 
-from kb.advice.answer import Answer, NotesRow, answer
 from kb.advice.check import Checker
-from kb.advice.estimator import Estimator, on_gpu
+from kb.advice.fit.estimator import Estimator, on_gpu
+from kb.advice.fit.recommend_answer import Answer, NotesRow, answer
 from kb.advice.history import History, history_of, noted_versions, preparing
 from kb.advice.question import Question
 from kb.advice.runtime import compare, pipeline_of, run_time

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, NoReturn, Protocol, runtime_checkable
 
-from kb.advice.answer import Answer, answer
-from kb.advice.attempts import MethodChoice
-from kb.advice.estimator import Estimator
-from kb.advice.no_prediction import QUANTIZED_ALONE, trains_packed, unpredictable
+from kb.advice.fit.attempts import MethodChoice
+from kb.advice.fit.estimator import Estimator
+from kb.advice.fit.recommend_answer import Answer, answer
 from kb.advice.question import Question
+from kb.advice.run.no_prediction import QUANTIZED_ALONE, trains_packed, unpredictable
 from kb.config.discovery import discover
 from kb.core.catalog import Catalog
 from kb.core.finding import Finding

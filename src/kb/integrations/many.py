@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kb.advice.facts import UnitFacts
-from kb.advice.memory_facts import PredictedFacts
+from kb.advice.facts.memory_facts import PredictedFacts
+from kb.advice.facts.unit_facts import UnitFacts
 from kb.advice.question import Question
 from kb.config.files import ConfigError
 from kb.core.catalog import Dialect

@@ -7,10 +7,10 @@ is its parts, each a text and its mark (``b``, ``br``, ``small``, a verdict's st
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kb.advice.attempts import WAYS
-from kb.advice.estimator import Estimator, on_gpu
-from kb.advice.models import unknown_model
-from kb.advice.recommend import base_of, weight_types
+from kb.advice.fit.attempts import WAYS
+from kb.advice.fit.estimator import Estimator, on_gpu
+from kb.advice.fit.recommend import base_of, weight_types
+from kb.advice.run.named_model import unknown_model
 from kb.core.catalog import Catalog
 from kb.core.hardware import Gpu
 from kb.core.memory_report import HostLedger, Phase

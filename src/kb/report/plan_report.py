@@ -4,8 +4,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from kb.advice.plan import NEGLIGIBLE, Ledger, Level, Plan, Step
-from kb.advice.plan_unit import PlannedUnit
+from kb.advice.fit.plan import NEGLIGIBLE, Ledger, Level, Plan, Step
+from kb.advice.fit.plan_unit import PlannedUnit
 from kb.config.dialect.spelling import Written
 from kb.core.document import Setting, Unit
 from kb.core.record import NamedTuple

@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from kb.advice.facts import RENTED, SERVERS
+from kb.advice.facts.unit_facts import RENTED, SERVERS
 from kb.config.files import MAX_BYTES, ConfigError
 from kb.config.marks import is_assigned
 from kb.config.notebook.reader import read_cells, suppress_in_cells

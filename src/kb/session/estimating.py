@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kb.advice.estimate import Estimated, ModelFiles, estimate
-from kb.advice.flags import assumed_of, unit_of, with_flags
-from kb.advice.models import unknown_model
-from kb.advice.no_prediction import NO_MODEL_OF_THE_RUN
 from kb.advice.question import RunSettings
+from kb.advice.run.named_model import unknown_model
+from kb.advice.run.no_prediction import NO_MODEL_OF_THE_RUN
+from kb.advice.run.question_settings import assumed_of, unit_of, with_flags
 from kb.config.files import ConfigError
 from kb.core.catalog import Catalog
 from kb.core.record import NamedTuple

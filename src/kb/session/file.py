@@ -7,7 +7,7 @@ from functools import cached_property
 from types import ModuleType
 
 from kb.advice.check import Checker
-from kb.advice.facts import UnitFacts
+from kb.advice.facts.unit_facts import UnitFacts
 from kb.config.files import ConfigError
 from kb.config.reader import ConfigReader, Joiner, ReadNamed
 from kb.config.text.parsing import parse

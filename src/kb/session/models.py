@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping
 
 from kb import memory
-from kb.advice.models import ModelIndex, unknown_model
-from kb.advice.run_kind import weight_type
+from kb.advice.run.named_model import ModelIndex, unknown_model
+from kb.advice.run.run_kind import weight_type
 from kb.config.files import read_at_most
 from kb.core.catalog import Catalog
 from kb.core.model import Model, ModelIdentity

@@ -5,8 +5,8 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from kb.advice.check import Checker, Disk
-from kb.advice.lengths import LENGTHS
 from kb.advice.question import Question
+from kb.advice.run.row_lengths import LENGTHS
 from kb.config.files import unknown_dialect
 from kb.core.catalog import Catalog, outlines_of
 from kb.core.document import Unit

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from kb.advice.check import Checker, Disk
-from kb.advice.tables import Tables
+from kb.advice.findings.tables import Tables
 from kb.config.programs import ProgramReader
 from kb.config.reader import ConfigReader
 from kb.core.catalog import Catalog, Rule

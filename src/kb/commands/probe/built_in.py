@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kb.advice.estimate import Estimated
-from kb.advice.estimator import Estimator
+from kb.advice.fit.estimator import Estimator
 from kb.advice.question import NamedMachine
 from kb.commands.probe.request import ProbeRequest
 from kb.config.files import read_at_most

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kb.advice.batches import Ceiling, splits_of, tried_by_accelerate
 from kb.advice.formulas import ramp
-from kb.advice.lengths import reads_target
+from kb.advice.run.row_lengths import reads_target
 from kb.commands.probe.built_in import BuiltIn, Place, built_in, check_packages, place_of
 from kb.commands.probe.own_command import OwnCommand, own_command
 from kb.commands.probe.request import ProbeRequest

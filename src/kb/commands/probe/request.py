@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from kb.advice.flags import optimizer_named
 from kb.advice.question import Question, RunSettings
+from kb.advice.run.question_settings import optimizer_named
 from kb.commands.options import LARGEST_NUMBER, check_numbers, flag_of, question_of
 from kb.core.memory_report import WORKING
 from kb.core.record import NamedTuple

@@ -16,7 +16,7 @@ from typing import Any
 
 from kb import __version__
 from kb.advice.diagnosis import ExitCause, diagnose, exit_cause
-from kb.advice.facts import SERVERS
+from kb.advice.facts.unit_facts import SERVERS
 from kb.advice.question import NamedMachine, Question
 from kb.commands import estimate_serving
 from kb.commands.estimate_serving import SaidOptions, options_said

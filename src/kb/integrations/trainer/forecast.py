@@ -4,9 +4,9 @@ import os
 from functools import cached_property
 from typing import Any
 
-from kb.advice.estimator import Estimator
-from kb.advice.lengths import reads_target
+from kb.advice.fit.estimator import Estimator
 from kb.advice.question import Question
+from kb.advice.run.row_lengths import reads_target
 from kb.core.catalog import Catalog
 from kb.core.hardware import Machine
 from kb.core.memory_report import MemoryReport

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kb.advice.models import ModelIndex
+from kb.advice.run.named_model import ModelIndex
 from kb.config.fixing.written import as_yaml
 from kb.config.reader import ConfigReader
 from kb.core.catalog import Catalog

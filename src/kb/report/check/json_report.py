@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from kb.advice.run_kind import only_loads
+from kb.advice.run.run_kind import only_loads
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
 from kb.core.finding import Because, Edit, Finding, Fix, OnRelease, Span, Suppression

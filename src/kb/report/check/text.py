@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from kb.advice.run_kind import only_loads
+from kb.advice.run.run_kind import only_loads
 from kb.core.catalog import Rule
 from kb.core.finding import SEVERITIES, Because, Finding, Fix
 from kb.core.hardware import Machine

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from kb.advice.answer import Answer, answer
-from kb.advice.attempts import OFFERED_ONLY
-from kb.advice.estimator import Estimator, on_gpu, precision_for
+from kb.advice.fit.attempts import OFFERED_ONLY
+from kb.advice.fit.estimator import Estimator, on_gpu, precision_for
+from kb.advice.fit.recommend_answer import Answer, answer
 from kb.advice.question import Question
 from kb.core.catalog import Catalog
 from kb.core.text import UserError

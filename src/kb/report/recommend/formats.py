@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kb.advice.answer import Answer
-from kb.advice.attempts import generations_of
-from kb.advice.lengths import reads_target
+from kb.advice.fit.attempts import generations_of
+from kb.advice.fit.recommend import learning_rate_for
+from kb.advice.fit.recommend_answer import Answer
 from kb.advice.question import Loads
-from kb.advice.recommend import learning_rate_for
+from kb.advice.run.row_lengths import reads_target
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup, WeightType
 from kb.core.text import UserError

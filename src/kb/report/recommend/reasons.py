@@ -5,11 +5,11 @@ guide's rows beside kb's own, with what is to be said of each.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kb.advice.answer import ACCUMULATION, EVALUATE, INFERENCE, TRAIN, WORKERS, Answer, Notes, NotesRow
-from kb.advice.attempts import Attempt
 from kb.advice.batches import Capped
-from kb.advice.decision import Leaf, Walk
-from kb.advice.recommend import Inference, Training
+from kb.advice.fit.attempts import Attempt
+from kb.advice.fit.decision import Leaf, Walk
+from kb.advice.fit.recommend import Inference, Training
+from kb.advice.fit.recommend_answer import ACCUMULATION, EVALUATE, INFERENCE, TRAIN, WORKERS, Answer, Notes, NotesRow
 from kb.core.memory_report import Phase
 from kb.core.record import NamedTuple
 from kb.core.setup import PAIRED

@@ -6,12 +6,12 @@ JSON is schema 1, which ``rules/schema/output/recommend.json`` says in full.
 from collections.abc import Mapping
 from typing import Any
 
-from kb.advice.answer import ACCUMULATION, EVALUATE, INFERENCE, TRAIN, WORKERS, Answer, Notes, NotesRow
-from kb.advice.attempts import Attempt
 from kb.advice.batches import Split
-from kb.advice.decision import Leaf, Walk
-from kb.advice.lengths import reads_target
-from kb.advice.recommend import ENVIRONMENT, Inference, Training, Weights, peaks
+from kb.advice.fit.attempts import Attempt
+from kb.advice.fit.decision import Leaf, Walk
+from kb.advice.fit.recommend import ENVIRONMENT, Inference, Training, Weights, peaks
+from kb.advice.fit.recommend_answer import ACCUMULATION, EVALUATE, INFERENCE, TRAIN, WORKERS, Answer, Notes, NotesRow
+from kb.advice.run.row_lengths import reads_target
 from kb.core.document import Unit
 from kb.core.finding import Span
 from kb.core.memory_report import MemoryReport, Phase, phase_status

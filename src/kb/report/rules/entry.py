@@ -6,7 +6,7 @@ Of a formula also its variables, the notes' terms, the ones to use instead, and 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kb.advice.answer import erratum_of, overlap
+from kb.advice.fit.recommend_answer import erratum_of, overlap
 from kb.advice.formulas import Basis, RecipeError, Recomputed, recompute, work_out
 from kb.core.record import NamedTuple
 from kb.core.text import fill

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from kb import memory
-from kb.advice.models import may_be_stored_packed
+from kb.advice.run.named_model import may_be_stored_packed
 from kb.core import document
 from kb.core.document import Unit
 from kb.core.expression import Unknown, is_unknown

@@ -5,10 +5,10 @@ changes there, in the config's own format.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kb.advice.attempts import is_predicted, smallest_gpu
 from kb.advice.batches import Ceiling, Splits, splits_of
-from kb.advice.estimator import Estimator
-from kb.advice.plan import (
+from kb.advice.fit.attempts import is_predicted, smallest_gpu
+from kb.advice.fit.estimator import Estimator
+from kb.advice.fit.plan import (
     NOTE,
     ORDER,
     SHORTER,
@@ -28,7 +28,7 @@ from kb.advice.plan import (
     said,
     with_options,
 )
-from kb.advice.recommend import SHORTEST_SOURCE
+from kb.advice.fit.recommend import SHORTEST_SOURCE
 from kb.config.dialect.spelling import Speller, Written
 from kb.core.document import Unit
 from kb.core.hardware import Gpu

@@ -2,11 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
-from kb.advice.grounds import Grounds
-from kb.advice.lengths import longest_input
-from kb.advice.memory_facts import PredictedFacts, memory_fact
-from kb.advice.no_prediction import Note
-from kb.advice.run_facts import (
+from kb.advice.facts.grounds import Grounds
+from kb.advice.facts.memory_facts import PredictedFacts, memory_fact
+from kb.advice.facts.run_facts import (
     AdapterFacts,
     DistributedFacts,
     RunFacts,
@@ -17,7 +15,9 @@ from kb.advice.run_facts import (
     stage_in_name,
     unknown_training_keys,
 )
-from kb.advice.run_kind import checkpoint_dtype
+from kb.advice.run.no_prediction import Note
+from kb.advice.run.row_lengths import longest_input
+from kb.advice.run.run_kind import checkpoint_dtype
 from kb.core.document import KIND_OPEN, Unit, said_effective_batch
 from kb.core.expression import Unknown, is_unknown
 from kb.core.facts import Facts, FactType, coerce, default_of
@@ -182,7 +182,7 @@ class UnitFacts:
         starts, post = self.unit.dialect in SERVERS, self.setup.post
         if not starts and (post is None or post.colocated is None):
             return {}
-        from kb.advice.serving_facts import server_facts  # few files start a server
+        from kb.advice.facts.serving_facts import server_facts  # few files start a server
 
         return server_facts(
             self.unit,

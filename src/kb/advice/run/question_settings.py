@@ -1,4 +1,4 @@
-"""Flags of ``kb.estimate`` as settings: a run without a file, or a change to each of a file's. Pure.
+"""What a question says of a run, as settings: a run without a file, or a change to each of a file's. Pure.
 
 The settings carry the vocabulary's names, so that what follows is the same as for a config that says them.
 """
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kb.advice.question import ATTENTIONS, RunSettings
-from kb.advice.run_kind import KNOWN_OPTIMIZERS
+from kb.advice.run.run_kind import KNOWN_OPTIMIZERS
 from kb.core.document import Setting, Unit
 from kb.core.finding import Span
 from kb.core.setup import Assumption

@@ -3,7 +3,7 @@
 from functools import cached_property
 
 from kb import memory
-from kb.advice.no_prediction import Note, refusal_of
+from kb.advice.run.no_prediction import Note, refusal_of
 from kb.core.hardware import Machine
 from kb.core.memory_report import OVER, MemoryReport, Status
 from kb.core.setup import TrainingSetup
@@ -11,7 +11,7 @@ from kb.core.typed import TYPE_CHECKING, Any
 from kb.memory import UnsupportedArchitectureError
 
 if TYPE_CHECKING:
-    from kb.advice.estimator import Estimator
+    from kb.advice.fit.estimator import Estimator
 
 # Which terms of a phase's ledger make up a fact.
 TERMS_OF = {

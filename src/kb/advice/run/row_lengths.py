@@ -3,8 +3,8 @@ makes of that; else as usual for a model."""
 
 from collections.abc import Iterator, Mapping
 
-from kb.advice.no_prediction import unfollowed
-from kb.advice.settings_reader import SettingsReader
+from kb.advice.run.no_prediction import unfollowed
+from kb.advice.run.settings_reader import SettingsReader
 from kb.core.document import Unit
 from kb.core.hardware import Machine
 from kb.core.memory_report import MemoryReport, TakenByLengths

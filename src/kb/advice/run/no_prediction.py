@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from kb.advice.models import packed_by_name
+from kb.advice.run.named_model import packed_by_name
 from kb.core.document import KIND_OPEN, NO_SUCH_RUN, SEVERAL_WAYS, Setting, Unit
 from kb.core.expression import is_unknown
 from kb.core.model import Architecture, Model

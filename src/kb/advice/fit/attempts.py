@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from kb.advice.batches import Ceiling
-from kb.advice.estimator import Estimator, on_gpu
-from kb.advice.no_prediction import unfollowed
-from kb.advice.post_training import GENERATING, WITHOUT_REFERENCE
+from kb.advice.fit.estimator import Estimator, on_gpu
 from kb.advice.question import Loads, RunSettings
-from kb.advice.run_kind import OF_WRITTEN_FORMATS
+from kb.advice.run.no_prediction import unfollowed
+from kb.advice.run.post_training import GENERATING, WITHOUT_REFERENCE
+from kb.advice.run.run_kind import OF_WRITTEN_FORMATS
 from kb.core.hardware import Gpu
 from kb.core.memory_report import Phase
 from kb.core.record import NamedTuple

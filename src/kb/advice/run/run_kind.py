@@ -9,10 +9,10 @@ nothing is prepared) and unsloth_zoo (``training_utils.py``).
 
 from collections.abc import Iterator, Mapping
 
-from kb.advice.no_prediction import CPU_ONLY
-from kb.advice.post_training import RANKING
 from kb.advice.question import Loads
-from kb.advice.settings_reader import SettingsReader, uses_fsdp
+from kb.advice.run.no_prediction import CPU_ONLY
+from kb.advice.run.post_training import RANKING
+from kb.advice.run.settings_reader import SettingsReader, uses_fsdp
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
 from kb.core.facts import VersionOf

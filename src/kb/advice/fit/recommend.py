@@ -5,7 +5,8 @@ generate with, alone or several folds of a model at once. Pure.
 from collections.abc import Mapping
 from typing import Literal
 
-from kb.advice.attempts import (
+from kb.advice.batches import Capped, Split, Splits, evaluation_batch, inference_batch, rows_worth, splits_of
+from kb.advice.fit.attempts import (
     LEAST_BATCH,
     OFFERED_ONLY,
     Attempt,
@@ -15,10 +16,9 @@ from kb.advice.attempts import (
     smallest_gpu,
     trainer_setup,
 )
-from kb.advice.batches import Capped, Split, Splits, evaluation_batch, inference_batch, rows_worth, splits_of
-from kb.advice.estimator import OVERFLOWS_IN_FP16, Estimator, Precision, on_gpu, precision_for, precision_taken
-from kb.advice.lengths import assumed_source_length, reads_target
+from kb.advice.fit.estimator import OVERFLOWS_IN_FP16, Estimator, Precision, on_gpu, precision_for, precision_taken
 from kb.advice.question import Question, RunSettings
+from kb.advice.run.row_lengths import assumed_source_length, reads_target
 from kb.core.hardware import Gpu
 from kb.core.memory_report import WORKING, MemoryReport, Phase, Term
 from kb.core.model import Architecture, Model

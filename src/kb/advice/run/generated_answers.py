@@ -5,8 +5,8 @@ Read in TRL 0.15 to 1.16 (``trainer/grpo_trainer.py``, ``rloo_trainer.py``, ``gr
 
 from collections.abc import Mapping
 
-from kb.advice.no_prediction import TRL_READ
-from kb.advice.settings_reader import SettingsReader
+from kb.advice.run.no_prediction import TRL_READ
+from kb.advice.run.settings_reader import SettingsReader
 from kb.core.facts import VersionOf
 from kb.core.setup import Assumption, Colocated, Method, PostKind, PostTraining
 

@@ -2,8 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 
-from kb.advice.grounds import defaults_of_memory
-from kb.advice.lengths import (
+from kb.advice.facts.grounds import defaults_of_memory
+from kb.advice.facts.run_facts import prepared_in_vain
+from kb.advice.run.named_model import IN_4BIT, may_be_stored_packed
+from kb.advice.run.post_training import embedding_of, fused_loss_of, liger_kernels_of, post_training_of, with_fused_head
+from kb.advice.run.row_lengths import (
     FULL,
     LENGTHS,
     answer_length,
@@ -13,10 +16,7 @@ from kb.advice.lengths import (
     with_lengths,
     with_pictures,
 )
-from kb.advice.models import IN_4BIT, may_be_stored_packed
-from kb.advice.post_training import embedding_of, fused_loss_of, liger_kernels_of, post_training_of, with_fused_head
-from kb.advice.run_facts import prepared_in_vain
-from kb.advice.run_kind import (
+from kb.advice.run.run_kind import (
     DTYPE,
     OWN_ADAPTERS,
     OWN_TYPE_SINCE,
@@ -35,7 +35,7 @@ from kb.advice.run_kind import (
     weights_of,
     with_preparation,
 )
-from kb.advice.settings_reader import (
+from kb.advice.run.settings_reader import (
     SettingsReader,
     assume_one_unit,
     checkpoints_by_fsdp,

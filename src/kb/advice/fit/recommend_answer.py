@@ -5,10 +5,9 @@ for the GPU, row by row, with what the memory model says of each row and the err
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from kb.advice.decision import Walk, nominal_gb, walk
-from kb.advice.estimator import Estimator, precision_for, precision_taken
-from kb.advice.question import Question, RunSettings
-from kb.advice.recommend import (
+from kb.advice.fit.decision import Walk, nominal_gb, walk
+from kb.advice.fit.estimator import Estimator, precision_for, precision_taken
+from kb.advice.fit.recommend import (
     Inference,
     Training,
     base_setup,
@@ -17,7 +16,8 @@ from kb.advice.recommend import (
     recommend_training,
     together,
 )
-from kb.advice.setup import setup_of
+from kb.advice.question import Question, RunSettings
+from kb.advice.run.setup import setup_of
 from kb.core.catalog import Catalog
 from kb.core.document import Setting, Unit
 from kb.core.finding import Span

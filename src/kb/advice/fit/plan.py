@@ -5,9 +5,9 @@ limit.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from kb.advice.estimator import Estimator, precision_for
-from kb.advice.recommend import SHORTEST_SOURCE
-from kb.advice.run_kind import NAMES
+from kb.advice.fit.estimator import Estimator, precision_for
+from kb.advice.fit.recommend import SHORTEST_SOURCE
+from kb.advice.run.run_kind import NAMES
 from kb.core.facts import FactType
 from kb.core.hardware import Gpu
 from kb.core.memory_report import HostLedger, MemoryReport, Phase

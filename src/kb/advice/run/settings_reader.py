@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from kb.advice.run_facts import NAMES_A_FILE, hidden_behind, stage_in_name
+from kb.advice.facts.run_facts import NAMES_A_FILE, hidden_behind, stage_in_name
 from kb.core.document import Unit, names_one_gpu, speaks_of_several_gpus
 from kb.core.expression import is_unknown
 from kb.core.facts import FactType, VersionOf, coerce, default_is_open, default_of

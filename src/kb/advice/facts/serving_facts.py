@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
-from kb.advice.models import DYNAMIC, IN_4BIT
+from kb.advice.run.named_model import DYNAMIC, IN_4BIT
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
 from kb.core.hardware import DetectedGpu

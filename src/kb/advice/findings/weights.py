@@ -5,9 +5,9 @@ An assumption turns a finding that does not hold of the run as it would be, were
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from kb.advice.facts import UnitFacts
-from kb.advice.grounds import OUT_OF_MEMORY, PREDICTED, PROCESSES, as_severe, concerning, matter, own_defaults
-from kb.advice.tables import BETWEEN
+from kb.advice.facts.grounds import OUT_OF_MEMORY, PREDICTED, PROCESSES, as_severe, concerning, matter, own_defaults
+from kb.advice.facts.unit_facts import UnitFacts
+from kb.advice.findings.tables import BETWEEN
 from kb.core.catalog import Rule
 from kb.core.document import Unit
 from kb.core.expression import compile_tree

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from kb.advice.no_prediction import TRL_READ, unfollowed
-from kb.advice.settings_reader import SettingsReader
+from kb.advice.run.no_prediction import TRL_READ, unfollowed
+from kb.advice.run.settings_reader import SettingsReader
 from kb.core.document import Unit
 from kb.core.facts import VersionOf
 from kb.core.model import Model
@@ -73,7 +73,7 @@ def post_training_of(
             return None
         post = post._replace(liger=_liger(read, kind, method, release, versions))
     if kind in GENERATING:
-        from kb.advice.generated_answers import generating  # most runs generate none
+        from kb.advice.run.generated_answers import generating  # most runs generate none
 
         return generating(read, post, method, constants, versions)
     if kind not in WITHOUT_REFERENCE and not ahead:

@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
-from kb.advice.facts import UnitFacts
-from kb.advice.tables import Tables
+from kb.advice.facts.unit_facts import UnitFacts
+from kb.advice.findings.tables import Tables
 from kb.core.catalog import Catalog, Rule
 from kb.core.document import Event, Unit, locate
 from kb.core.facts import FactType
