@@ -507,3 +507,24 @@ def test_sampling_options_that_a_program_guards_are_no_fault(guard: str, told: b
     command = "python train.py --model_name_or_path google/mt5-base --temperature 0.7\n"
     found = result(tmp_path, command, GENERATES.replace("{guard}", guard), load_catalog()).findings
     assert ("sampling-flags-without-do-sample" in [each.rule for each in found]) is told
+
+
+SHARDED = '{"zero_optimization": {"stage": 3}, "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}'
+
+
+@pytest.mark.parametrize("named", ["ds_file", "ds_file if ds_file else None", '"ds.json"'])
+def test_a_program_names_the_deepspeed_file_that_its_runs_are_sharded_by(tmp_path: Path, named: str) -> None:
+    program = HEAD + (
+        "import fire\n\n"
+        'def train(model: str, ds_file: str = "ds.json", bs: int = 4):\n'
+        "    loaded = AutoModelForCausalLM.from_pretrained(model)\n"
+        f'    run = TrainingArguments("out", per_device_train_batch_size=bs, bf16=True, deepspeed={named})\n'
+        "    Trainer(model=loaded, args=run).train()\n\n"
+        'if __name__ == "__main__":\n    fire.Fire(train)\n'
+    )
+    (tmp_path / "ds.json").write_text(SHARDED, "utf-8")
+    command = "torchrun --nproc_per_node=4 train.py --model Qwen/Qwen2.5-7B --bs 2\n"
+    told = result(tmp_path, command, program, load_catalog())
+    assert told.setup is not None and told.setup.zero_stage == 3
+    # the optimizer of DeepSpeed's file is the one that trains: another name for ``optim`` saves nothing
+    assert not {"optimizer-8bit-would-save", "adafactor-would-save"} & {each.rule for each in told.findings}

@@ -294,10 +294,15 @@ class Joiner:
         A finding about one of them is shown where the file is named. What the config says itself wins; a file that
         is not there, or cannot be read, is listed as ``unread``.
         """
-        unit = self._with_run_config(unit)
+        return self.join_named(self._with_run_config(unit))
+
+    def join_named(self, unit: Unit) -> Unit:
+        """The unit with the files of launchers that it names and that it is not joined to yet: a command's program may
+        name one too, ``TrainingArguments(deepspeed="ds.json")``."""
         for name, dialect in self._named_by.items():
             setting = unit.settings.get(name) or self._named_by_project(name, unit)
-            if setting is not None and isinstance(setting.value, str) and setting.value:
+            looked = name in unit.joined or name in unit.unread
+            if setting is not None and isinstance(setting.value, str) and setting.value and not looked:
                 unit = self._with(unit, name, setting, setting.value, dialect)
         return in_its_launchers_precision(unit)
 

@@ -155,7 +155,7 @@ class FileChecker:
         return None
 
     def _check_all(self, units: Sequence[Unit], kind: Kind) -> list[UnitResult]:
-        joined = [self._commands.with_program(self.joiner.join(unit)) for unit in units]
+        joined = [self._joined(unit) for unit in units]
         if kind in ("shell", "notebook"):
             joined = [unit for unit in joined if not starts_no_run(unit)] or joined[:1]
         results = [self._checker.check(unit) for unit in joined]
@@ -170,7 +170,13 @@ class FileChecker:
 
     def check_unit(self, unit: Unit) -> UnitResult:
         """One unit's result, with what the files it names say."""
-        return self._checker.check(self._commands.with_program(self.joiner.join(unit)))
+        return self._checker.check(self._joined(unit))
+
+    def _joined(self, unit: Unit) -> Unit:
+        """A unit with what the files that it names say, and its program with those that this names."""
+        joined = self.joiner.join(unit)
+        told = self._commands.with_program(joined)
+        return told if told is joined else self.joiner.join_named(told)
 
     def read(
         self, text: str, path: str, kind: Kind, events: Sequence[Event] = (), *, raw: bytes = b"", readable: bool = True
