@@ -17,6 +17,7 @@ from kb.config.text.source import BYTE_ORDER_MARK
 from kb.core.record import NamedTuple
 
 LIBRARIES = frozenset(("trl", "transformers", "axolotl", "vllm", "sentence_transformers", "unsloth"))
+MODEL, NOT_MODELLED = "model", "run.not_modelled"
 _MOST_STEPS = 8  # from a class to what it is built on, or to the module that it is imported from
 _ALL, _SHOWN = "*", "__all__"
 _UNBOUND: Any = object()  # of a name that a module does not have
@@ -31,11 +32,13 @@ class _Brought(NamedTuple):
 
 
 class _Class(NamedTuple):
-    """A class of a text, at its top where it has one there: its bases, the fields that it declares, and its line."""
+    """A class of a text, at its top where it has one there: its bases, the fields that it declares, its line, and
+    whether it has methods."""
 
     bases: tuple[str, ...]
     fields: tuple[str, ...]
     line: int
+    acts: bool
 
 
 class _Read(NamedTuple):
@@ -88,6 +91,7 @@ def _class(node: ast.ClassDef) -> _Class:
         tuple(dotted_name(base) or _NO_NAME for base in node.bases),
         tuple(target.id for target in fields if isinstance(target, ast.Name)),
         node.lineno,
+        any(isinstance(each, ast.FunctionDef) for each in node.body),
     )
 
 
@@ -237,7 +241,7 @@ def as_based(call: Call, module: Module, names: Names, path: str, sources: Sourc
     written = dotted_name(call.node.func)
     if not (trains or call.kind.dialect) or call.home is not None or not written:
         return call
-    texts = _defining(written, module, names, path, sources)
+    texts = _defining(written, module.text, names, path, sources)
     if not texts:
         return call
     lines = [Lineage(where, sources, table) for _, where, _ in texts]
@@ -254,6 +258,37 @@ def as_based(call: Call, module: Module, names: Names, path: str, sources: Sourc
     return call._replace(kind=kind, declared=frozenset().union(*(line.fields for line in lines)))
 
 
+def of_own_model(call: Call, module: Module, names: Names, path: str, sources: Sources) -> Call:
+    """A call that loads a model; of a class that the project writes itself, with methods of its own, nobody knows what
+    it computes and holds: its name says no more than the library's class that it is called after.
+    """
+    written = dotted_name(call.node.func) or ""
+    own, dotted, made = written.rpartition(".")
+    if call.kind.group != MODEL or not dotted or made != "from_pretrained":
+        return call
+    text = module.text
+    if call.home is not None:
+        owner = call.home.owner
+        text, names, path = owner.text, owner.names, owner.path
+    found = _defining(own, text, names, path, sources)
+    if not found or not all(_has_methods(*each, sources, _MOST_STEPS) for each in found):
+        return call
+    return call._replace(kind=call.kind._replace(sets={**call.kind.sets, NOT_MODELLED: own}))
+
+
+def _has_methods(name: str, path: str, text: str, sources: Sources, steps: int) -> bool:
+    """Whether a class that a text defines or imports is one of the project's that has methods, or is built on one."""
+    read = _read(text)
+    if read is None or not steps:
+        return False
+    own = read.classes.get(name)
+    if own is not None:
+        return own.acts or any(_has_methods(base, path, text, sources, steps - 1) for base in own.bases if base != name)
+    brought = [each.imported for each in read.imports.get(name, ()) if not of_library(each.imported)]
+    found = [(each.name, sources.module(path, each)) for each in brought]
+    return any(where is not None and _has_methods(of or name, *where, sources, steps - 1) for of, where in found)
+
+
 def _is_plain(name: str, text: str) -> bool:
     """Whether a text has a class of this name, which is built on no other."""
     read = _read(text)
@@ -261,15 +296,15 @@ def _is_plain(name: str, text: str) -> bool:
     return found is not None and all(base in ("object", "ABC", "abc.ABC") for base in found.bases)
 
 
-def _defining(written: str, module: Module, names: Names, path: str, sources: Sources) -> list[tuple[str, str, str]]:
+def _defining(written: str, text: str, names: Names, path: str, sources: Sources) -> list[tuple[str, str, str]]:
     """What a module has a class from: the name there, the path and the text of each of the project's modules; none
     where it may be from elsewhere.
     """
     first, dotted, _ = written.partition(".")
     imports = [found for _, found in names.imports_of(first)]
-    here = [(written, path, module.text)]
+    here = [(written, path, text)]
     if dotted and not imports and names.binds(first):
-        imports = imports_of(first, module.text)  # `import project.args`
+        imports = imports_of(first, text)  # `import project.args`
     elif not dotted and (names.is_class(first) or any(names.imports_of("*"))):
         return here
     elif not dotted and not imports and names.binds(first):

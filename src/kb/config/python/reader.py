@@ -29,7 +29,7 @@ from kb.config.python.lengths import (
     lengths_by_names,
 )
 from kb.config.python.names import Names
-from kb.config.python.own_classes import as_based, as_declared, left_to_class
+from kb.config.python.own_classes import as_based, as_declared, left_to_class, of_own_model
 from kb.config.python.own_loop import OF_LOOP, loops_of
 from kb.config.python.refused import (
     TrainerArguments,
@@ -125,7 +125,7 @@ class PythonReader:
         calls, by_default = calls_of(values.expressions, self._table, loops_of)
         around = sources or NoSources()
         based = (as_based(call, module, names, path, around, self._table) for call in calls)
-        calls = [call for call in based if call is not None]
+        calls = [of_own_model(call, module, names, path, around) for call in based if call is not None]
         given = {
             call.number: given_to(call, module, values, names, self.compiled(call.kind.dialect or DIALECT).targets)
             for call in calls

@@ -1,0 +1,81 @@
+"""Models that a project writes itself: what its class computes nobody here knows, whatever its name."""
+
+from pathlib import Path
+
+import pytest
+
+from command_runs import checked_file
+
+TRAINING = """
+from transformers import Trainer, TrainingArguments
+{imports}
+
+model = {loader}.from_pretrained("klue/bert-base", num_labels=4)
+args = TrainingArguments("out", per_device_train_batch_size=8, bf16=True)
+Trainer(model=model, args=args, train_dataset=rows).train()
+"""
+OWN = """
+from torch import nn
+from transformers import BertForSequenceClassification, BertModel, BertPreTrainedModel
+
+
+class PairForSequenceClassification(BertPreTrainedModel):
+    def __init__(self, config):
+        super().__init__(config)
+        self.first, self.second = BertModel(config), BertModel(config)
+
+
+class DeepPairForSequenceClassification(PairForSequenceClassification):
+    pass
+
+
+class RenamedForSequenceClassification(BertForSequenceClassification):
+    base_model_prefix = "bert"
+"""
+
+
+def unmodelled(folder: Path, imports: str, loader: str) -> list[str]:
+    (folder / "train.py").write_text(TRAINING.format(imports=imports, loader=loader), "utf-8")
+    (folder / "pair.py").write_text(OWN, "utf-8")
+    (folder / "models").mkdir()
+    (folder / "models" / "__init__.py").write_text(
+        "from pair import *\nfrom pair import PairForSequenceClassification\n"
+    )
+    found: list[str] = checked_file(folder / "train.py", "--gpu", "rtx-4090")["setup"]["unmodelled"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("imports", "loader"),
+    [
+        ("from pair import PairForSequenceClassification", "PairForSequenceClassification"),
+        ("from pair import DeepPairForSequenceClassification", "DeepPairForSequenceClassification"),
+        ("from models import PairForSequenceClassification", "PairForSequenceClassification"),
+        ("from pair import PairForSequenceClassification as ForPair", "ForPair"),
+        (OWN, "PairForSequenceClassification"),
+    ],
+)
+def test_a_class_of_the_project_is_no_model_of_the_library(tmp_path: Path, imports: str, loader: str) -> None:
+    assert unmodelled(tmp_path, imports, loader) == [loader]
+
+
+@pytest.mark.parametrize(
+    ("imports", "loader"),
+    [
+        ("from transformers import BertForSequenceClassification", "BertForSequenceClassification"),
+        ("from pair import RenamedForSequenceClassification", "RenamedForSequenceClassification"),
+        (
+            "from transformers import AutoModelForSequenceClassification\nimport pair",
+            "AutoModelForSequenceClassification",
+        ),
+    ],
+)
+def test_a_class_that_only_renames_the_library_s_is_the_library_s(tmp_path: Path, imports: str, loader: str) -> None:
+    assert unmodelled(tmp_path, imports, loader) == []
+
+
+@pytest.mark.parametrize(
+    "loader", ["AutoModelForMultipleChoice", "BertForMultipleChoice", "WhisperForAudioClassification"]
+)
+def test_heads_that_make_more_or_less_of_a_row_than_the_model_does_are_named(tmp_path: Path, loader: str) -> None:
+    assert unmodelled(tmp_path, f"from transformers import {loader}", loader) == [loader.partition("For")[2]]
