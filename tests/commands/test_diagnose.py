@@ -599,6 +599,12 @@ def test_one_error_number_is_told_apart_by_what_was_written(log: str, cause: str
     assert len(of(log).causes) == 1
 
 
+def test_what_github_actions_writes_before_a_line_is_no_part_of_it() -> None:
+    line = "2026-03-04T10:11:52.1234567Z ##[error]Process completed with exit code 137."
+    assert first(line)[0] == "host-out-of-memory"
+    assert first(f"# {line}")[0] is None, "a heading of a page is quoted"
+
+
 def test_a_step_whose_condition_is_not_known_is_shown_with_it() -> None:
     text = piped(OOM).stdout
     assert "if gradient_checkpointing is off: Turn on gradient_checkpointing" in " ".join(text.split())

@@ -24,6 +24,7 @@ _PREFIX = re.compile(
       | (?:stdout|stderr)\s[FP]\s                                                        # Kubernetes
       | [\w.-]{1,60}\s{0,20}\|\s                                                         # docker compose
       | kernel:\s
+      | \#\#\[\w{1,20}\]\s?                                                               # GitHub Actions
     )""",
     re.VERBOSE,
 )
