@@ -15,6 +15,15 @@ SEEING: dict[str, dict[str, Any]] = {
                    "vision_config": {**_TOWER, "hidden_size": 96, "intermediate_size": 212, "out_hidden_size": 128,
                                      "window_size": 112, "fullatt_block_indexes": [1]}},
 }  # fmt: skip
+_WORDS3 = {name: value for name, value in _SEES.items() if name != "rope_scaling" and not name.endswith("token_id")}
+SEEING["qwen3_vl"] = {
+    "model_type": "qwen3_vl", "image_token_id": 5, "video_token_id": 6, "vision_start_token_id": 7,
+    "vision_end_token_id": 8,
+    "text_config": {**_WORDS3, "model_type": "qwen3_vl_text", "head_dim": 32, "pad_token_id": 0,
+                    "rope_scaling": {"rope_type": "default", "mrope_section": [6, 5, 5], "mrope_interleaved": True}},
+    "vision_config": {**_TOWER, "hidden_size": 96, "intermediate_size": 212, "out_hidden_size": 128, "patch_size": 16,
+                      "num_position_embeddings": 64, "deepstack_visual_indexes": [0]},
+}  # fmt: skip
 _CLIP = {"model_type": "clip_vision_model", "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 3,
          "num_attention_heads": 4, "num_channels": 3, "image_size": 56, "patch_size": 14}  # fmt: skip
 _WORDS = {"hidden_size": 128, "intermediate_size": 288, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -34,6 +34,7 @@ class Vision(NamedTuple):
     projector_bias: bool = True
     tilings: tuple[tuple[int, int], ...] = ()  # LLaVA-NeXT: heights and widths that a picture is cut into tiles of
     splits: int = 0  # Idefics3: tiles of a picture's longer side, whatever size it has
+    places: int = 0  # learned, of which those of a picture are interpolated (Qwen3-VL); 0: none
 
     @property
     def side(self) -> int:

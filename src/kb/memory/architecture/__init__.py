@@ -90,6 +90,7 @@ def _followed() -> Mapping[str, Callable[[Mapping[str, Any]], Architecture]]:
         "modernbert": modernbert,
         "qwen2_vl": vision.qwen_vl,
         "qwen2_5_vl": vision.qwen_vl,
+        "qwen3_vl": vision.qwen3_vl,
         "whisper": _whisper,
     }
 

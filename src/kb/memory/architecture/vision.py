@@ -1,8 +1,8 @@
-"""``config.json`` of LLaVA, LLaVA-NeXT, PaliGemma, Gemma 3, Idefics3, SmolVLM and Qwen2-VL: a language model's fields,
-a vision tower's, and what lies between them.
+"""``config.json`` of LLaVA, LLaVA-NeXT, PaliGemma, Gemma 3, Idefics3, SmolVLM, Qwen2-VL and Qwen3-VL: a language
+model's fields, a vision tower's, and what lies between them.
 
 Sources: configuration_llava.py, configuration_llava_next.py, configuration_paligemma.py, configuration_gemma3.py,
-configuration_idefics3.py, configuration_clip.py, configuration_siglip.py, and the configurations of the language models
+configuration_idefics3.py, configuration_clip.py, configuration_siglip.py, configuration_qwen3_vl.py, and the configurations of the language models
 (transformers 5.23). Published files name of a language model only what is not its type's default.
 """
 
@@ -254,6 +254,58 @@ def qwen_vl(config: Mapping[str, Any]) -> Architecture:
         rotary=1.0,
         attention_dropout=rate(text, "attention_dropout") > 0,
         vision=_tower(str(config["model_type"]), seen),
+    )
+
+
+QWEN3 = {"vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
+         "num_attention_heads": 32, "head_dim": 128}  # fmt: skip
+
+
+def qwen3_vl(config: Mapping[str, Any]) -> Architecture:
+    """Qwen3-VL: Qwen3's dimensions, and a tower with learned places of which some layers' states are read too.
+
+    Raises:
+        UnsupportedArchitectureError: a field that is wrong, or that is not followed.
+    """
+    text, seen = {**QWEN3, **_part(config, "text_config")}, _part(config, "vision_config")
+    tied = flag(config, "tie_word_embeddings", False) or flag(text, "tie_word_embeddings", False)
+    biased = flag(text, "attention_bias", False)
+    return decoder_of(
+        {**text, "model_type": "qwen3_vl"},
+        kv_heads=kv_heads_of(text, 32),
+        tied=tied,
+        gated=True,
+        activation=word(text, "hidden_act", default="silu"),
+        norm="rms",
+        qk_norm="head",
+        qkv_bias=biased,
+        output_bias=biased,
+        rotary=1.0,
+        attention_dropout=rate(text, "attention_dropout") > 0,
+        vision=_qwen3_tower(seen),
+    )
+
+
+def _qwen3_tower(seen: Mapping[str, Any]) -> Vision:
+    """With the defaults of ``Qwen3VLVisionConfig``."""
+    depth = number(seen, "depth", default=27)
+    deep = seen.get("deepstack_visual_indexes", (8, 16, 24))
+    if not isinstance(deep, list | tuple) or not all(type(each) is int for each in deep):
+        raise UnsupportedArchitectureError("config.json: deepstack_visual_indexes: a list of layers' numbers")
+    if any(not 0 <= each < depth for each in deep) or len({*deep}) < len(deep):
+        raise UnsupportedArchitectureError(f"config.json: deepstack_visual_indexes {[*deep]} of {depth} layers")
+    return Vision(
+        depth=depth,
+        width=number(seen, "hidden_size", default=1152),
+        ff=number(seen, "intermediate_size", default=4304),
+        heads=number(seen, "num_heads", default=16),
+        channels=number(seen, "in_channels", default=3),
+        patch=number(seen, "patch_size", default=16),
+        frames=number(seen, "temporal_patch_size", default=2),
+        merge=number(seen, "spatial_merge_size", default=2),
+        activation=word(seen, "hidden_act", default="gelu_pytorch_tanh"),
+        states=tuple(each + 1 for each in deep),
+        places=number(seen, "num_position_embeddings", default=2304),
     )
 
 

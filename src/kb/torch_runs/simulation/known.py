@@ -65,8 +65,9 @@ class Known:
         A mask that nobody knows picks every element, as everywhere in a simulation.
         """
         if func is aten.index.Tensor and self._unknown(args[0]) and _all_masks(args[1]):
-            shape = (args[1][0].numel(), *args[0].shape[args[1][0].dim() :])
+            told, rest = self._numbers.get(args[1][0]), args[0].shape[args[1][0].dim() :]
             with _disable_current_modes():
+                shape = (args[1][0].numel() if told is None else int(told.sum()), *rest)
                 return torch.ones((), dtype=args[0].dtype).expand(shape)
         leaves = trees.tree_leaves((args, kwargs))
         tensors = [each for each in leaves if isinstance(each, torch.Tensor)]

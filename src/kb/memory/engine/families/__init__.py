@@ -11,6 +11,7 @@ OF_TYPE = {  # module and class of a type that is no variant of its family's own
     "llava_next": ("llava", "LlavaNext"),
     "paligemma": ("paligemma", "PaliGemma"),
     "gemma3": ("paligemma", "Gemma3"),
+    "qwen3_vl": ("qwen_vl", "Qwen3Vl"),
     "idefics3": ("idefics3", "Idefics3"),
     "smolvlm": ("idefics3", "SmolVlm"),
     "gpt_oss": ("gpt_oss", "GptOss"),

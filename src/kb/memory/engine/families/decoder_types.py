@@ -356,6 +356,9 @@ TYPES = {
     ),
     "qwen2_vl": Traits(stem="model.language_model", project=parts.project_together),
     "qwen2_5_vl": Traits(stem="model.language_model", project=parts.project_together),
+    "qwen3_vl": Traits(
+        stem="model.language_model", qk_norms=("q_norm", "k_norm"), project=parts.project_normed,
+    ),
     **dict.fromkeys(("llava", "llava_next"), Traits(stem="model.language_model")),
     **dict.fromkeys(("idefics3", "smolvlm"), Traits(stem="model.text_model")),
     "paligemma": GEMMA._replace(stem="model.language_model"),

@@ -12,6 +12,7 @@ from kb.core.setup import Images
 from kb.memory.engine.tensor import BOOL, F32, I32, I64, Tensor, new
 
 AXES = 3  # time, height and width
+AROUND = 4  # learned places around a patch's own
 
 
 class Sizes:
@@ -59,6 +60,45 @@ class Sizes:
         del merge, found, height, width
         return out
 
+    def among_learned(self) -> tuple[Tensor, Tensor]:
+        """``get_vision_interpolation_indices_and_weights``: of each patch the four learned places around it, and the
+        share of each."""
+        count = self.count * self.patches
+        counts = self._numbers(self.count)
+        heights, widths = self._numbers(count), self._numbers(count)
+        summed = new((self.count,), I64)
+        before = new((self.count,), I64)
+        del summed
+        starts = self._numbers(count)
+        del before
+        all_patches = new((), I64)
+        numbered = new((count,), I64)
+        del all_patches
+        apart = new((count,), I64)
+        del numbered
+        areas = new((count,), I64)
+        within = new((count,), I64)
+        del apart, areas
+        wide, column = new((count,), I64), new((count,), I64)
+        blocks = [self._numbers(count) for _ in range(5)]  # rows, columns, of blocks and in them; and of patches
+        near_rows, row_shares = _near(count)
+        near_columns, column_shares = _near(count)
+        scaled = new((count, 2, 1), I64)
+        near = new((count, AROUND), I64)
+        del scaled
+        shares = new((count, AROUND), F32)
+        del counts, heights, widths, starts, within, wide, column, blocks
+        del near_rows, row_shares, near_columns, column_shares
+        return near, shares
+
+    @staticmethod
+    def _numbers(count: int) -> Tensor:
+        """Made of others that nothing holds any more."""
+        of = new((count,), I64)
+        out = new((count,), I64)
+        del of
+        return out
+
     def bounds(self) -> Tensor:
         """``get_vision_cu_seqlens``."""
         areas = new((self.count,), I64)
@@ -78,6 +118,33 @@ class Sizes:
         out = new((len(self.windows) + 1,), I32)
         del padded
         return out
+
+
+def _near(count: int) -> tuple[Tensor, Tensor]:
+    """``_interpolation_axis_taps_weights`` of an axis: the two learned places beside each patch, and their shares."""
+    index = new((count,), F32)
+    stretched = new((count,), F32)
+    less = new((count,), I64)
+    least = new((count,), I64)
+    del less
+    place = new((count,), F32)
+    del stretched, least
+    floor = new((count,), F32)
+    offsets = new((2,), I64)
+    whole = new((count,), I64)
+    raw = new((count, 2), I64)
+    del whole
+    near = new((count, 2), I64)
+    behind = new((count, 1), F32)
+    apart = new((count, 2), F32)
+    del behind
+    distance = new((count, 2), F32)
+    del apart
+    rest = new((count, 2), F32)
+    shares = new((count, 2), F32)
+    del rest
+    del index, place, floor, offsets, raw, distance
+    return near, shares
 
 
 def angles(places: Tensor, width: int) -> tuple[Tensor, Tensor]:
@@ -123,11 +190,11 @@ def counted_by_sample(ids: Tensor, count: int) -> Iterator[int]:
     del counted, sums
 
 
-def beside_beams(ids: Tensor, pieces: Sequence[Tensor], beams: int) -> list[Tensor]:
-    """Of each sample what is seen of its pictures, once for each beam."""
-    with counted_by_sample(ids, len(pieces)) as number:
-        groups = [list(pieces[at : at + number]) * beams for at in range(0, len(pieces), number)]
-        return [piece for group in groups for piece in group]
+def beside_beams(ids: Tensor, seen: Sequence[Sequence[Tensor]], beams: int) -> list[list[Tensor]]:
+    """Of each sample what is seen of its pictures, once for each beam; of the first list they are counted."""
+    with counted_by_sample(ids, len(seen[0])) as number:
+        starts = range(0, len(seen[0]), number)
+        return [[each for at in starts for each in [*pieces[at : at + number]] * beams] for pieces in seen]
 
 
 def told_places(ids: Tensor, padding: Any, images: Images, vision: Vision) -> tuple[Tensor, Tensor]:

@@ -1,233 +1,25 @@
-"""Qwen2-VL and Qwen2.5-VL: a vision tower (patches in, tokens of the language model out), a merger, and Qwen2 with
-places of three numbers.
+"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL: a vision tower, and Qwen2 or Qwen3 with places of three numbers.
 
-It reads as ``modeling_qwen2_vl.py`` and ``modeling_qwen2_5_vl.py``: names that live on there live on here.
+It reads as ``modeling_qwen2_vl.py``, ``modeling_qwen2_5_vl.py`` and ``modeling_qwen3_vl.py``: names that live on there
+live on here.
 """
 
-from collections import Counter
-from collections.abc import Collection
-from functools import lru_cache, partial
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from kb.core.model import Architecture, Vision
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
-from kb.memory.engine.allocator import SMALL_REQUEST
-from kb.memory.engine.families.attention import eager_forward, for_flash, rotary, sdpa_forward
 from kb.memory.engine.families.decoder import Decoder
 from kb.memory.engine.families.decoder_inputs import masked
 from kb.memory.engine.families.decoder_parts import ACTIVATIONS
-from kb.memory.engine.families.picture_places import AXES, Sizes, angles, beside_beams, told_places
+from kb.memory.engine.families.picture_places import AXES, Sizes, beside_beams, told_places
+from kb.memory.engine.families.qwen_tower import Tower
 from kb.memory.engine.faults import NotFollowedError
-from kb.memory.engine.modules import LayerNorm, Linear, Model, RmsNorm
+from kb.memory.engine.ops.windows import at, put_at
 from kb.memory.engine.runs.decoding import masked_longer
-from kb.memory.engine.tensor import BOOL, F32, I32, I64, WIDTH, Tensor, new, packed
+from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, new
 from kb.memory.engine.world import world
-
-MOST_STRETCHES = 48  # that are attended to one by one
-
-
-class PatchEmbed:
-    """A convolution of three dimensions whose strides are its kernel."""
-
-    def __init__(self, model: Model, path: str, vision: Vision) -> None:
-        kernel = (vision.channels, vision.frames, vision.patch, vision.patch)
-        self.model, self.path, self.kernel = model, path, kernel
-        self.weight = model.parameter(f"{path}.proj.weight", (vision.width, *kernel))
-
-    def __call__(self, pixels: Tensor) -> Tensor:
-        world.inside["PatchEmbed"] = self.path
-        x = ops.view(pixels, (pixels.shape[0], *self.kernel))
-        x = ops.view(ops.patches(ops.cast(x, self.weight.dtype), self.weight), (pixels.shape[0], self.weight.shape[0]))
-        self.model.require_input_grads(x)
-        return x
-
-
-@lru_cache(16)
-def together(stretches: tuple[int, ...], bytes_each: int) -> tuple[tuple[int, int], ...]:
-    """Stretches as a size and how many of that size one call attends to: one, or of very many some at once.
-
-    transformers calls for each by itself. A batch of large pictures has thousands in every layer, and a minute would go
-    by. Some at once are as many bytes, and while the allocator takes them from small segments too they are cached
-    alike: allocated memory differs by 0.007 % at most, reserved by 0.05 %.
-    """
-    most = min(-(-len(stretches) // MOST_STRETCHES), SMALL_REQUEST // (max(stretches) * bytes_each))
-    if most <= 1:
-        return tuple((size, 1) for size in stretches)
-    found = []
-    for size, count in Counter(stretches).items():
-        found += [(size, most)] * (count // most)
-        if count % most:
-            found.append((size, count % most))
-    return tuple(found)
-
-
-class VisionAttention:
-    """Attention of each stretch of patches by itself: of a picture, or of a window."""
-
-    def __init__(self, model: Model, path: str, vision: Vision) -> None:
-        self.model, self.path, self.heads = model, path, vision.heads
-        self.qkv = Linear(model, f"{path}.qkv", vision.width, 3 * vision.width, bias=True)
-        self.proj = Linear(model, f"{path}.proj", vision.width, vision.width, bias=True)
-
-    def __call__(self, x: Tensor, stretches: tuple[int, ...], cos: Tensor, sin: Tensor, bounds: Any) -> Tensor:
-        world.inside["VisionAttention"] = self.path
-        count, width = x.shape
-        shape = (count, 3, self.heads, width // self.heads)
-        q, k, v = ops.unbind(ops.permute(ops.reshape(self.qkv(x), shape), (1, 0, 2, 3)), 0)
-        q, k = turned_wide(q, k, cos, sin)
-        if self.model.options.flash:  # one call for all stretches
-            out = ops.flash_packed(*for_flash(q, k, v, self.model.options.dtype), bounds)
-            return self.proj(ops.reshape(out, (count, width)))
-        q, k, v = (ops.unsqueeze(ops.transpose(each, 0, 1), 0) for each in (q, k, v))
-        lengths = new((len(stretches),), I32)
-        # eager attention keeps the scores of one stretch after another
-        bytes_each = SMALL_REQUEST if self.model.options.eager else width * WIDTH[q.dtype]
-        alike = together(stretches, bytes_each)
-        sizes = tuple(size * times for size, times in alike)
-        split = [ops.pieces(each, 2, sizes) for each in (q, k, v)]
-        outs = []
-        for (_, times), *each in zip(alike, *split, strict=True):
-            if times > 1:
-                each = [ops.folded(tensor, times) for tensor in each]
-            one = self.attend(*each)
-            outs.append(ops.view(one, (1, times * one.shape[1], *one.shape[2:])) if times > 1 else one)
-        out = ops.cat(outs, 1)
-        out = ops.contiguous(ops.reshape(out, (count, width)))
-        out = self.proj(out)
-        del lengths
-        return out
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """The implementation that the setup asks for."""
-        if self.model.options.eager:
-            return eager_forward(q, k, v, None, wide=True)[0]
-        return sdpa_forward(q, k, v, None)
-
-
-def turned_wide(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """``apply_rotary_pos_emb_vision``: in fp32, and cast back."""
-    dtype = q.dtype
-    q, k = ops.cast(q, F32), ops.cast(k, F32)
-    cos, sin = ops.cast(ops.unsqueeze(cos, 1), F32), ops.cast(ops.unsqueeze(sin, 1), F32)
-    q_embed, k_embed = rotary(q, k, cos, sin)
-    q_embed = ops.cast(q_embed, dtype)
-    k_embed = ops.cast(k_embed, dtype)
-    return q_embed, k_embed
-
-
-class VisionMlp:
-    """Gated in Qwen2.5-VL (``gate_proj``, ``up_proj``, ``down_proj``), else two layers (``fc1``, ``fc2``)."""
-
-    def __init__(self, model: Model, path: str, vision: Vision) -> None:
-        names = ("gate_proj", "up_proj", "down_proj") if vision.window else ("fc1", "fc2")
-        self.path = path
-        self.first = [Linear(model, f"{path}.{name}", vision.width, vision.ff, bias=True) for name in names[:-1]]
-        self.down = Linear(model, f"{path}.{names[-1]}", vision.ff, vision.width, bias=True)
-        self.act = ops.quick_gelu if vision.activation == "quick_gelu" else ACTIVATIONS[vision.activation]
-
-    def __call__(self, x: Tensor) -> Tensor:
-        first, *up = self.first
-        if up:
-            return self.down(ops.mul(self.act(first(x)), up[0](x)))
-        return self.down(self.act(first(x)))
-
-
-class VisionBlock:
-    """Attention and feed-forward, each behind its norm and added to what came in."""
-
-    def __init__(self, model: Model, path: str, vision: Vision) -> None:
-        norm = partial(RmsNorm, decays=True) if vision.window else LayerNorm
-        self.path = path
-        self.norm1 = norm(model, f"{path}.norm1", vision.width)
-        self.norm2 = norm(model, f"{path}.norm2", vision.width)
-        self.attn = VisionAttention(model, f"{path}.attn", vision)
-        self.mlp = VisionMlp(model, f"{path}.mlp", vision)
-
-    def __call__(self, x: Tensor, stretches: tuple[int, ...], cos: Tensor, sin: Tensor, held: Any) -> Tensor:
-        """``held``: the stretches' bounds, which a checkpointed block keeps."""
-        world.inside["VisionBlock"] = self.path
-        x = ops.add(x, self.attn(self.norm1(x), stretches, cos, sin, held))
-        return ops.add(x, self.mlp(self.norm2(x)))
-
-
-class Merger:
-    """``PatchMerger``: neighbours side by side, through two layers."""
-
-    def __init__(self, model: Model, path: str, vision: Vision, out: int) -> None:
-        self.wide = vision.width * vision.merge**2
-        self.path = path
-        norm = partial(RmsNorm, decays=True) if vision.window else LayerNorm
-        self.norm = norm(model, f"{path}.ln_q", vision.width)
-        self.first = Linear(model, f"{path}.mlp.0", self.wide, self.wide, bias=True)
-        self.second = Linear(model, f"{path}.mlp.2", self.wide, out, bias=True)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        world.inside["Merger"] = self.path
-        x = ops.view(self.norm(x), (x.shape[0] * x.shape[1] // self.wide, self.wide))
-        return self.second(ops.gelu(self.first(x)))
-
-
-class Tower:
-    """The vision transformer: patches in, tokens of the language model out."""
-
-    def __init__(self, model: Model, vision: Vision) -> None:
-        path = "model.visual"
-        self.model, self.vision, self.path = model, vision, path
-        self.patch_embed = PatchEmbed(model, f"{path}.patch_embed", vision)
-        quarter = vision.width // vision.heads // 4
-        model.buffer((quarter,), F32)
-        model.buffer((quarter,), F32)
-        self.blocks = [VisionBlock(model, f"{path}.blocks.{at}", vision) for at in range(vision.depth)]
-        self.merger = Merger(model, f"{path}.merger", vision, model.architecture.d_model)
-
-    def __call__(self, pixels: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
-        """The last states and the tokens."""
-        world.inside["Tower"] = self.path
-        world.recording.term = "activations_encoder"
-        vision, count = self.vision, pixels.shape[0]
-        flash = self.model.options.flash
-        places = sizes.places()
-        whole = sizes.bounds()
-        if flash:
-            longest(whole)
-        windows = sizes.window_bounds() if vision.window else None
-        if windows is not None and flash:
-            longest(windows)
-        x = self.patch_embed(pixels)
-        if vision.window:
-            x = self.reordered(x)
-        cos, sin = angles(places, vision.width // vision.heads)
-        if vision.window:
-            cos, sin = self.reordered(cos), self.reordered(sin)
-        for at, block in enumerate(self.blocks):
-            sees_all = not vision.window or at in vision.full_layers
-            stretches, bounds = (sizes.pictures, whole) if sees_all else (sizes.windows, windows)
-            x = self.model.layer(block, x, stretches, cos, sin, bounds)
-        merged = self.merger(x)
-        if vision.window:
-            merged = ops.looked_up(merged, on_host(count // vision.merge**2))
-        del places, whole, windows, cos, sin
-        return x, merged
-
-    def reordered(self, x: Tensor) -> Tensor:
-        """``permute_input_for_window_attn``: tokens' patches window by window, by numbers on the host."""
-        count, width = x.shape
-        tokens = count // self.vision.merge**2
-        x = ops.view(x, (tokens, width * self.vision.merge**2))
-        return ops.view(ops.looked_up(x, on_host(tokens)), (count, width))
-
-
-def longest(bounds: Tensor) -> None:
-    """``get_max_seqlen`` (transformers/utils/generic.py): the host asks how long the longest stretch is."""
-    lengths = new((bounds.shape[0] - 1,), I32)
-    found = new((), I32)
-    del lengths, found
-
-
-def on_host(count: int) -> Tensor:
-    """Numbers that are not on the GPU."""
-    return Tensor((count,), I64, packed((count,)), None)
 
 
 def placeholders(ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -302,7 +94,8 @@ class Seeing(Decoder):
 
     def look_with_beams(self, ids: Tensor, beams: int) -> Any:
         """``_expand_multimodal_outputs``: what is seen, once for each beam."""
-        self.seen = *self.seen[:-1], beside_beams(ids, self.seen[-1], beams)
+        *others, pieces = self.seen
+        self.seen = *others, *beside_beams(ids, (pieces,), beams)
         return self.seen
 
 
@@ -365,15 +158,21 @@ class QwenVl(Seeing):
         if pictures:
             held = self.features_of(*pictures)
         image_embeds = masks = None
+        deep: list[Tensor] = []
         if held is not None:
             image_embeds = ops.cast(ops.cat(held[-1], 0), embeds.dtype)
             masks = placeholders(ids)
             embeds = ops.put_where(embeds, masks[0], image_embeds)
+            deep = [ops.cat(each, 0) for each in held[-2]]
         if images is not None and pictures:
             positions, self.deltas = told_places(ids, padding, images, self.vision)
-        x = self.decoded(embeds, padding, positions, cache)
-        del image_embeds, masks
-        return x, None if held is None or self.options.earlier.gives_features else (held[0], *held[-1])
+        x = self.decoded(embeds, padding, positions, cache, masks and masks[0], deep)
+        del image_embeds, masks, deep
+        return x, self.in_outputs(held)
+
+    def in_outputs(self, held: Any) -> Any:
+        """What a step's outputs hold of what was seen."""
+        return None if held is None or self.options.earlier.gives_features else (held[0], *held[-1])
 
     def features_of(self, *pictures: Tensor) -> tuple[Any, ...]:
         images, pixels = self.options.images, pictures[-1]
@@ -381,27 +180,40 @@ class QwenVl(Seeing):
         sizes = Sizes(images, self.vision, pixels.shape[0] // images.patches)
         dtype = self.visual.patch_embed.weight.dtype
         pixels = ops.cast(pixels, dtype)
-        states, merged = self.visual(pixels, sizes)
+        states, merged, deep = self.visual(pixels, sizes)
         world.recording.term = "activations_decoder"
         merged_pieces = ops.pieces(merged, 0, sizes.tokens)
+        deep_pieces = [ops.pieces(each, 0, sizes.tokens) for each in deep]
         areas = new((sizes.count,), I64)
         shares_of = new((sizes.count,), I64)
         del areas, shares_of, pixels
-        return states, merged, merged_pieces
+        return states, merged, deep_pieces, merged_pieces
 
-    def decoded(self, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> Tensor:
-        """``Qwen2_5_VLTextModel``."""
+    def look_with_beams(self, ids: Tensor, beams: int) -> Any:
+        *others, deep, pieces = self.seen
+        pieces, *deep = beside_beams(ids, (pieces, *deep), beams)
+        self.seen = *others, deep, pieces
+        return self.seen
+
+    def decoded(
+        self, embeds: Tensor, padding: Any, positions: Any, cache: Any, mask: Any, deep: Sequence[Tensor]
+    ) -> Tensor:
+        """``Qwen2_5_VLTextModel``; behind its first layers the tokens of earlier states (``deep``) are added where
+        ``mask`` is (Qwen3-VL)."""
         world.recording.term = "activations_decoder"
         batch, length, _ = embeds.shape
         if positions is None:
             first = new((length,), I64)
             positions = new((length,), I64)
             del first
-        mask = masked(self, embeds, padding, cache, looks=False)
+        attended = masked(self, embeds, padding, cache, looks=False)
         cos, sin = self.tables(batch, length, embeds.dtype)
         x = embeds
-        for layer in self.layers:
-            x = self.layer(layer, x, mask, cos, sin, cache, None)
+        for number, layer in enumerate(self.layers):
+            outputs = x = self.layer(layer, x, attended, cos, sin, cache, None)
+            if number < len(deep):
+                x = added_where(x, mask, deep[number])
+        del outputs  # which was held beside what is added to it
         return self.part("norm", self.norm, x)  # type: ignore[no-any-return]
 
     def tables(self, batch: int, length: int, dtype: str) -> tuple[Tensor, Tensor]:
@@ -412,11 +224,19 @@ class QwenVl(Seeing):
         del numbers
         cos = ops.scale(new((AXES, batch, length, half), F32))
         sin = ops.scale(new((AXES, batch, length, half), F32))
-        sin = shares(sin)
-        cos = shares(cos)
+        sin = self.shares(sin)
+        cos = self.shares(cos)
         out = ops.cast(cos, dtype), ops.cast(sin, dtype)
         del freqs, cos, sin
         return ops.unsqueeze(out[0], 1), ops.unsqueeze(out[1], 1)
+
+    def shares(self, freqs: Tensor) -> Tensor:
+        """``recomposition_frequencies``: of each place its share, and that twice."""
+        _, batch, length, half = freqs.shape
+        taken = new((batch, length, half), F32)
+        out = new((batch, length, 2 * half), F32)
+        del taken
+        return out
 
     # What ``generate`` does.
 
@@ -447,10 +267,30 @@ class QwenVl(Seeing):
         return masked_longer(rows, length)
 
 
-def shares(freqs: Tensor) -> Tensor:
-    """``recomposition_frequencies``: of each place its share, and that twice."""
-    _, batch, length, half = freqs.shape
-    taken = new((batch, length, half), F32)
-    out = new((batch, length, 2 * half), F32)
-    del taken
-    return out
+class Qwen3Vl(QwenVl):
+    """``Qwen3VLForConditionalGeneration``."""
+
+    gathers = False  # its table of places under ZeRO-3, which was not compared
+
+    @classmethod
+    def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
+        super().check(architecture, setup)
+        if setup.liger_kernels is not None:
+            raise NotFollowedError("use_liger_kernel of qwen3_vl")
+
+    def in_outputs(self, held: Any) -> Any:
+        """``CausalLMOutputWithPast``: nothing of it."""
+        return None
+
+    def shares(self, freqs: Tensor) -> Tensor:
+        """The shares are put among those of time, in their place."""
+        _, batch, length, half = freqs.shape
+        return new((batch, length, 2 * half), F32)
+
+
+def added_where(x: Tensor, mask: Tensor, more: Tensor) -> Tensor:
+    """``_deepstack_process``: a copy, to whose tokens of pictures something is added."""
+    more = ops.cast(more, x.dtype)
+    x = ops.clone(x)
+    added = ops.add(at(x, (mask,), more.shape), more)
+    return put_at(x, (mask,), added)

@@ -28,14 +28,14 @@ def averaged(tokens: Tensor, mask: Tensor) -> Tensor:
 
 def _averaged(tokens: Tensor, mask: Tensor) -> Tensor:
     seen = new((*mask.shape, 1), tokens.dtype)
-    total = _summed_rows(mul(tokens, seen))
+    total = summed_rows(mul(tokens, seen))
     counted = new((mask.shape[0], 1), total.dtype)
     counted = new(counted.shape, counted.dtype)  # clamped
     found = new(total.shape, total.dtype, None, record(divide_back, (total,), (counted,)))
     return cast(found, tokens.dtype)
 
 
-def _summed_rows(tensor: Tensor) -> Tensor:
+def summed_rows(tensor: Tensor) -> Tensor:
     """``sum(dim=1, dtype=torch.float32)``."""
     shape = (tensor.shape[0], tensor.shape[2])
     return new(shape, F32, None, record(_expand_back, (tensor,), (), tensor.shape))
