@@ -116,7 +116,7 @@ def simulated_in_zero(
     patch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *_: None)  # DeepSpeed clips
     patch.setattr(simulator, "save", lambda *_: 0)
     patch.setattr(simulator, "open_session", session)
-    patch.setattr(simulator, "as_accelerate", lambda model, _: model)  # there is no autocast
+    patch.setattr(simulator, "as_accelerate", lambda model, _, **__: model)  # there is no autocast
     patch.setattr(simulator, "build_model", _built)
     acts: list[Act] = []
     peaks: dict[str, tuple[int, int]] = {}

@@ -15,11 +15,11 @@ SEEING: dict[str, dict[str, Any]] = {
                    "vision_config": {**_TOWER, "hidden_size": 96, "intermediate_size": 212, "out_hidden_size": 128,
                                      "window_size": 112, "fullatt_block_indexes": [1]}},
 }  # fmt: skip
-_WORDS3 = {name: value for name, value in _SEES.items() if name != "rope_scaling" and not name.endswith("token_id")}
+_WORDS3 = {name: value for name, value in _SEES.items() if not name.endswith("token_id")}
 SEEING["qwen3_vl"] = {
     "model_type": "qwen3_vl", "image_token_id": 5, "video_token_id": 6, "vision_start_token_id": 7,
     "vision_end_token_id": 8,
-    "text_config": {**_WORDS3, "model_type": "qwen3_vl_text", "head_dim": 32, "pad_token_id": 0,
+    "text_config": {**_WORDS3, "model_type": "qwen3_vl_text", "head_dim": 32,
                     "rope_scaling": {"rope_type": "default", "mrope_section": [6, 5, 5], "mrope_interleaved": True}},
     "vision_config": {**_TOWER, "hidden_size": 96, "intermediate_size": 212, "out_hidden_size": 128, "patch_size": 16,
                       "num_position_embeddings": 64, "deepstack_visual_indexes": [0]},

@@ -164,7 +164,8 @@ def simulated_in_fsdp(
     mesh = device_mesh.init_device_mesh("cuda", (setup.world_size,), mesh_dim_names=("shard",))
     patch.setattr(simulator, "open_session", session)
     patch.setattr(simulator, "build_model", lambda config, setup, tracer, **_: _built(config, setup, tracer, mesh))
-    patch.setattr(simulator, "as_accelerate", lambda model, _: model)  # FSDP2 has no autocast, FSDP1 has it inside
+    # FSDP2 has no autocast, FSDP1 has it inside
+    patch.setattr(simulator, "as_accelerate", lambda model, _, **__: model)
     patch.setattr(simulator, "train", train)
     try:
         acts: list[Act] = []

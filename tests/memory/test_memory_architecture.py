@@ -117,3 +117,33 @@ def test_gemma_3_that_sees_is_counted_with_its_tower() -> None:
 def test_what_is_not_followed_of_gemma_3_is_refused_by_name(given: dict[str, Any], said: str) -> None:
     with pytest.raises(UnsupportedArchitectureError, match=said):
         architecture_from_config({**GEMMA_3_4B, **given})
+
+
+QWEN3_VL_4B: dict[str, Any] = {
+    "model_type": "qwen3_vl", "tie_word_embeddings": True,
+    "text_config": {"model_type": "qwen3_vl_text", "hidden_size": 2560, "intermediate_size": 9728,
+                    "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8},
+    "vision_config": {"depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "out_hidden_size": 2560,
+                      "deepstack_visual_indexes": [5, 11, 17]},
+}  # fmt: skip
+
+
+def test_qwen_3_that_sees_is_counted_with_its_tower() -> None:
+    found = architecture_from_config(QWEN3_VL_4B)
+    assert parameter_count(found) == 4_437_815_808
+    assert found.vision is not None
+    assert (found.vision.states, found.vision.places, found.vision.side, found.d_kv) == ((6, 12, 18), 2304, 32, 128)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"deepstack_visual_indexes": [5, 24]}, r"deepstack_visual_indexes \[5, 24\] of 24 layers"),
+        ({"deepstack_visual_indexes": 5}, "a list of layers' numbers"),
+        ({"patch_size": [16, 16]}, "patch_size"),
+    ],
+)
+def test_what_is_wrong_of_qwen_3_s_tower_is_refused_by_name(given: dict[str, Any], said: str) -> None:
+    vision = {**QWEN3_VL_4B["vision_config"], **given}
+    with pytest.raises(UnsupportedArchitectureError, match=said):
+        architecture_from_config({**QWEN3_VL_4B, "vision_config": vision})

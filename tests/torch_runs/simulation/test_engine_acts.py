@@ -562,6 +562,8 @@ _FROZEN = {"frozen": ("visual.",), "checkpoints_trained": True, "gradient_checkp
         ("paligemma 2", (1, 4, 4), _EVALUATED),
         ("gemma 3", (2, 4, 4), {"weights": "bf16", "inference_num_beams": 3}),
         ("gemma 3", (1, 4, 4), {**_EVALUATED, "padded": False}),
+        ("qwen3_vl", (2, 8, 8), {"weights": "bf16", "inference_num_beams": 3}),
+        ("qwen3_vl", (1, 8, 12), {**_EVALUATED, "padded": False}),
         ("qwen2_5_vl", (1, 10, 14), {**_EVALUATED, "method": "qlora", "load_in_4bit": True, "padded": False,
                                      "lora_target_modules": ("q_proj", "down_proj"), "attn_implementation": "flash"}),
         # flash attention of one sample asks if it is several
@@ -574,7 +576,7 @@ _FROZEN = {"frozen": ("visual.",), "checkpoints_trained": True, "gradient_checkp
     ids=["one", "two, long", "none, by beams", "in evaluation", "layers", "SigLIP", "tiles", "cut", "cut small",
          "cut small, by beams in evaluation", "Qwen2-VL, long", "Qwen2-VL by beams", "Qwen2-VL without any",
          "Qwen2.5-VL in evaluation", "PaliGemma", "PaliGemma by beams", "PaliGemma 2 in evaluation",
-         "Gemma 3 by beams", "Gemma 3 in evaluation",
+         "Gemma 3 by beams", "Gemma 3 in evaluation", "Qwen3-VL by beams", "Qwen3-VL in evaluation",
          "4 bits by flash", "one by flash", "by beams", "tiles by beams", "cut, by beams"],
 )  # fmt: skip
 def test_answers_about_pictures_take_what_the_simulation_takes(
@@ -655,16 +657,21 @@ def test_models_that_cut_pictures_ask_for_the_same_blocks(
         ("llava_next", (0, 0, 0), {"fp16": True, **_TOWER_FROZEN, "frozen_weights": "fp16"}),
         ("qwen2_vl", (2, 10, 14), {"bf16": True, **_FLASH}),
         ("qwen2_5_vl", (1, 10, 14), {"weights": "bf16", "gradient_checkpointing": True, **_FLASH}),
+        ("qwen3_vl", (2, 8, 12), {"bf16": True, "do_eval": True, "eval_samples": 6}),
+        ("qwen3_vl", (1, 8, 8), {"attn_implementation": "eager", "padded": False}),
+        ("qwen3_vl", (1, 8, 12), {"method": "qlora", "load_in_4bit": True, "bf16": True, "gradient_checkpointing": True,
+                                  "lora_target_modules": ("all-linear",)}),
+        ("qwen3_vl", (1, 8, 12), {"bf16": True, **_FROZEN, "frozen_weights": "bf16"}),
+        ("qwen3_vl", (1, 8, 12), {"weights": "bf16", "gradient_checkpointing": True, **_FLASH}),
         ("llava", (1, 4, 4), {"bf16": True, "method": "lora", "lora_target_modules": ("q_proj", "v_proj"), **_FLASH}),
     ],
     ids=["whole, evaluated", "lora, two images", "checkpointed", "4 bits, tower frozen", "tower frozen", "no image",
          "llava", "llava checkpointed", "llava in 4 bits", "layers", "SigLIP", "tiles", "two in tiles", "no tile",
-         "flash", "flash in windows", "llava by flash"],
+         "flash", "flash in windows", "early states, evaluated", "early states, eager", "early states, 4 bits",
+         "early states, tower frozen", "early states by flash", "llava by flash"],
 )  # fmt: skip
-def test_models_that_see_peak_where_the_simulation_does(
+def test_models_that_see_ask_for_the_same_blocks(
     model: str, images: tuple[int, int, int], given: dict[str, Any]
 ) -> None:
     setup = TrainingSetup(per_device_train_batch_size=2, max_source_length=200, images=Images(*images), **given)
-    peaks = peaks_of(SEEING[model], setup)
-    _, found = followed(SEEING[model], setup, (8, 6))
-    assert {phase: found[phase] for phase in peaks} == peaks
+    same_acts(SEEING[model], setup)

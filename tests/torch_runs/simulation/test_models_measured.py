@@ -110,7 +110,8 @@ def test_a_trial_s_batch_has_the_shapes_of_the_simulated_and_a_loss(name: str) -
 @pytest.mark.parametrize(
     ("name", "images"),
     [("llava", (2, 4, 4)), ("llava_next", (1, 90, 130)), ("qwen2_vl", (2, 10, 14)), ("qwen2_5_vl", (1, 10, 14)),
-     ("paligemma", (1, 4, 4)), ("gemma 3", (1, 4, 4)), ("idefics3", (2, 60, 50)), ("smolvlm", (1, 60, 50))],
+     ("qwen3_vl", (1, 8, 12)), ("paligemma", (1, 4, 4)), ("gemma 3", (1, 4, 4)), ("idefics3", (2, 60, 50)),
+     ("smolvlm", (1, 60, 50))],
 )  # fmt: skip
 def test_a_trial_s_pictures_are_the_simulated_and_are_trained_on(
     name: str, images: tuple[int, int, int], tmp_path: Path

@@ -2,8 +2,9 @@
 model's fields, a vision tower's, and what lies between them.
 
 Sources: configuration_llava.py, configuration_llava_next.py, configuration_paligemma.py, configuration_gemma3.py,
-configuration_idefics3.py, configuration_clip.py, configuration_siglip.py, configuration_qwen3_vl.py, and the configurations of the language models
-(transformers 5.23). Published files name of a language model only what is not its type's default.
+configuration_idefics3.py, configuration_clip.py, configuration_siglip.py, configuration_qwen3_vl.py, and the
+configurations of the language models (transformers 5.23). Published files name of a language model only what is not
+its type's default.
 """
 
 from collections.abc import Mapping
@@ -295,30 +296,30 @@ def _qwen3_tower(seen: Mapping[str, Any]) -> Vision:
     if any(not 0 <= each < depth for each in deep) or len({*deep}) < len(deep):
         raise UnsupportedArchitectureError(f"config.json: deepstack_visual_indexes {[*deep]} of {depth} layers")
     return Vision(
-        depth=depth,
         width=number(seen, "hidden_size", default=1152),
         ff=number(seen, "intermediate_size", default=4304),
-        heads=number(seen, "num_heads", default=16),
-        channels=number(seen, "in_channels", default=3),
-        patch=number(seen, "patch_size", default=16),
-        frames=number(seen, "temporal_patch_size", default=2),
-        merge=number(seen, "spatial_merge_size", default=2),
         activation=word(seen, "hidden_act", default="gelu_pytorch_tanh"),
         states=tuple(each + 1 for each in deep),
         places=number(seen, "num_position_embeddings", default=2304),
+        **_sizes(seen, depth, patch=16),
     )
+
+
+def _sizes(seen: Mapping[str, Any], depth: int, *, patch: int) -> dict[str, Any]:
+    """What every tower of Qwen's has under the same names."""
+    return {
+        "depth": depth,
+        "heads": number(seen, "num_heads", default=16),
+        "channels": number(seen, "in_channels", "in_chans", default=3),
+        "patch": number(seen, "patch_size", default=patch),
+        "frames": number(seen, "temporal_patch_size", default=2),
+        "merge": number(seen, "spatial_merge_size", default=2),
+    }
 
 
 def _tower(model_type: str, seen: Mapping[str, Any]) -> Vision:
     """A vision tower's fields, with the defaults of ``Qwen2VLVisionConfig`` and ``Qwen2_5_VLVisionConfig``."""
-    sizes: dict[str, Any] = {
-        "depth": number(seen, "depth", default=32),
-        "heads": number(seen, "num_heads", default=16),
-        "channels": number(seen, "in_channels", "in_chans", default=3),
-        "patch": number(seen, "patch_size", default=14),
-        "frames": number(seen, "temporal_patch_size", default=2),
-        "merge": number(seen, "spatial_merge_size", default=2),
-    }
+    sizes = _sizes(seen, number(seen, "depth", default=32), patch=14)
     if model_type == "qwen2_vl":
         width = number(seen, "embed_dim", default=1280)
         wider = number(seen, "mlp_ratio", default=4)

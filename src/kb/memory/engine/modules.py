@@ -1,7 +1,7 @@
 """Modules that models are made of, and the model that holds their parameters in the order in which they are placed."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ from kb.memory.engine import ops, quantized
 from kb.memory.engine.options import Options
 from kb.memory.engine.tape import checkpoint, checkpoint_reentrant
 from kb.memory.engine.tensor import F32, I64, Shape, Tensor, mark, new, packed
-from kb.memory.engine.world import world
+from kb.memory.engine.world import Replaced, world
 
 # transformers' Trainer.get_decay_parameter_names: what gets no weight decay, and so is a group of its own
 UNDECAYED = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
@@ -349,6 +349,10 @@ class Model:
     def in_tuples(self) -> list[Tensor]:
         """Keys and values that :meth:`forward` gave in tuples, which are let go of here."""
         return []
+
+    def replaced(self) -> Sequence[Replaced]:
+        """What the last step keeps until the next has made it anew."""
+        return ()
 
     def keeps_tuples(self) -> bool:
         """Whether a forward pass in training gives such tuples, and autocast's wrapper makes them fp32."""

@@ -46,6 +46,8 @@ def uncollected() -> Iterator[None]:
 
 Label = tuple[str, str]  # the moment, and the term, that something is asked for under
 NO_ENDS: Mapping[int, tuple[int, ...]] = {}
+# What a step keeps until the next has made it anew: its storage, and where the one before is let go of.
+Replaced = tuple[Any, tuple[int, ...]]
 Act = tuple[int, str, Any]  # before which entry; `phase`, `empty` or `stream`; which
 
 
@@ -297,8 +299,22 @@ class Recording:
             self.gradients.pop(number, None)
             self.gradients[number] = (self.here() if alone else None), self.terms.get(number)
 
-    def repeat_pass(self, since: tuple[int, ...]) -> bool:
+    def repeat_step(self, since: tuple[int, ...], replaced: Iterable[Replaced]) -> None:
+        """Ask again for all of a step, as :meth:`repeat`: what it ``replaced`` is made before the old one goes."""
+        at = len(self.log)
+        self._swap(at, self.repeat(since, {storage.number: here for storage, here in replaced}), replaced)
+
+    def _swap(self, at: int, order: list[int], replaced: Iterable[Replaced]) -> None:
+        """Of what was repeated from entry ``at`` on as ``order`` tells, the new one stays and the old one goes."""
+        for storage, _ in replaced:
+            old, storage.number = storage.number, at + order.index(storage.number)
+            self.log[at + order.index(~old)] = ~old
+
+    def repeat_pass(self, since: tuple[int, ...], replaced: Iterable[Replaced] = ()) -> bool:
         """Ask for what a second pass asks for, which finds the gradients of the one since :meth:`here` gave ``since``.
+
+        Args:
+            replaced: as of :meth:`repeat_step`.
 
         Returns:
             Whether that is known; else nothing is asked for.
@@ -309,7 +325,10 @@ class Recording:
         if len(ends) < len(found) or len(self.acts) > since[1]:
             return False
         at = len(self.log)
-        for like, number in enumerate(self.repeat(since, ends), at):
+        ends |= {storage.number: here for storage, here in replaced}
+        order = self.repeat(since, dict(sorted(ends.items(), key=itemgetter(1))))
+        self._swap(at, order, replaced)
+        for like, number in enumerate(order, at):
             if number in found:
                 del self.terms[like]
                 term = found[number][1]

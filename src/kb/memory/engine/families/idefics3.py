@@ -194,7 +194,7 @@ class Idefics3(Llava):
 
     def look_with_beams(self, ids: Tensor, beams: int) -> Any:
         last, *parts = self.seen
-        self.seen = last, *beside_beams(ids, parts, beams)
+        self.seen = last, *beside_beams(ids, (parts,), beams)[0]
         return self.seen
 
     def features_of(self, pixels: Tensor, seen: Tensor) -> tuple[Any, ...]:  # type: ignore[override]

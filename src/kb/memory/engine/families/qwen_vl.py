@@ -19,7 +19,7 @@ from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.ops.windows import at, put_at
 from kb.memory.engine.runs.decoding import masked_longer
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, new
-from kb.memory.engine.world import world
+from kb.memory.engine.world import Replaced, world
 
 
 def placeholders(ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,6 +103,7 @@ class QwenVl(Seeing):
     """``Qwen2VLForConditionalGeneration`` and ``Qwen2_5_VLForConditionalGeneration``."""
 
     deltas: Any = None  # by how much places are moved behind a sample's pictures
+    told: Any = None  # where the last step had found them
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
@@ -166,9 +167,13 @@ class QwenVl(Seeing):
             deep = [ops.cat(each, 0) for each in held[-2]]
         if images is not None and pictures:
             positions, self.deltas = told_places(ids, padding, images, self.vision)
+            self.told = world.recording.here()
         x = self.decoded(embeds, padding, positions, cache, masks and masks[0], deep)
         del image_embeds, masks, deep
         return x, self.in_outputs(held)
+
+    def replaced(self) -> Sequence[Replaced]:
+        return () if self.told is None else ((self.deltas.storage, self.told),)
 
     def in_outputs(self, held: Any) -> Any:
         """What a step's outputs hold of what was seen."""

@@ -63,7 +63,7 @@ def train(
     lengths = sources or (setup.max_source_length,) * (STEPS * passes)
     for at in range(0, len(lengths), passes):
         if at and repeats:
-            recording.repeat(start)
+            recording.repeat_step(start, model.replaced())
             break
         recording.moment, recording.term = "forward", "temporaries"
         if before is not None:
@@ -71,7 +71,7 @@ def train(
         begun = recording.here()
         recording.gradients = {} if passes_alike else None
         for number, source in enumerate(lengths[at : at + passes], 1):
-            if number > 1 and passes_alike and recording.repeat_pass(begun):
+            if number > 1 and passes_alike and recording.repeat_pass(begun, model.replaced()):
                 break
             if reducer is not None:
                 reducer.reduces = number == passes
