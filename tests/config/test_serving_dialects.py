@@ -11,7 +11,7 @@ import pytest
 from catalog_sample import shallow_catalog
 from kb.config.dockerfile import server_in_image
 from kb.config.manifest import servers_in
-from kb.config.shell.command import CommandReader
+from kb.config.shell.command import CommandReader, read_shell
 from kb.config.shell.expand import Argument
 from kb.config.shell.serving import read_server, release_of_image
 from kb.config.text.parsing import parse
@@ -123,6 +123,39 @@ def test_flags_that_only_the_run_can_tell_leave_a_servers_options_open(tmp_path:
         assert findings(path, "--gpu", "rtx-3090") == []  # they may say --max-model-len
     (unit,) = check(written(tmp_path, "serve.sh", f"vllm serve --port=1 {LLAMA} -tp 3\n"))["files"]
     assert [row["rule"] for row in unit["findings"]] == ["serving-heads-not-shared-evenly"]
+
+
+def test_the_model_of_vllm_serve_may_stand_behind_flags(tmp_path: Path) -> None:
+    lines = """\
+vllm serve --port 8000 --max-model-len 8192 Qwen/Qwen3-8B
+vllm serve --enable-prefix-caching Qwen/Qwen3-4B --max-model-len 8192
+vllm serve --seed -1 -tp 2 -O3 Qwen/Qwen3-1.7B --max-model-len 8192
+vllm serve --served-model-name a b --max-model-len 8192
+vllm serve --max-model-len 8192 --enforce-eager "$MODEL"
+"""
+    found = settings_of(written(tmp_path, "serve.sh", lines))
+    names = ["Qwen/Qwen3-8B", "Qwen/Qwen3-4B", "Qwen/Qwen3-1.7B", None]
+    assert [each.get("model.name") for each in found[:4]] == names
+    assert is_unknown(found[4]["model.name"])
+
+
+@pytest.mark.parametrize("name, text", [
+    ("compose.yaml", """\
+services:
+  vllm:
+    image: vllm/vllm-openai:v0.26.0
+    environment: ["VLLM_USE_V2_MODEL_RUNNER=0"]
+    command: --model Qwen/Qwen3-8B --max-model-len 8192 --speculative-config '{"method":"ngram"}'
+"""),
+    ("serve.sh", """\
+export VLLM_USE_V2_MODEL_RUNNER=0
+vllm serve Qwen/Qwen3-8B --max-model-len 8192 --speculative-config '{"method": "ngram"}'
+"""),
+])  # fmt: skip
+def test_what_decides_on_vllms_runner_is_read(tmp_path: Path, name: str, text: str) -> None:
+    (found,) = settings_of(written(tmp_path, name, text))
+    assert found["serving.v2_model_runner"] is False
+    assert found["serving.speculative_method"] == "ngram"
 
 
 def test_containers_of_a_compose_file_are_read(tmp_path: Path) -> None:
@@ -536,8 +569,11 @@ def settings_of(path: Path) -> list[dict[str, Any]]:
     catalog = shallow_catalog()
     text = path.read_text()
     reader = CommandReader(catalog.dialects, catalog.facts)
+    units: Any
     if path.suffix == ".yaml":
         units = servers_in(parse(text, str(path)), str(path), reader)
+    elif path.suffix == ".sh":
+        units = read_shell(text, str(path), reader)
     else:
         units = server_in_image(text, str(path), reader)
     return [{name: each.value for name, each in unit.settings.items()} for unit in units]

@@ -306,3 +306,22 @@ def test_what_the_sampler_and_graphs_take_depends_on_the_release_and_the_model()
     mixture = at("0.26.0", "qwen3-30b-a3b")  # keeps the former runner until 0.29
     assert term(mixture, "cuda_graphs").inside
     assert term(mixture, "activations").high == 41 * 256 * 151_936
+
+
+def test_the_runner_of_vllm_is_chosen_as_vllm_chooses_it() -> None:
+    """What profiling sets aside for graphs is the old runner's: by release, model, packing, and what the V2 lacks."""
+
+    def counts(release: str, name: str = "llama-3-8b", *uses: str, packed: str | None = None) -> bool:
+        one = setup(24.0, release=parse_version(release), uses=frozenset(uses), quantization=packed)
+        return served(name, one).options.counts_graphs
+
+    assert [counts(each) for each in ("0.21.0", "0.22.0", "0.23.0", "0.28.0")] == [True, True, False, False]
+    assert [counts(each, "qwen3-8b") for each in ("0.21.0", "0.22.0")] == [True, False]
+    assert [counts(each, packed="awq") for each in ("0.23.0", "0.24.0")] == [True, False]
+    assert counts("0.24.0", "qwen2.5-7b")
+    assert not counts("0.25.0", "qwen2.5-7b")
+    assert counts("0.28.0", "qwen3-30b-a3b")
+    for feature in ("ngram", "prompt_embeds", "logits_processors", "suffix", "v1_model_runner"):
+        assert counts("0.28.0", "llama-3-8b", feature), feature
+    assert not counts("0.28.0", "llama-3-8b", "eagle3")
+    assert not counts("0.28.0", "qwen3-30b-a3b", "v2_model_runner")

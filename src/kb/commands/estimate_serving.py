@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kb import __version__
-from kb.advice.facts.serving_facts import LENGTHS, SHARES, TOKENS, stored_packing
+from kb.advice.facts.serving_facts import LENGTHS, SHARES, TOKENS, features_used, stored_packing
 from kb.advice.facts.unit_facts import SERVERS
 from kb.advice.question import NamedMachine
 from kb.advice.run.named_model import packed_by_name
@@ -119,6 +119,7 @@ def of_file(options: argparse.Namespace, checker: FileChecker, words: Words) -> 
         said = options_said(unit, checker.facts(unit))
         merged = argparse.Namespace(**vars(options))
         merged.config, merged.section, merged.engine, merged.called = None, None, said.engine, said.called
+        merged.uses = said.uses
         for name, value in said.values.items():
             if getattr(options, name) in (None, False):
                 setattr(merged, name, value)
@@ -246,7 +247,7 @@ def _setup(
         kv_cache_dtype=options.kv_cache_dtype or "auto",
         kv_cache_bytes=_size(options, "kv_cache_memory"),
         block_size=options.block_size,
-        eager=options.enforce_eager,
+        uses=getattr(options, "uses", frozenset()) | ({"eager"} if options.enforce_eager else set()),
         offload_bytes=_size(options, "cpu_offload") or 0,
         called="python" if options.python_llm else getattr(options, "called", "server"),
         measured=Measured(*(_size(options, name) for name in SIZES[1:5])),
@@ -404,6 +405,7 @@ class SaidOptions(NamedTuple):
     values: Mapping[str, Any]
     unknown: tuple[str, ...]
     called: str  # what starts it: the server itself, or a class in Python
+    uses: frozenset[str]  # of its features those that no option here says
 
 
 def options_said(unit: Unit, facts: Facts) -> SaidOptions:
@@ -443,4 +445,6 @@ def options_said(unit: Unit, facts: Facts) -> SaidOptions:
     for option, unit_of in (("kv_cache_memory", ""), ("cpu_offload", " GiB")):
         if option in found:
             found[option] = f"{found[option]}{unit_of or ' B'}"
-    return SaidOptions(engine, found, tuple(unknown), str(facts.get("serving.called") or "server"))
+    return SaidOptions(
+        engine, found, tuple(unknown), str(facts.get("serving.called") or "server"), features_used(facts.get)
+    )

@@ -28,11 +28,12 @@ from kb.config.reader import ReadNamed
 from kb.config.shell.command import CommandReader, unit_of
 from kb.config.shell.expand import Argument
 from kb.config.shell.flags import Flag, setting_at
-from kb.config.shell.launch import server_launch
+from kb.config.shell.launch import Launch, server_launch
 from kb.config.shell.serving import (
     LLAMA,
     TGI,
     VLLM,
+    VLLM_VARIABLES,
     Started,
     names_other_device,
     own_image_of,
@@ -114,17 +115,24 @@ def servers_in(
             if started is None or _on_other_devices(container, started, text):
                 continue
             launch = server_launch(started, text)
-            if started.server in (TGI, LLAMA):
-                of_tgi = {each.upper(): each for each in reader.speller(launch).targets}
-                named = LLAMA_VARIABLES if started.server is LLAMA else of_tgi
-                launch = launch._replace(flags=with_environment(container, named, launch.flags))
-                if not any(flag.name != "image_release" for flag in launch.flags):
-                    continue
+            launch = launch._replace(flags=with_environment(container, _variables_of(launch, reader), launch.flags))
+            if started.server in (TGI, LLAMA) and not any(flag.name != "image_release" for flag in launch.flags):
+                continue
             span = parsed.source.span(container)
             unit = unit_of(launch, reader.speller(launch), path, name or None, places, span)
             settings = {**unit.settings, **_surroundings(container, started, places, text)}
             found.append(unit._replace(settings=settings))
     return found
+
+
+def _variables_of(launch: Launch, reader: CommandReader) -> dict[str, str]:
+    """The flags that are variables too, by the variable's name."""
+    named = {
+        "tgi": lambda: {each.upper(): each for each in reader.speller(launch).targets},
+        "llama-server": lambda: LLAMA_VARIABLES,
+        "vllm": lambda: {each: each for each in VLLM_VARIABLES},
+    }
+    return named.get(launch.script, dict)()
 
 
 def _unit_served(served: Served, text: str, path: str, reader: CommandReader, parsed: Parsed) -> Unit:

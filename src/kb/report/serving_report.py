@@ -195,6 +195,7 @@ def serving_json(answer: Answer, words: Words, version: str, rules_version: str)
     served = answer.served
     setup = served.setup._asdict()
     setup["release"] = ".".join(map(str, served.setup.release))
+    setup |= {"eager": served.setup.eager, "uses": sorted(served.setup.uses - {"eager"})}
     setup["measured"] = served.setup.measured._asdict()
     whole: Object = head(version, rules_version)
     whole["model"] = {"name": served.model.name, "positions": served.model.longest}

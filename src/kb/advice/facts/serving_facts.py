@@ -210,7 +210,7 @@ class ServingFacts:
             "max_num_batched_tokens": tokens if isinstance(tokens, int) and tokens > 0 else None,
             "kv_cache_dtype": cache,
             "kv_cache_bytes": direct,
-            "eager": self._value("serving.enforce_eager") is True,
+            "uses": features_used(self._value),
             "offload_bytes": round(offload * GIB) if isinstance(offload, int | float) else 0,
         }
 
@@ -301,6 +301,27 @@ def stored_packing(name: str, engine: str) -> tuple[str | None, bool]:
         return None, True
     known = engine == "vllm" and not name.endswith(DYNAMIC)
     return "bitsandbytes" if known else None, known
+
+
+def features_used(value: Lookup) -> frozenset[str]:
+    """The features by which releases choose what they set aside, by their names in ``rules/serving``.
+
+    Args:
+        value: a setting's value; one that is not known is taken to be off.
+    """
+    said = {name: value(f"serving.{name}") for name in (
+        "v2_model_runner", "enforce_eager", "enable_prompt_embeds", "logits_processors", "speculative_method",
+    )}  # fmt: skip
+    known = {name: None if is_unknown(each) else each for name, each in said.items()}
+    found = {
+        "eager": known["enforce_eager"] is True,
+        "v2_model_runner": known["v2_model_runner"] is True,
+        "v1_model_runner": known["v2_model_runner"] is False,
+        "prompt_embeds": known["enable_prompt_embeds"] is True,
+        "logits_processors": bool(known["logits_processors"]),
+        known["speculative_method"]: True,
+    }
+    return frozenset(str(name) for name, used in found.items() if name and used)
 
 
 def server_options(vllm: Colocated, setup: TrainingSetup) -> Lookup:

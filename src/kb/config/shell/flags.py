@@ -18,8 +18,8 @@ from kb.core.facts import FactType
 from kb.core.record import NamedTuple
 
 _FLAG = re.compile(r"--?[A-Za-z]")
-# Fields of TrainingArguments that are dictionaries, and that a command line says as JSON (_VALID_DICT_FIELDS).
-_OBJECTS = ("accelerator_config", "fsdp_config", "gradient_checkpointing_kwargs")
+# Fields of TrainingArguments that are dictionaries, and that a command line says as JSON (_VALID_DICT_FIELDS); vLLM's.
+_OBJECTS = ("accelerator_config", "fsdp_config", "gradient_checkpointing_kwargs", "speculative_config")
 
 
 class Flag(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any
 from kb.config.shell.expand import Argument
 from kb.config.shell.flags import Flag, is_flag, read_flags, short_flags
 from kb.config.shell.processes import NOTHING_AROUND, Processes, Surroundings, one_device, processes_of, tool_processes
-from kb.config.shell.serving import Started, read_server, release_of_image, spelt_out
+from kb.config.shell.serving import VLLM_VARIABLES, Started, read_server, release_of_image, spelt_out
 from kb.core.catalog import Dialect
 from kb.core.record import NamedTuple
 
@@ -218,7 +218,7 @@ def read_launch(
     """
     started = read_server(arguments)
     if started is not None:
-        return server_launch(started, text)
+        return server_launch(started, text, around.variables)
     found = _program(arguments, tools)
     if found is None:
         if not any_program or not arguments:
@@ -329,8 +329,10 @@ def _tool_launch(name: str, tool: Tool, rest: Sequence[Argument], text: str) -> 
     return Launch(script=name, flags=flags, config=named, tool=tool._replace(sets=sets))
 
 
-def server_launch(started: Started, text: str) -> Launch:
-    """A server about to run. The release that its image names is as good as a flag."""
+def server_launch(started: Started, text: str, told: Mapping[str, str | None] = {}) -> Launch:
+    """A server about to run. The release that its image names is as good as a flag, and so is a variable of vLLM's
+    that is ``told``.
+    """
     words = spelt_out(started)
     flags = read_flags(words, text)
     image = started.image
@@ -338,6 +340,10 @@ def server_launch(started: Started, text: str) -> Launch:
     if image is not None and release is not None:
         named = image._replace(text=release, from_variable=True)
         flags += (Flag("image_release", named, (named,), dashes=""),)
+    for name in VLLM_VARIABLES if started.server.dialect == "vllm" else ():
+        if name in told:
+            word = started.word._replace(text=told[name], from_variable=True)
+            flags += (Flag(name, word, (word,), dashes=""),)
     config = _flagged_config(flags)
     flags = tuple(flag for flag in flags if flag.name not in CONFIG_FLAGS)
     tool = Tool(started.server.dialect)

@@ -7,6 +7,7 @@ from itertools import takewhile
 
 from kb.config.shell.expand import Argument
 from kb.config.shell.flags import Flag, last_flags
+from kb.config.shell.serving import VLLM_VARIABLES
 from kb.core.record import NamedTuple
 
 _NUMBER = re.compile(r"[0-9]{1,6}\Z")
@@ -94,7 +95,7 @@ IN_ENVIRONMENT = {
     "ACCELERATE_USE_FSDP": {f"FSDP_{name.upper()}": f"accelerate.fsdp_{name}" for name in OF_FSDP},
 }
 ASKED = (  # what a command's environment may say
-    "CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE", "NNODES", "FORCE_TORCHRUN",
+    "CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE", "NNODES", "FORCE_TORCHRUN", *VLLM_VARIABLES,
     *IN_ENVIRONMENT, *(name for row in IN_ENVIRONMENT.values() for name in row),
 )  # fmt: skip
 EACH_GPU = ("gpu", "auto")  # of torchrun: one process for each GPU

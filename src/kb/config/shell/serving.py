@@ -33,6 +33,7 @@ MODULES = {
     "vllm.entrypoints.api_server": VLLM,
     "sglang.launch_server": SGLANG,
 }
+VLLM_VARIABLES = ("VLLM_USE_V2_MODEL_RUNNER",)  # what only the environment says, under its own name in the format
 _SAY = ("echo", "printf", "grep", "pkill", "logger")  # what is behind them is text
 _OTHER_DEVICES = ("cpu", "xpu", "hpu", "tpu", "npu", "neuron", "mps")
 # Images whose own entry point is the server: what follows them are its flags.
@@ -50,7 +51,15 @@ _SHORT_SWITCHES = re.compile(r"-[ditPq]+|-[a-zA-Z].+")  # `-it`; `-p8000:8000` h
 _OF_VLLM = ("--gpu-memory-utilization", "--max-model-len", "--tensor-parallel-size", "--max-num-seqs")
 # Images whose tags are the server's own releases, wherever they are mirrored.
 _RELEASED = re.compile(r"(?:^|/)(?:vllm-openai|vllm|sglang|text-generation-inference):")
-_INLINE = re.compile(r"--[\w-]+=")
+# Flags of vLLM that take no word behind them, and those that take several.
+_HOLDS_ALL = re.compile(
+    r"--?[\w.-]+=|-O.|--(?:no|enable|disable)-|--(?:trust-remote-code|enforce-eager|async-scheduling|headless"
+    r"|skip-tokenizer-init|return-tokens-as-token-ids|language-model-only|calculate-kv-scales)$"
+)
+_LISTS = (
+    "--served-model-name", "--lora-modules", "--api-key", "--middleware", "--logits-processors",
+    "--cudagraph-capture-sizes", "--cuda-graph-sizes", "--limit-mm-per-prompt", "--prompt-adapters",
+)  # fmt: skip
 _TAG = re.compile(r":v?([0-9]+(?:\.[0-9]+){1,3})(?:$|[-+.a-z])")
 
 
@@ -158,9 +167,22 @@ def spelt_out(started: Started) -> list[Argument]:
     """The server's arguments with flags of one dash under their long names, and its model as ``--model``."""
     long = started.server.short
     found = [argument._replace(text=long.get(argument.text or "", argument.text)) for argument in started.rest]
-    # `vllm serve --port=8000 NAME`: what holds its own value does not stand for the model
-    at = next((at for at, each in enumerate(found) if not _INLINE.match(each.text or each.begins)), len(found))
-    first = found[at] if started.server.model and at < len(found) else None
-    if first is not None and not first.options and not (first.text or first.begins).startswith("-"):
-        found.insert(at, Argument("--model", first.start, first.start, first.shared, True))
+    at = _place_of_model(found) if started.server.model else None
+    if at is not None:
+        found.insert(at, Argument("--model", found[at].start, found[at].start, found[at].shared, True))
     return found
+
+
+def _place_of_model(words: Sequence[Argument]) -> int | None:
+    """Where `vllm serve` is told its model: the first word that no flag before it takes, as argparse reads them."""
+    takes = 0
+    for at, each in enumerate(words):
+        written = each.text or each.begins
+        if re.match(r"--?[A-Za-z]", written):
+            alone = _HOLDS_ALL.match(written) is not None
+            takes = len(words) if written in _LISTS else 0 if alone else 1
+        elif takes or each.options or written.casefold() in ("true", "false"):
+            takes -= bool(takes)
+        else:
+            return at
+    return None

@@ -138,7 +138,7 @@ def changes(served: Served, engine: Mapping[str, Any], constants: Mapping[str, f
     if options.batched_tokens > 2048 and setup.engine in ("vllm", "sglang", "tgi"):
         tried.append(("max_num_batched_tokens", 2048, setup._replace(max_num_batched_tokens=2048)))
     if not setup.eager and setup.engine == "vllm":
-        tried.append(("enforce_eager", True, setup._replace(eager=True)))
+        tried.append(("enforce_eager", True, setup._replace(uses=setup.uses | {"eager"})))
     if setup.quantization is None and setup.engine != "transformers" and setup.measured.weights is None:
         packed = "q8_0" if setup.engine == "llama.cpp" else "fp8"
         tried.append(("quantization", packed, setup._replace(quantization=packed)))

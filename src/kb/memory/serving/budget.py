@@ -34,7 +34,7 @@ def bytes_of_layer(model: ServedModel, setup: ServingSetup) -> float:
     """
     if model.latent:
         return model.latent * setup.cache_bytes
-    return heads_of_rank(model, setup.tensor_parallel) * (model.head_size + model.value_size) * setup.cache_bytes
+    return heads_of_rank(model, setup.tensor_parallel) * 2 * model.head_size * setup.cache_bytes
 
 
 def layers_of_rank(model: ServedModel, setup: ServingSetup, stage: int) -> tuple[int, int]:
@@ -121,11 +121,13 @@ def sampler_bytes(model: ServedModel, options: "Resolved", constants: Mapping[st
 def default_of(engine: Mapping[str, Any], option: str, setup: ServingSetup, model: ServedModel | None = None) -> Any:
     """The value of the first row that holds for this release, GPU, entry point and model; None where no row does."""
     rows = engine["options"].get(option, {}).get("defaults", ())
-    return next((row["value"] for row in rows if _holds(row, setup, model)), None)
+    return next((row["value"] for row in rows if _holds(row, engine, setup, model)), None)
 
 
-def _holds(row: Mapping[str, Any], setup: ServingSetup, model: ServedModel | None) -> bool:
-    if "models" in row and (model is None or model.active_experts or model.recurrent_layers):
+def _holds(row: Mapping[str, Any], engine: Mapping[str, Any], setup: ServingSetup, model: ServedModel | None) -> bool:
+    if not _holds_of_model(row, setup, model) or ("uses" in row and setup.uses.isdisjoint(row["uses"])):
+        return False
+    if "with" in row and not default_of(engine, row["with"], setup, model):
         return False
     if "from" in row and setup.release < parse_version(row["from"]):
         return False
@@ -138,6 +140,14 @@ def _holds(row: Mapping[str, Any], setup: ServingSetup, model: ServedModel | Non
     if any(setup.gpu_id.startswith(begin) for begin in row.get("except_gpus", ())):
         return False
     return "called" not in row or row["called"] == setup.called
+
+
+def _holds_of_model(row: Mapping[str, Any], setup: ServingSetup, model: ServedModel | None) -> bool:
+    if "models" in row and (model is None or model.active_experts or model.recurrent_layers):
+        return False
+    if "model_types" in row and (model is None or model.model_type not in row["model_types"]):
+        return False
+    return "packed" not in row or bool(row["packed"]) == (setup.quantization is not None)
 
 
 class Term(NamedTuple):

@@ -69,12 +69,17 @@ class ServingSetup(NamedTuple):
     kv_cache_dtype: str = "auto"
     kv_cache_bytes: int | None = None  # vLLM: the cache's size itself
     block_size: int | None = None
-    eager: bool = False
+    uses: frozenset[str] = frozenset()  # features that rules/serving asks for, by their names there; and "eager"
     offload_bytes: int = 0  # weights that vLLM keeps in host memory, on each GPU
     called: str = "server"  # or "python", LLM(); or "engine", what a program makes of AsyncEngineArgs
     gpu_id: str = ""
     of_any_release: bool = False  # of one that nobody names: no graphs and no sampler, which some release leaves out
     measured: Measured = Measured()
+
+    @property
+    def eager(self) -> bool:
+        """Whether CUDA graphs are off."""
+        return "eager" in self.uses
 
     @property
     def packed_bytes(self) -> float:
@@ -128,11 +133,11 @@ class ServedModel(NamedTuple):
     """
 
     name: str
+    model_type: str  # as its config.json has it
     hidden: int
     heads: int
     kv_heads: int
     head_size: int
-    value_size: int  # of V's heads; as `head_size` but for MLA, where it plays no part
     full_layers: int
     windowed_layers: int
     window: int
@@ -170,11 +175,11 @@ def served_model(name: str, a: Architecture, positions: int | None) -> ServedMod
     keys_values = 2 * a.decoder_layers * a.d_model * kv * a.d_kv
     return ServedModel(
         name=name,
+        model_type=a.model_type,
         hidden=a.d_model,
         heads=a.num_heads,
         kv_heads=kv,
         head_size=a.d_kv,
-        value_size=a.d_kv,
         full_layers=a.decoder_layers - a.windowed_layers,
         windowed_layers=a.windowed_layers,
         window=a.window or 0,
@@ -217,11 +222,11 @@ def served_model_of_config(name: str, data: Mapping[str, Any]) -> ServedModel:
     experts = number(config, "n_routed_experts", "num_local_experts", "num_experts", default=0)
     return ServedModel(
         name=name,
+        model_type=str(config.get("model_type")),
         hidden=hidden,
         heads=heads,
         kv_heads=1 if mla else number(config, "num_key_value_heads", default=heads),
         head_size=size,
-        value_size=size,
         full_layers=layers - windowed - recurrent,
         windowed_layers=windowed,
         window=window,
