@@ -12,7 +12,7 @@ from kb.core.document import Unit
 from kb.core.expression import is_unknown
 from kb.core.finding import Edit, Fix
 from kb.core.text import Text
-from kb.session.seen import read_named
+from kb.session.lookups import read_named
 
 CATALOG = load_catalog()
 READER = ConfigReader(CATALOG.dialects, CATALOG.facts)

@@ -10,10 +10,10 @@ from kb.config.python.reader import PythonReader
 from kb.core.document import Setting
 from kb.core.expression import is_unknown
 from kb.core.result import UnitResult
+from kb.session.lookups import still
 from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.run import Input, check_input
-from kb.session.seen import still
 
 CATALOG = shallow_catalog()
 READER = PythonReader(CATALOG.dialects, CATALOG.facts)

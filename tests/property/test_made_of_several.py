@@ -11,7 +11,7 @@ from kb.config.files import ConfigError
 from kb.config.hydra.composing import compose
 from kb.config.sweep import combinations, read_sweep
 from kb.config.text.parsing import parse
-from kb.session.seen import read_below
+from kb.session.lookups import read_below
 
 PIECES = st.sampled_from(
     (

@@ -9,10 +9,10 @@ from kb.advice.question import Question
 from kb.core.result import UnitResult
 from kb.session.around import Checking
 from kb.session.file import FileChecker
+from kb.session.lookups import LOOKUPS, still
 from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.run import FileResult, Input, check_input
-from kb.session.seen import LOOKUPS, still
 
 TRAIN = """
 from transformers import AutoModelForCausalLM, Trainer, TrainingArguments

@@ -15,7 +15,7 @@ import pytest
 from catalog_sample import load_catalog
 from kb.advice.run.named_model import ModelIndex
 from kb.core.catalog import Catalog
-from kb.session.seen import cached_config, hub_folder, is_hub_name
+from kb.session.lookups import cached_config, hub_folder, is_hub_name
 from warm_runs import ENVIRON, run_text
 
 ROOT = Path(__file__).parents[2]

@@ -16,10 +16,10 @@ from kb.core.result import UnitResult
 from kb.session.composed import GroupFolders
 from kb.session.file import FileChecker
 from kb.session.fixing import fix_files, fix_once
+from kb.session.lookups import read_below
 from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.run import FileResult, Input, run
-from kb.session.seen import read_below
 
 TREE = {
     "config.yaml": """\

@@ -12,8 +12,8 @@ from kb.commands.check import main
 from kb.knowledge.locations import cache_folder
 from kb.session import cache
 from kb.session.cache import ANSWERS, Answer, KeptAnswer
+from kb.session.lookups import Row, Seen, still
 from kb.session.output import FORMATS
-from kb.session.seen import Row, Seen, still
 
 BOX = ("--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "16", "--lang", "en")
 CONFIG = "model_name_or_path: google/mt5-small\nper_device_train_batch_size: 2\nfp16: true\n"

@@ -24,7 +24,7 @@ from kb.core.release import admits, agree
 from kb.knowledge import load_words
 from kb.machine.software import environment_of
 from kb.session.around import ProjectReleases
-from kb.session.seen import Seen, still
+from kb.session.lookups import Seen, still
 
 REPOSITORY = ".git"
 

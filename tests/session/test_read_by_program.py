@@ -11,10 +11,10 @@ from kb.core.result import UnitResult, Unusable
 from kb.knowledge import load_words
 from kb.report.check.text import about
 from kb.report.words import Words
+from kb.session.lookups import LOOKUPS, still
 from kb.session.prepare import file_checker
 from kb.session.project import find_project
 from kb.session.run import Input, check_input
-from kb.session.seen import LOOKUPS, still
 
 CATALOG = shallow_catalog()
 MODEL = """

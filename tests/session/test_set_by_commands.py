@@ -11,10 +11,10 @@ from kb.config import program_files
 from kb.config.program_files import StartedConfigs, StartedFiles
 from kb.session.around import Checking
 from kb.session.file import FileChecker
+from kb.session.lookups import LOOKUPS, still
 from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.run import FileResult, Input, check_input
-from kb.session.seen import LOOKUPS, still
 
 CONFIG = "model_name_or_path: gpt2\nlearning_rate: 0.0\nper_device_train_batch_size: 2\nbeta: 0.1\n"
 STARTS = "accelerate launch --num_processes 2 scripts/run_dpo.py recipes/dpo.yaml"

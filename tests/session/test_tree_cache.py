@@ -19,10 +19,10 @@ from kb.report.terminal import Style
 from kb.report.words import Words
 from kb.session.around import Checking
 from kb.session.cache import RESULTS, ResultCache, context_of, key_of
+from kb.session.lookups import Seen, still
 from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.run import Input, run
-from kb.session.seen import Seen, still
 
 ROOT = Path(__file__).parents[2]
 BOX = ("--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "16", "--lang", "en")

@@ -10,10 +10,10 @@ from kb.advice.question import Question
 from kb.core.finding import Finding
 from kb.core.result import Unusable
 from kb.session.file import FileChecker
+from kb.session.lookups import LOOKUPS, still
 from kb.session.prepare import file_checker
 from kb.session.project import find_project
 from kb.session.run import Input, check_input
-from kb.session.seen import LOOKUPS, still
 
 CATALOG = shallow_catalog()
 RENAMED = "evaluation-strategy-removed"

@@ -44,9 +44,9 @@ from kb.session import cli
 from kb.session.around import named_machine
 from kb.session.estimating import sections_of
 from kb.session.file import FileChecker
+from kb.session.lookups import cached_config_of, folder_config
 from kb.session.models import config_file, named_model, read_config
 from kb.session.project import find_project
-from kb.session.seen import cached_config_of, folder_config
 
 INDEX = "model.safetensors.index.json"
 MAX_INDEX = 64 << 20  # bytes of a list of tensors

@@ -40,11 +40,11 @@ from kb.report.words import Words
 from kb.session import cli
 from kb.session.file import FileChecker
 from kb.session.knowledge import open_knowledge
+from kb.session.lookups import contents
 from kb.session.plot_file import write_plot
 from kb.session.prepare import file_checker
 from kb.session.project import find_project
 from kb.session.run import kind_of, read_bytes
-from kb.session.seen import contents
 
 SEPARATORS = "._/\\- "
 HEXADECIMAL = frozenset("0123456789abcdef")

@@ -20,8 +20,8 @@ from kb.core.text import UserError
 from kb.core.typed import TYPE_CHECKING, Any
 from kb.machine.detect import detect
 from kb.machine.software import environment_of, installed_versions
+from kb.session.lookups import LOOKUPS, Lookup, ProjectPrograms, Seen, contents, read_below, read_named
 from kb.session.project import LIBRARIES, Project
-from kb.session.seen import LOOKUPS, Lookup, ProjectPrograms, Seen, contents, read_below, read_named
 
 if TYPE_CHECKING:
     from kb.config.reader import ConfigReader

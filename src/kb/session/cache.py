@@ -22,8 +22,8 @@ from kb.core.typed import TYPE_CHECKING, Any
 from kb.knowledge.locations import cache_folder, located, site_address
 from kb.machine.software import installed_versions
 from kb.report.terminal import choose_style
+from kb.session.lookups import Row, Seen, hub_folder, still
 from kb.session.project import Project
-from kb.session.seen import Row, Seen, hub_folder, still
 
 if TYPE_CHECKING:
     from kb.session.around import Checking

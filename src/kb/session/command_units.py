@@ -12,7 +12,7 @@ from kb.core.document import SEVERAL_WAYS, Setting, Unit
 from kb.core.expression import Unknown, is_unknown
 from kb.core.result import UnitResult
 from kb.core.typed import TYPE_CHECKING, Any
-from kb.session.seen import ProjectPrograms
+from kb.session.lookups import ProjectPrograms
 
 if TYPE_CHECKING:
     from kb.config.shell.command import CommandReader
@@ -103,7 +103,7 @@ class Commands:
             return _without_run(unit)
         if not unit.program or unit.reader != "script" or self._programs is None:
             return unit
-        from kb.session.code_files import as_its_program_takes
+        from kb.session.by_program import as_its_program_takes
 
         programs = self._programs(unit)
         answers = re.search(_ANSWERS, unit.program or unit.script or "") is not None

@@ -12,8 +12,8 @@ from kb.core.document import Setting, Unit
 from kb.core.finding import Finding, Span
 from kb.core.lint import place_of
 from kb.core.result import UnitResult
+from kb.session.lookups import group_path, read_below
 from kb.session.run import FileResult
-from kb.session.seen import group_path, read_below
 
 if TYPE_CHECKING:
     from kb.session.file import FileChecker

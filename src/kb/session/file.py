@@ -21,12 +21,12 @@ from kb.core.result import UnitResult
 from kb.core.typed import TYPE_CHECKING
 from kb.session.around import Around
 from kb.session.command_units import Commands, as_launched, as_started, starts_no_run
+from kb.session.lookups import Seen, read_below, read_named
 from kb.session.run import CHARTS, CODE, SERVERS, FileResult, Kind, Overrides, decode_kind, each_once, kind_of
-from kb.session.seen import Seen, read_below, read_named
 
 if TYPE_CHECKING:
     from kb.config.suppressions import Suppressed
-    from kb.session.known import Known
+    from kb.session.config_names import ConfigNames
 
 _CONTROLS = "[\x80-\x9f]"
 _DAMAGE = ("mojibake", "not-utf8")  # what is wrong with a text that may be why no parser takes it
@@ -128,11 +128,11 @@ class FileChecker:
         return self._checker.hear(events)
 
     @cached_property
-    def known(self) -> "Known":
+    def known(self) -> "ConfigNames":
         """The names of every format, made ready when a text is met that cannot be read."""
-        from kb.session.known import Known
+        from kb.session.config_names import ConfigNames
 
-        return Known(self.catalog)
+        return ConfigNames(self.catalog)
 
     def again(self, file: FileResult, raw: bytes, kind: Kind) -> FileResult:
         """A file's result with other bytes; of one that another brings in, as a part of that one."""

@@ -11,7 +11,7 @@ from kb.core.catalog import Catalog
 from kb.core.model import Model, ModelIdentity
 from kb.core.text import UserError
 from kb.core.typed import Any
-from kb.session.seen import cached_config_of, folder_config, is_hub_name
+from kb.session.lookups import cached_config_of, folder_config, is_hub_name
 
 TIMEOUT_SECONDS = 10.0
 MAX_BYTES = 1 << 20

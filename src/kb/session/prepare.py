@@ -21,10 +21,10 @@ from kb.core.typed import Any
 from kb.machine.software import installed_versions
 from kb.session.around import AS_SET, Around, Checking, beside_files, named_machine, versions_named
 from kb.session.file import FileChecker
+from kb.session.lookups import Seen, cached_config_of, folder_config
 from kb.session.models import HubModels, identity_on_disk, model_in_folder, read_model_config
 from kb.session.project import Project, chosen_rules, given_facts
 from kb.session.run import Overrides
-from kb.session.seen import Seen, cached_config_of, folder_config
 
 
 def file_checker(

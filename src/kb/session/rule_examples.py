@@ -26,10 +26,10 @@ from kb.machine.detect import detect
 from kb.session.around import Around, ProjectReleases
 from kb.session.file import FileChecker
 from kb.session.fixing import fix_once
+from kb.session.lookups import ProjectPrograms, Seen
 from kb.session.models import identity_of_config, model_of_config
 from kb.session.project import given_facts
 from kb.session.run import FileResult, Kind
-from kb.session.seen import ProjectPrograms, Seen
 
 # Suppression examples name dates; they are judged on this day, so that none expires on its own.
 TODAY = datetime.date(2026, 11, 1)

@@ -19,10 +19,10 @@ from kb.report.words import Words
 from kb.session.cache import ResultCache, code_folders, context_of, decided_by, installs, key_of
 from kb.session.composed import GroupFolders
 from kb.session.file import FileChecker
+from kb.session.lookups import LOOKUPS, Lookup, Row, still
 from kb.session.output import STREAMED
 from kb.session.project import Project
 from kb.session.run import STDIN, Input, Run, check_input, internal_fault, read_bytes, shown_files
-from kb.session.seen import LOOKUPS, Lookup, Row, still
 
 MANY = 32  # files from which on several processes pay
 WINDOW = 512  # files in memory at a time

@@ -21,8 +21,8 @@ from kb.knowledge.problems import Problem
 from kb.knowledge.source import Located, read_source
 from kb.machine.detect import detect, fold_name
 from kb.session import cli
+from kb.session.lookups import cached_config, is_hub_name
 from kb.session.models import model_of_config, read_config
-from kb.session.seen import cached_config, is_hub_name
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 ID = re.compile(r"[a-z0-9][a-z0-9.]*(-[a-z0-9.]+)*")

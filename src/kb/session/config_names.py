@@ -22,7 +22,7 @@ _DEEP = 32
 _NOWHERE = Place(0, 0, 0)
 
 
-class Known:
+class ConfigNames:
     """The names and marks of every format, to look for in what no parser takes."""
 
     def __init__(self, catalog: Catalog) -> None:
