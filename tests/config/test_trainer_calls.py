@@ -262,3 +262,35 @@ def test_a_metric_is_of_nobody_only_where_all_that_may_compute_it_is_seen(
     usual |= {"imports": "", "more": "", "then": "trainer.train()", "saves": "epoch"}
     (unit,) = READER.read(BY_A_METRIC.format(**(usual | changed)), "train.py", Beside(modules))
     assert any(event.kind == "metric-of-nobody" for event in unit.events) == told
+
+
+TWO_TRAINERS = """
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B")
+adapters = LoraConfig(r=16)
+first = SFTTrainer(model=model, args=SFTConfig("a"), train_dataset=rows, peft_config=adapters)
+first.train()
+{between}
+second = GRPOTrainer(model={model}, reward_funcs=score, args=GRPOConfig("b"), train_dataset=rows{more})
+"""
+ANEW = 'merged = AutoModelForCausalLM.from_pretrained("a/merged")'
+
+
+@pytest.mark.parametrize(
+    ("between", "model", "more", "adapts"),
+    [
+        (ANEW, "merged", "", False),
+        (ANEW, "merged", ", peft_config=adapters", True),
+        (ANEW, "merged", ", **more", True),
+        (f"{ANEW}\nmerged = get_peft_model(merged, adapters)", "merged", "", True),
+        ("", "model", "", True),  # the first trainer has put its adapters into it
+        ("", "first.model", "", True),
+    ],
+)
+def test_adapters_of_one_trainer_are_not_another_s(between: str, model: str, more: str, adapts: bool) -> None:
+    units = read(TWO_TRAINERS.format(between=between, model=model, more=more))
+    found = {unit.settings["script.trainer"].value: "lora.enabled" in unit.settings for unit in units}
+    assert found == {"sft": True, "grpo": adapts}

@@ -7,18 +7,7 @@ from typing import Any
 from kb.config.dialect.dialects import DOT, CompiledDialect, Entry
 from kb.config.dialect.settings import Extractor, Part
 from kb.config.files import ConfigError
-from kb.config.python.calls import (
-    CUTTING,
-    LOSS,
-    PREPARED,
-    TRAINER,
-    Call,
-    CallTable,
-    Loop,
-    Run,
-    calls_of,
-    runs_of,
-)
+from kb.config.python.calls import LOSS, TRAINER, Call, CallTable, Loop, calls_of
 from kb.config.python.expressions import untold
 from kb.config.python.held import CommandLine, GivenConfig, NoSources, Sources
 from kb.config.python.lengths import (
@@ -40,6 +29,7 @@ from kb.config.python.refused import (
     with_arguments,
     with_gone,
 )
+from kb.config.python.runs import CUTTING, PREPARED, Run, runs_of
 from kb.config.python.source_says import goes_its_own_way, said_by_source
 from kb.config.python.syntax import Module, called_name, dotted_name
 from kb.config.python.values import Arguments, Values, given_to
