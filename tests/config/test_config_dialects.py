@@ -247,3 +247,20 @@ def test_a_models_id_counts_before_what_the_project_calls_it(key: str):
         f"experiment_name: a\nmodel: {{name: ours, {key}: facebook/bart-base}}\ntraining: {{learning_rate: 1.0e-4}}\n"
     )
     assert read_one(text).settings["model.name"].value == "facebook/bart-base"
+
+
+@pytest.mark.parametrize(
+    ("more", "dialect"),
+    [
+        ({}, "hydra"),
+        ({"metrics": {"eval_loss": 0.72}}, None),
+        ({"training_time_seconds": 1893}, None),
+        ({"metrics": {"eval_loss": "min"}, "early_stop": {"monitor": "eval_loss"}}, "hydra"),
+    ],
+)
+def test_what_a_program_wrote_of_a_run_that_is_over_is_no_config_of_its_own(more: dict, dialect: str | None) -> None:
+    run = {
+        "model": {"model_id": "google/gemma-3-12b-it", "load_in_4bit": True},
+        "training": {"batch_size": 4, "gradient_accumulation_steps": 4, "learning_rate": 5e-5, "lora_rank": 16},
+    }
+    assert read_one(json.dumps({**run, **more})).dialect == dialect

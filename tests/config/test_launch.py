@@ -146,6 +146,20 @@ def test_one_gpu_is_assumed_by_name_where_nothing_says_more() -> None:
 
 
 @pytest.mark.parametrize(
+    ("comment", "count"),
+    [
+        ("# Config for single-device LoRA finetuning in lora_finetune_single_device.py\n", 1),
+        ("# 단일 GPU (24 GB)에서 실행\n\n# second comment\n", 1),
+        ("# Best on 2+ GPUs. For single device finetuning use 7B_lora_single_device.yaml\n", None),
+        ("# Config for multi-device finetuning; for a single device see the other file\n", None),
+    ],
+)
+def test_a_comment_at_the_head_says_that_there_is_one_gpu(comment: str, count: int | None) -> None:
+    said = config(comment + CONFIG).settings.get("launch.num_processes")
+    assert (None if said is None else said.value) == count
+
+
+@pytest.mark.parametrize(
     "more", ["deepspeed: ds_zero2.json\n", "fsdp: full_shard\n", "# 8xA100, torchrun\n", "# accelerate launch t.py\n"]
 )
 def test_a_config_made_for_several_gpus_is_not_taken_for_one(more: str) -> None:

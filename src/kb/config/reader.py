@@ -12,7 +12,7 @@ from kb.config.files import ConfigError, unknown_dialect
 from kb.config.text.nodes import MAPPING, SEQUENCE, Node
 from kb.config.text.parsing import Parsed, duplicate_events, parse
 from kb.core.catalog import Dialect
-from kb.core.document import NOT_COUNTED, Event, Setting, Unit, speaks_of_several_gpus
+from kb.core.document import NOT_COUNTED, Event, Setting, Unit, speaks_of_one_gpu, speaks_of_several_gpus
 from kb.core.expression import Unknown, is_unknown
 from kb.core.facts import FactType
 from kb.core.finding import Span
@@ -229,21 +229,29 @@ class _DocumentReading:
         )
 
     def _told_in_head(self) -> Setting | None:
-        """The comment above the first key that speaks of several GPUs or of a launcher: how many, nobody can say."""
+        """The comment above the first key that speaks of several GPUs or of a launcher: how many, nobody can say. Else
+        one that speaks of one GPU."""
         first = next((key for _, key, _ in self.entries.values()), None)
         if first is None:
             return None
-        start = 0
+        start, lines = 0, []
         for line in self.source.text[: first.start.index].splitlines(keepends=True):
             text = line.rstrip()
-            if text.lstrip().startswith("#") and speaks_of_several_gpus(text[:MAX_COMMENT]):
-                indent = len(text) - len(text.lstrip())
-                span = self.source.places().span(start + indent, start + len(text))
-                return Setting(
-                    Unknown(frozenset((PROCESSES,)), NOT_COUNTED), span, span, (text.strip()[:40],), alias=True
-                )
+            if text.lstrip().startswith("#"):
+                lines.append((start, text))
             start += len(line)
+        several = next((each for each in lines if speaks_of_several_gpus(each[1][:MAX_COMMENT])), None)
+        if several is not None:
+            return self._said_in_comment(*several, Unknown(frozenset((PROCESSES,)), NOT_COUNTED))
+        if speaks_of_one_gpu("\n".join(text[:MAX_COMMENT] for _, text in lines)):
+            one = next((each for each in lines if speaks_of_one_gpu(each[1])), lines[0])
+            return self._said_in_comment(*one, 1)
         return None
+
+    def _said_in_comment(self, start: int, text: str, value: Any) -> Setting:
+        indent = len(text) - len(text.lstrip())
+        span = self.source.places().span(start + indent, start + len(text))
+        return Setting(value, span, span, (text.strip()[:40],), alias=True)
 
     def unknown(self, familiar: tuple[str, ...]) -> Unit:
         first = next((key for _, key, _ in self.entries.values()), self._document)

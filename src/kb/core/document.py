@@ -45,6 +45,13 @@ def speaks_of_several_gpus(comment: str) -> bool:
     return several.search(comment) is not None and one.search(comment) is None
 
 
+def speaks_of_one_gpu(comments: str) -> bool:
+    """Whether comments say that a run has one GPU, and nothing of several: ``# Config for single device LoRA``."""
+    lowered = comments.casefold().replace("-", " ").replace("_", " ")
+    one = any(word in lowered for word in ("single device", "single gpu", "단일 gpu"))
+    return one and not any(word in lowered for word in ("multi", "distributed", "nproc", "several", "gpus", "다중"))
+
+
 def names_one_gpu(path: str) -> bool:
     """Whether a file's name says that its run has one GPU: ``7B_lora_single_device.yaml``."""
     name = path.rpartition("/")[2].casefold().replace("-", "_")

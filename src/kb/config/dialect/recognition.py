@@ -13,6 +13,10 @@ MOST_SHAPES = 256  # documents of different names whose dialects are remembered
 LEAST_OF_A_RUN = 4  # settings that make a file without marks a run's, a hub's model and a batch among them
 BATCH = "training.per_device_train_batch_size"
 _OF_A_HUB = r"[\w.-]+/[\w.-]+"
+# What is known once a run is over: with a number behind such a name a file says how one went, not how one is to go.
+_RESULT = r"""(?x)(?:train|training|eval|test|val)_(?:loss|runtime|samples_per_second|steps_per_second|duration\w*)
+    |(?:final|best)_(?:\w+_)?loss | total_flos | training_time\w* | elapsed\w*"""
+_NUMBER = r"-?\d+\.?\d*(?:[eE][+-]?\d+)?"
 
 
 class Recognition:
@@ -51,7 +55,10 @@ class Recognition:
             if len(self._seen) >= MOST_SHAPES:
                 self._seen.clear()
             self._seen[shape] = self._matching(entries)
-        return self._seen[shape]
+        found = self._seen[shape]
+        if any(dialect.reader == "script" for dialect in found) and _holds_results(entries):
+            found = [dialect for dialect in found if dialect.reader != "script"]
+        return found
 
     def _matching(self, entries: Entries) -> list[Dialect]:
         found: list[tuple[int, Dialect]] = []
@@ -140,6 +147,14 @@ def _unwrapped(dialect: Dialect, entries: Entries) -> dict[str, Entry] | None:
             head, _, rest = path.partition(f".{within}")
             inner[head + rest] = (steps[:1] + steps[2:], wrapping if len(steps) == 2 else key, value)
     return inner
+
+
+def _holds_results(entries: Entries) -> bool:
+    """Whether a document has what a run came to, beside what it was set to: a record that its program wrote."""
+    return any(
+        value.kind == SCALAR and re.fullmatch(_NUMBER, value.value) and re.fullmatch(_RESULT, path.rpartition(".")[2])
+        for path, (_, _, value) in entries.items()
+    )
 
 
 def _group(path: str) -> str:
