@@ -17,10 +17,9 @@ from _pytest.python import importtestmodule
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
-from kb.knowledge import bundle, load_catalog
-from kb.knowledge.locations import Location, current
+from checkout_kept import FOUND, KEPT
+from kb.knowledge import load_catalog
 from kb.memory import answers
-from kb.session.cache import Predictions
 from packages import CONSTRAINED, ROOT, build, call, made_once, missing
 
 # The tests start Python hundreds of times: without what was compiled before, each start takes three times as long.
@@ -37,27 +36,8 @@ sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 settings.register_profile("kb", suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kb")
 
-# Tests ask for the same runs again and again; what the memory engine found is kept for all of them: apart from what a
-# user of this machine has kept, and not where the engine is what is tested.
-answers.keep_in = lambda store: None
-LOCKS = ROOT / "build" / "tests"
-KEPT = answers._Kept.store = Predictions(str(LOCKS / "kb"))  # where commands look too: warm_runs.py
-TESTS_OF_THE_ENGINE = {"memory", "simulation", "test_memory.py", "test_allocator.py"}  # rooms and modules
-
-# This checkout does not change while its tests run: each of the thousands of starts in a worker would look at a
-# thousand files of it. Of other rules, which tests write, nothing is kept.
-CHECKOUT, _is_fresh = current(), bundle._is_fresh
-_fresh: set[Location] = set()
-
-
-def _is_fresh_still(location: Location) -> bool:
-    fresh = location in _fresh or _is_fresh(location)
-    if fresh and location == CHECKOUT:
-        _fresh.add(location)
-    return fresh
-
-
-bundle._is_fresh = _is_fresh_still
+# Where nothing counts that the memory engine found for another test: rooms and modules.
+TESTS_OF_THE_ENGINE = {"memory", "simulation", "test_memory.py", "test_allocator.py"}
 
 # What a test needs beside kb itself, by what its module says; `make quick` runs the tests that need nothing of it.
 _HELPERS = "packages|probe_sample|command_runs|estimate_sample|warm_runs"
@@ -89,7 +69,7 @@ def needs(module: Path) -> frozenset[str]:
 def kept_answers(request: pytest.FixtureRequest) -> None:
     """What the memory engine found for another test counts, but where the engine is what is tested."""
     rooms = request.path.relative_to(ROOT / "tests").parts
-    answers._Kept.store = None if TESTS_OF_THE_ENGINE & set(rooms) else KEPT
+    answers._Kept.store = None if TESTS_OF_THE_ENGINE & set(rooms) else FOUND
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -139,8 +119,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Hypothesis reads the constants of every module of this checkout here, and keeps what it found for the next to ask.
     """
     _mark_and_sort(config, items)
-    LOCKS.mkdir(parents=True, exist_ok=True)
-    with FileLock(LOCKS / "collected.lock"):
+    KEPT.mkdir(parents=True, exist_ok=True)
+    with FileLock(KEPT / "collected.lock"):
         yield
 
 

@@ -49,6 +49,8 @@ def _become(request: dict, files: list[int]) -> tuple[str, list[str]]:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environ"])
+    if not request["found"]:
+        checkout_kept.keep_as_told()
     sys.path.insert(0, request["cwd"])  # as `python -m` does
     return request["module"], request["arguments"]
 
@@ -78,8 +80,11 @@ def end(code: int) -> None:
 
 
 if __name__ == "__main__":
+    import checkout_kept  # before what imports of kb's modules what it replaces
+
     del sys.path[0]  # this folder: a command does not see it
     import_kb()
+    checkout_kept.look()
     gc.collect()
     gc.freeze()
     if work := serve(socket.socket(fileno=int(sys.argv[1]))):

@@ -15,10 +15,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from checkout_kept import KEPT
+from kb.memory import answers
+
 PARENT = Path(__file__).with_name("warm_process.py")
-# What kb keeps from one start to the next lies apart from what a user of this machine has kept; what the memory engine
-# has found is one table for commands and for the tests' own processes (`conftest.py`).
-KEPT = PARENT.parents[1] / "build" / "tests"
 ENVIRON = {
     **os.environ,
     "PYTHONPATH": str(PARENT.parents[1] / "src"),
@@ -102,7 +102,10 @@ def run_module(
         return subprocess.run(
             command, input=stdin or b"", capture_output=True, cwd=cwd, env=environ, timeout=timeout, check=False
         )
-    request = {"module": module, "arguments": words, "cwd": os.path.abspath(cwd or os.curdir), "environ": dict(environ)}
+    # where this process takes what the engine found for other tests, and what the command keeps lies beside that
+    found = answers._Kept.store is not None and environ.get("XDG_CACHE_HOME") == str(KEPT)
+    where = os.path.abspath(cwd or os.curdir)
+    request = {"module": module, "arguments": words, "cwd": where, "environ": dict(environ), "found": found}
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given.write(stdin or b"")
         given.seek(0)

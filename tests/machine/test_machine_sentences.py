@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from checkout_kept import KEPT
 from effort import few
 from kb.core.text import LANGUAGES
 from kb.knowledge import load_words
 from kb.machine import host
 from kb.report.values import here
 from native.probe import SOURCES, compiled, detected, script
-from warm_runs import KEPT
 
 RTX_3090 = "name=NVIDIA GeForce RTX 3090,total=24576,reserved=309,used=18739,major=8,minor=6,uuid=GPU-a"
 RTX_4090 = "name=NVIDIA GeForce RTX 4090,total=24564,used=0,major=8,minor=9,uuid=GPU-b"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from checkout_kept import KEPT
 from effort import EXHAUSTIVE
 from kb.core.text import LANGUAGES
 from packages import made_once
@@ -16,7 +17,6 @@ from site_html import ADDRESS, EDITED, Page, read_pages
 from site_needs import ROOT, require_browser, require_builder
 from site_sample import left_out
 from site_server import Server, serve
-from warm_runs import KEPT
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from checkout_kept import KEPT
 from site_needs import ROOT, require_builder
-from warm_runs import KEPT
 
 SECONDS = 300
 PAGES = ("index.md", "case.md", "systems.md", "memory.md")
