@@ -161,3 +161,32 @@ FULL = '["vllm", "serve", "facebook/opt-125m", "--max-model-len", "409600"]'
 )
 def test_what_may_be_no_server_or_another_one_is_none(text: str) -> None:
     assert servers(text) == []
+
+
+def test_a_list_that_is_handed_on_to_what_adds_to_it_is_not_complete() -> None:
+    text = f"""
+import subprocess
+
+def tune(words):
+    words.append("--enforce-eager")
+
+def prepare(words, fast):
+    tune(words)
+
+def serve():
+    cmd = ["vllm", "serve", "{MODEL}", "--max-model-len", "8192"]
+    prepare(cmd, fast=True)
+    subprocess.run(cmd)
+"""
+    assert servers(text) == []
+
+
+def test_a_server_of_a_long_program_is_read() -> None:
+    """Lists and calls around it, thousands of them, take none of its steps."""
+    lists = "".join(
+        f"row_{at} = ['a', '--flag', 'c']\nrow_{at}.append(str({at}))\nprint(row_{at})\n" for at in range(1500)
+    )
+    (unit,) = servers(
+        f"import subprocess\n{lists}\nsubprocess.run(['vllm', 'serve', '{MODEL}', '--max-model-len', '8192'])\n"
+    )
+    assert values(unit) == {"model.name": MODEL, "max_model_len": 8192}

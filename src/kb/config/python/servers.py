@@ -5,8 +5,9 @@ to that, since help texts hold such lines too.
 """
 
 import ast
+import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import cached_property
 
 from kb.config.python.expressions import MAX_DEPTH, met
@@ -97,14 +98,14 @@ class _Commands:
         self._module, self._values = module, values
         self._expressions, self._names = values.expressions, values.expressions.names
         self._left = MOST_STEPS
-        self._changes: dict[ast.AST | None, list[ast.AugAssign | ast.Subscript]] = {}
+        self._changes: dict[ast.AST | None, dict[str, list[ast.AugAssign | ast.Subscript]]] = {}
 
     def within_budget(self) -> list[tuple[ast.expr, Words]]:
-        """Each command; none of a module whose lists are made of one another without end, or nearly so."""
-        try:
-            return list(self.all())
-        except (RecursionError, _TooMuchError):
-            return []
+        """Each command; where lists are made of one another without end, or nearly so, those before these."""
+        found: list[tuple[ast.expr, Words]] = []
+        with contextlib.suppress(RecursionError, _TooMuchError):
+            found.extend(self.all())  # what came before the error stays
+        return found
 
     def all(self) -> Iterator[tuple[ast.expr, Words]]:
         """Each command with the node that it stands in."""
@@ -164,11 +165,8 @@ class _Commands:
         found: list[tuple[Where, ast.expr]] = []
         if (made.scope, name) in self._grown_elsewhere:
             return None
-        self._spend(len(self._names.calls) // 8)
-        for call, where, _ in self._names.calls:
-            held = call.func.value if isinstance(call.func, ast.Attribute) else None
-            if not isinstance(held, ast.Name) or held.id != name or where.scope != made.scope or not call.args:
-                continue
+        for call, where in self._calls_on.get((made.scope, name), ()):
+            self._spend(1)
             if called_name(call) in _CHANGES:
                 return None
             if called_name(call) in _GROWS:
@@ -177,35 +175,44 @@ class _Commands:
                 value = _alone(given) if one else given
                 found.append((where, value))
         around = self._names.definition(made.scope[-1]) if made.scope else self._names.tree
-        for node in self._parts(around):
-            target = getattr(node, "target", None)
-            if isinstance(node, ast.AugAssign) and isinstance(target, ast.Name) and target.id == name:
-                where_added = self._names.begins(node)
-                found += [(where_added, node.value)] if where_added is not None else []
-            stored = isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del)
-            if stored and getattr(getattr(node, "value", None), "id", "") == name:
+        for node in self._parts(around, name):
+            self._spend(1)
+            if isinstance(node, ast.Subscript):
                 return None
+            where_added = self._names.begins(node)
+            found += [(where_added, node.value)] if where_added is not None else []
         return sorted(found, key=lambda each: each[0].order)
+
+    @cached_property
+    def _calls_on(self) -> Mapping[tuple[object, str], Sequence[tuple[ast.Call, Where]]]:
+        """The calls of a name's own methods that are given something, by where they stand and the name."""
+        found: dict[tuple[object, str], list[tuple[ast.Call, Where]]] = {}
+        for call, where, _ in self._names.calls:
+            held = call.func.value if isinstance(call.func, ast.Attribute) else None
+            if isinstance(held, ast.Name) and call.args:
+                found.setdefault((where.scope, held.id), []).append((call, where))
+        return found
 
     @cached_property
     def _grown_elsewhere(self) -> frozenset[tuple[object, str]]:
         """Lists that have another name too, or that a function is given which adds to what it is given."""
-        changing = frozenset(
-            each.name for each in ast.walk(self._names.tree)
-            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and _changes_what_it_is_given(each)
-        )  # fmt: skip
+        changing = _functions_that_change(self._names.tree)
         bound = ((binding.where.scope, binding.value) for _, binding in self._names.every_binding())
         given = ((at.scope, arg) for call, at, _ in self._names.calls if called_name(call) in changing
-                 for arg in (*call.args, *(each.value for each in call.keywords)))  # fmt: skip
+                 for arg in _given(call))  # fmt: skip
         return frozenset((scope, node.id) for scope, node in (*bound, *given) if isinstance(node, ast.Name))
 
-    def _parts(self, around: ast.AST | None) -> list[ast.AugAssign | ast.Subscript]:
-        """What adds to a name, or may change a part of one, in a function or the module."""
+    def _parts(self, around: ast.AST | None, name: str) -> Sequence[ast.AugAssign | ast.Subscript]:
+        """What adds to a name, or changes a part of what it holds, in a function or the module."""
         if around not in self._changes:
-            whole = ast.walk(around) if around is not None else ()
-            self._changes[around] = [each for each in whole if isinstance(each, ast.AugAssign | ast.Subscript)]
-        self._spend(len(self._changes[around]) // 8)
-        return self._changes[around]
+            found: dict[str, list[ast.AugAssign | ast.Subscript]] = {}
+            for node in ast.walk(around) if around is not None else ():
+                if isinstance(node, ast.AugAssign):
+                    found.setdefault(getattr(node.target, "id", ""), []).append(node)
+                elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+                    found.setdefault(getattr(node.value, "id", ""), []).append(node)
+            self._changes[around] = found
+        return self._changes[around].get(name, ())
 
     def _spend(self, steps: int) -> None:
         self._left -= steps
@@ -351,13 +358,33 @@ def _has_flag(words: Words) -> bool:
     )
 
 
-def _changes_what_it_is_given(made: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    given = {each.arg for each in (*made.args.posonlyargs, *made.args.args, *made.args.kwonlyargs)}
-    grown = (getattr(each.func.value, "id", "") for each in ast.walk(made)
-             if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute)
-             and each.func.attr in (*_GROWS, *_CHANGES))  # fmt: skip
-    added = (getattr(each.target, "id", "") for each in ast.walk(made) if isinstance(each, ast.AugAssign))
-    return not given.isdisjoint((*grown, *added))
+def _functions_that_change(tree: ast.AST) -> Set[str]:
+    """The functions that add to a list which they are given, or hand it on to one that does."""
+    made = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    hands: dict[str, set[str]] = {}  # by the name of a function those that hand it what they are given
+    changing = []
+    for each in made:
+        given = {arg.arg for arg in (*each.args.posonlyargs, *each.args.args, *each.args.kwonlyargs)}
+        for node in ast.walk(each):
+            if isinstance(node, ast.AugAssign) and getattr(node.target, "id", "") in given:
+                changing.append(each.name)
+            elif isinstance(node, ast.Call):
+                held = node.func.value if isinstance(node.func, ast.Attribute) else None
+                if getattr(held, "id", "") in given and called_name(node) in (*_GROWS, *_CHANGES):
+                    changing.append(each.name)
+                if any(getattr(arg, "id", "") in given for arg in _given(node)):
+                    hands.setdefault(called_name(node), set()).add(each.name)
+    found: set[str] = set()
+    while changing:
+        name = changing.pop()
+        if name not in found:
+            found.add(name)
+            changing += hands.get(name, ())
+    return found
+
+
+def _given(call: ast.Call) -> Iterable[ast.expr]:
+    return (*call.args, *(each.value for each in call.keywords))
 
 
 def _alone(node: ast.expr) -> ast.expr:
