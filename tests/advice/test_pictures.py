@@ -10,12 +10,13 @@ from catalog_sample import load_catalog
 from command_runs import run_kb
 from effort import few
 from kb.advice.question import Question
-from kb.advice.run.row_lengths import largest_grid, most_tiled
+from kb.advice.run.row_lengths import MERGING, largest_grid, most_tiled
 from kb.core.model import Architecture
 from kb.core.setup import Images, TrainingSetup
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, parameter_count
 from kb.memory.engine.faults import NotFollowedError
-from kb.memory.engine.predict import check_followed, record_runs
+from kb.memory.engine.predict import check_followed, model_of, record_runs
+from kb.memory.engine.world import world
 from kb.memory.picture_tiles import best_resolution, tiles_of
 from kb.session.prepare import file_checker
 from kb.session.project import Project
@@ -127,6 +128,16 @@ def test_a_whole_checkpoint_peaks_where_the_real_code_did() -> None:
                           gradient_checkpointing=True)  # fmt: skip
     (run,) = record_runs(setup, CATALOG.models["qwen2.5-vl-3b"].architecture, (8, 6))
     assert run.phases["train"][:2] == (9_860_287_488, 10_370_416_640)
+
+
+def test_a_frozen_tower_of_qwen_3_trains_nothing() -> None:
+    """LLaMA-Factory freezes its places and the mergers of earlier states with the tower; the last is the projector."""
+    frozen = tuple(part for name, parts in MERGING.items() if name != "model.freeze_language_model" for part in parts)
+    world.begin((8, 6))
+    setup = TrainingSetup(images=Images(0, 0, 0), frozen=frozen)
+    model = model_of(setup, CATALOG.models["qwen3-vl-2b"].architecture)
+    names = model.names()
+    assert not any("visual" in names[id(each)] for each in model.trained())
 
 
 def test_a_simulation_gets_the_images_of_its_job() -> None:

@@ -35,13 +35,15 @@ COUNT, PIXELS, VIDEOS = "data.images_per_sample", "data.image_max_pixels", "data
 WIDEST = 1.5  # of a picture's sides, the longer over the shorter
 OF_ITS_OWN = "llamafactory"  # the format whose trainer checkpoints only what it trains
 NO_PICTURES = Images(0, 0, 0)
-# The parts of what sees, by transformers' names: of Qwen2-VL and its kin, and of LLaVA and its.
+# The parts of what sees, by transformers' names: of Qwen2-VL and its kin, with those of Qwen3-VL, and of LLaVA and its.
 _WORDS = {"model.freeze_language_model": ("language_model", "lm_head")}
 MERGING = {
-    "model.freeze_vision_tower": ("visual.patch_embed", "visual.blocks"),
+    "model.freeze_vision_tower": (
+        "visual.patch_embed", "visual.blocks", "visual.pos_embed", "visual.deepstack_merger_list",
+    ),
     "model.freeze_projector": ("visual.merger",),
     **_WORDS,
-}
+}  # fmt: skip
 PROJECTING = {
     "model.freeze_vision_tower": ("vision_tower",), "model.freeze_projector": ("multi_modal_projector",), **_WORDS,
 }  # fmt: skip
