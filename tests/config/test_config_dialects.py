@@ -252,10 +252,10 @@ def test_a_models_id_counts_before_what_the_project_calls_it(key: str):
 @pytest.mark.parametrize(
     ("more", "dialect"),
     [
-        ({}, "hydra"),
+        ({}, "team"),
         ({"metrics": {"eval_loss": 0.72}}, None),
         ({"training_time_seconds": 1893}, None),
-        ({"metrics": {"eval_loss": "min"}, "early_stop": {"monitor": "eval_loss"}}, "hydra"),
+        ({"metrics": {"eval_loss": "min"}, "early_stop": {"monitor": "eval_loss"}}, "team"),
     ],
 )
 def test_what_a_program_wrote_of_a_run_that_is_over_is_no_config_of_its_own(more: dict, dialect: str | None) -> None:
