@@ -9,6 +9,7 @@ import pytest
 from config_sample import ROOT, read
 from kb.config.files import ConfigError
 from kb.core.text import UserError, placeholders_in
+from warm_runs import run_text
 from yaml_file import read_yaml
 
 
@@ -119,3 +120,30 @@ def test_every_fault_is_worded_in_both_languages_alike():
         assert named[0] == named[1], key
         assert any("가" <= letter <= "힣" for letter in korean[key])
         assert not set(english[key]) - set(string.printable), key
+
+
+CONFLICT = "<<<<<<< HEAD\n{one}\n=======\n{other}\n>>>>>>> c2c4580d\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "one", "other"),
+    [
+        ("run.yaml", "model_name_or_path: google-t5/t5-base\n", "bf16: true", "bf16: false"),
+        ("train.py", "from transformers import *\n", "a = TrainingArguments('o')", "a = TrainingArguments('p')"),
+        ("run.sh", "python train.py --model_name_or_path google-t5/t5-base \\\n", "  --bf16", "  --fp16"),
+    ],
+)
+def test_marks_of_a_merge_conflict_are_named_for_what_they_are(
+    tmp_path: Path, name: str, head: str, one: str, other: str
+) -> None:
+    """A shell stops there, and a reader that went on would tell of a command that never runs."""
+    (tmp_path / name).write_text(head + CONFLICT.format(one=one, other=other), "utf-8")
+    done = run_text("kb.check", str(tmp_path / name), "--lang", "en")
+    assert done.returncode == 2
+    assert f"{name}:2:1: Marks of a merge conflict" in done.stderr
+
+
+def test_conflict_marks_inside_a_text_are_no_fault(tmp_path: Path) -> None:
+    text = f'"""\n{CONFLICT.format(one="a", other="b")}"""\nfrom transformers import TrainingArguments\n'
+    (tmp_path / "train.py").write_text(f"{text}a = TrainingArguments('o', bf16=True)\n", "utf-8")
+    assert run_text("kb.check", str(tmp_path / "train.py")).returncode == 0

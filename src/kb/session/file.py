@@ -30,7 +30,19 @@ if TYPE_CHECKING:
 
 _CONTROLS = "[\x80-\x9f]"
 _DAMAGE = ("mojibake", "not-utf8")  # what is wrong with a text that may be why no parser takes it
+_CONFLICT = r"(?ms)^<{7} .*?^={7}\r?\n.*?^>{7} "
 _NOTHING = {"config": "config.empty", "python": "config.no-python-call", "notebook": "config.no-cell-call"}
+
+
+def _raise_at_conflict(text: str) -> None:
+    """Refuse a text in which git left the marks of a merge.
+
+    Raises:
+        ConfigError: at the first mark.
+    """
+    found = re.search(_CONFLICT, text) if "<<<<<<< " in text else None
+    if found is not None:
+        raise ConfigError("config.merge-conflict", text.count("\n", 0, found.start()) + 1, 1)
 
 
 class FileChecker:
@@ -191,8 +203,11 @@ class FileChecker:
             ConfigError: the text is no config that can be read, and nothing is known of it that would explain why.
         """
         try:
+            if kind == "shell":  # its reader would go past the marks, where a shell stops
+                _raise_at_conflict(text)
             units = self._units(text, path, kind) if readable else []
         except ConfigError:
+            _raise_at_conflict(text)
             if all(event.kind not in _DAMAGE for event in events):
                 raise
             units = self._behind_damage(text, path, kind) if any(event.kind == "mojibake" for event in events) else []
