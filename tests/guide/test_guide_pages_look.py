@@ -10,7 +10,14 @@ import pytest
 
 from kb.core.memory_report import Phase, Term
 from kb.core.text import LANGUAGES
-from kb.guide.accuracy import OF_THE_BENCH, accuracy_tables, bench_results, engine_scores, measured_rows
+from kb.guide.accuracy import (
+    OF_THE_BENCH,
+    accuracy_tables,
+    bench_results,
+    engine_scores,
+    followed_types,
+    measured_rows,
+)
 from kb.guide.choices import choice_of
 from kb.guide.choose import chooser, ways
 from kb.guide.figures import compare, drawn
@@ -63,6 +70,12 @@ def test_a_target_length_is_shown_only_where_it_means_something(model: str, leng
     row = fit_of(catalog.models[model], catalog.gpus["rtx-3090"], catalog.constants)
     assert row is not None
     assert f"<td>{lengths}</td>" in fits_by_model(LIBRARY, [row])
+
+
+def test_each_type_of_model_that_the_engine_follows_is_named() -> None:
+    named = set(re.findall(r"<code>([\w-]+)</code>", followed_types(LIBRARY)))
+    listed = {model.architecture.model_type for model in LIBRARY.catalog.models.values()}
+    assert listed - named == {"exaone"}  # whose code lies beside its weights: answered roughly
 
 
 @pytest.mark.exhaustive

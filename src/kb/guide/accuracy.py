@@ -18,8 +18,10 @@ from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.core.units import GIB
 from kb.guide.library import Library, say
-from kb.guide.markup import Told, badge, filter_box, prose, told, wide_table
+from kb.guide.markup import Told, badge, code, filter_box, prose, told, wide_table
 from kb.memory import architecture_from_config, predict
+from kb.memory.architecture import known_types
+from kb.memory.engine.families.decoder_types import REMOTE
 
 SCRIPT = "measure.py"  # fitcheck-llm's, which is no Trainer
 OF_THE_BENCH = {"setup", "config"}
@@ -368,6 +370,12 @@ def release_scores(library: Library) -> str:
     rows = [_row(each) for each in found.values()]
     table = wide_table(say(language, "release_scores.table"), head, [("", rows)], told(library, "computed"))
     return f"{about} {badge(library, 'computed')}\n\n{table}"
+
+
+def followed_types(library: Library) -> str:
+    """The ``model_type`` of every model whose run the memory engine follows, as its ``config.json`` writes it."""
+    del library  # the same in every language
+    return ", ".join(code(kind) for kind in sorted(known_types()) if kind not in REMOTE)
 
 
 def _row(found: Mapping[str, Any]) -> Sequence[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from kb.guide.accuracy import accuracy_tables, engine_scores, measured_rows, release_scores
+from kb.guide.accuracy import accuracy_tables, engine_scores, followed_types, measured_rows, release_scores
 from kb.guide.choose import choose_table, chooser, constant, error_band, note_figure, recommended
 from kb.guide.export import data_files
 from kb.guide.figures import compare, drawn, drawn_server, drawn_workers, over_time
@@ -58,11 +58,11 @@ SHOWN: dict[str, Callable[..., str]] = {
         accuracy_summary, accuracy_tables, api_reference, badge, beam_counts, cache_sizes, case_history, checklist,
         choose_table, chooser, command_reference, commands_table, compare, constant, data_files, decision_tree,
         dialect_table, drawn, drawn_server, drawn_workers, effective_batches, engine_scores, entry_file, entry_form,
-        errata_table, error_band, error_search, formula, gpu_table, grammar_tables, guide_said, input_lengths,
-        largest_batch, measured_rows, model_table, mt5_hypotheses, note_figure, noted_facts, over_time, own_numbers,
-        playground, precision_bytes, precisions, proof_chart, proof_line, questions, recommended, release_scores,
-        remedy_table, requests_held, rule_table, run_times, saving_options, serving_defaults, serving_lengths,
-        serving_messages, serving_table, source_tables, targets, tradeoff, worker_counts,
+        errata_table, error_band, error_search, followed_types, formula, gpu_table, grammar_tables, guide_said,
+        input_lengths, largest_batch, measured_rows, model_table, mt5_hypotheses, note_figure, noted_facts, over_time,
+        own_numbers, playground, precision_bytes, precisions, proof_chart, proof_line, questions, recommended,
+        release_scores, remedy_table, requests_held, rule_table, run_times, saving_options, serving_defaults,
+        serving_lengths, serving_messages, serving_table, source_tables, targets, tradeoff, worker_counts,
     )
 }  # fmt: skip
 KEEPING = ("choose_table",)  # given the folder where a build keeps what takes long to compute

@@ -52,7 +52,7 @@ def architecture_from_config(config: Mapping[str, Any]) -> Architecture:
         return _counted(followed[str(model_type)](config))
     if isinstance(model_type, str) and decoder.resembles(config):
         return decoder.architecture(config)
-    known = ", ".join((*T5_TYPES, *BART_TYPES, *decoder.TYPES, *encoder.TYPES, *followed))
+    known = ", ".join(known_types())
     if model_type is None:
         raise UnsupportedArchitectureError(
             f"config.json: no model_type; known ones are {known}", "no_type", known=known
@@ -66,6 +66,13 @@ def architecture_from_config(config: Mapping[str, Any]) -> Architecture:
         type=str(model_type)[:100],
         known=known,
     )
+
+
+def known_types() -> tuple[str, ...]:
+    """The ``model_type`` of every model whose ``config.json`` is read by its own fields."""
+    from kb.memory.architecture import decoder, encoder  # as above
+
+    return (*T5_TYPES, *BART_TYPES, *decoder.TYPES, *encoder.TYPES, *_followed())
 
 
 def _followed() -> Mapping[str, Callable[[Mapping[str, Any]], Architecture]]:
