@@ -254,9 +254,9 @@ PREDICTION = MemoryReport(
     ),
     phases=(
         phase("load", "loading", 2.4, 3.0, parameters=2.17),
-        phase("train", "forward_end", 19.6, 25.1, parameters=2.17, optimizer=4.34, activations_encoder=5.2,
+        phase("train", "forward", 19.6, 25.1, parameters=2.17, optimizer=4.34, activations_encoder=5.2,
               activations_decoder=3.9, activations_head=3.1, loss=1.9, workspace=0.016),
-        phase("generate", "beam_reorder", 11.0, 12.9, parameters=2.17, optimizer=4.34, kv_cache_self=1.1,
+        phase("generate", "decoding", 11.0, 12.9, parameters=2.17, optimizer=4.34, kv_cache_self=1.1,
               kv_cache_cross=2.6, logits=0.7),
     ),
     host=HOST,
