@@ -505,6 +505,13 @@ def test_frames_of_notebooks_are_read(frame: str, place: tuple[str, int | None, 
     assert row.raised is not None and row.raised[:3] == place
 
 
+def test_an_error_where_a_library_looks_whether_it_has_another_is_an_answer() -> None:
+    shown = '  File "/v/site-packages/a/b.py", line 57, in _is_triton_available\n    import triton\n'
+    assert not of(
+        f"{shown}ModuleNotFoundError: No module named 'triton._C'\nPrompt executed in 13 seconds\n"
+    ).unexplained
+
+
 def test_a_line_that_only_hands_on_a_failure_is_told_as_such() -> None:
     said = " ".join(piped("(APIServer pid=6) RuntimeError: Engine core initialization failed.\n").stdout.split())
     assert "only says that another process" in said and "grep" not in said
@@ -515,6 +522,7 @@ def test_what_a_log_ends_with_is_shown_where_nothing_raises_an_error() -> None:
     assert row.spoken and row.line == 2
     assert "Lines that speak of a failure" in piped("[ERROR] 2026-01-02 call of acl api is off\n").stdout
     assert not of("server: the device failed\n" + "step\n" * 30).unexplained
+    assert not of('ERROR 06-30 Error in the prompt\nINFO: - "POST /v1/chat HTTP/1.1" 400 Bad Request\n').unexplained
     assert not of("WARNING: the device failed\nUserWarning: it failed\nINFO: 0 tests failed\n").unexplained
 
 

@@ -70,6 +70,7 @@ _PACKAGE = re.compile(r"(?:site|dist)-packages[/\\]((\w{1,80})[^\n]{0,400})")
 _NOT_OWN = re.compile(
     r"(?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d|[/\\]Python\d{2,3}[/\\]Lib[/\\]|[/\\](?:bin|Scripts)[/\\]|^<"
 )
+_LOOKS = re.compile(r"_?(?:is|has)_\w{1,60}_available\Z")  # a function whose error is an answer, and ends nothing
 _FRAME_REACH = 12  # lines from the last frame to the error: its source, marks under it, a notebook's context
 _SOURCE = 200  # characters kept of a line of code
 _PROCESS = re.compile(r"(?:rank|default|worker|pid=|TP|PP|DP)\s?\d{1,9}|^\d{1,4}(?=: )")
@@ -191,11 +192,13 @@ class ErrorLines:
             if _SPOKEN.match(own) and not _METRIC.match(own):
                 self.spoken = [*self.spoken[-2:], ErrorLine(line, own, False, spoken=True)]
             return False
+        raised, called = self._places(line, _process(row[:start]))
+        if raised is not None and _LOOKS.match(raised.function):
+            return False
         if any(each.text == own for each in self.kept):  # another rank, or a retry, says the same
             return True
         if len(self.kept) == MOST_KEPT:
             self.kept.pop()
-        raised, called = self._places(line, _process(row[:start]))
         self.kept.append(ErrorLine(line, own, died, raised, called))
         self._open = own.endswith(":")
         return True
@@ -208,7 +211,9 @@ class ErrorLines:
         return frame, None if own is frame else own
 
     def go_on(self, row: str) -> None:
-        """The line after one that was kept and says only by its next line what is wrong."""
+        """A line after one that was kept: it may be what that says is wrong, or an answer of a server that lives on."""
+        if 'HTTP/1.1" ' in row:
+            self.spoken = []
         if self._open and row.strip():
             last = self.kept.pop()
             self.kept.append(last._replace(text=f"{last.text} {row.strip()}"))

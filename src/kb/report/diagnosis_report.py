@@ -91,7 +91,7 @@ def _unexplained_object(errors: Sequence[ErrorLine], words: Words) -> dict[str, 
     if not errors:
         return {"title": "", "means": "", "run": None}
     last = errors[-1]
-    libraries = list(dict.fromkeys(each.raised.library for each in errors if each.raised and each.raised.library))
+    libraries = [each.raised.library for each in errors if each.raised and each.raised.library]
     sentences = [words("diagnose.unexplained.means")]
     if last.of_code:
         sentences.append(words("diagnose.unexplained.of_code", error=last.of_code))
@@ -106,7 +106,9 @@ def _unexplained_object(errors: Sequence[ErrorLine], words: Words) -> dict[str, 
     return {
         "title": words("diagnose.spoken" if last.spoken else "diagnose.unexplained"),
         "means": " ".join(sentences),
-        "run": f"pip check; pip freeze | grep -i -E '{'|'.join([*libraries, 'torch'])}'" if libraries else None,
+        "run": f"pip check; pip freeze | grep -i -E '{'|'.join(dict.fromkeys([*libraries, 'torch']))}'"
+        if libraries
+        else None,
     }
 
 
