@@ -228,6 +228,13 @@ SEES = {"depth": 2, "num_heads": 4, "in_channels": 3, "patch_size": 14, "tempora
 QWEN_VL = {**SMALL, "num_attention_heads": 4, "num_key_value_heads": 2, "model_type": "qwen2_5_vl", "image_token_id": 5,
            "video_token_id": 6, "vision_start_token_id": 7, "vision_end_token_id": 8,
            "rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]}, "vision_config": SEES}  # fmt: skip
+PLACED = {**SEES, "patch_size": 16, "num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
+QWEN3_VL = {"model_type": "qwen3_vl", "image_token_id": 5, "video_token_id": 6, "vision_start_token_id": 7,
+            "vision_end_token_id": 8, "vision_config": {name: value for name, value in PLACED.items()
+                                                        if name not in ("window_size", "fullatt_block_indexes")},
+            "text_config": {**SMALL, "model_type": "qwen3_vl_text", "num_attention_heads": 4, "head_dim": 32,
+                            "num_key_value_heads": 2,
+                            "rope_scaling": {"rope_type": "default", "mrope_section": [6, 5, 5]}}}  # fmt: skip
 CLIP = {"model_type": "clip_vision_model", "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 3,
         "num_attention_heads": 4, "num_channels": 3, "image_size": 56, "patch_size": 14}  # fmt: skip
 LLAVA = {"model_type": "llava", "image_token_index": 5, "vision_config": CLIP, "text_config": SMALL}
@@ -283,6 +290,8 @@ ROWS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]
         {"images": Images(2, 10, 14), "frozen": ("visual.",), "checkpoints_trained": True, **AGAIN},
         NARROW,
     ),
+    "sees, early states too": (QWEN3_VL, {"images": Images(1, 8, 12), "gradient_accumulation_steps": 2}, NARROW),
+    "sees, early states too, checkpointed": (QWEN3_VL, {"images": Images(2, 8, 12), **AGAIN}, NARROW),
     "lora, sees, checkpointed": (LLAVA, {"images": Images(1, 4, 4), **LORA, **AGAIN}, NARROW),
     "sees a prompt as a block": (
         PALIGEMMA,

@@ -185,10 +185,10 @@ class Tower:
         out = model.architecture.d_model
         self.merger = Merger(model, f"{path}.merger", vision, out)
         # of the states behind some blocks, which the decoder's first layers get too (Qwen3-VL)
-        self.deep = {
-            after: Merger(model, f"{path}.deepstack_merger_list.{at}", vision, out, late=True)
-            for at, after in enumerate(vision.states)
-        }
+        self.deep = [
+            Merger(model, f"{path}.deepstack_merger_list.{at}", vision, out, late=True)
+            for at in range(len(vision.states))
+        ]
 
     def __call__(self, pixels: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor, list[Tensor]]:
         """The last states, the tokens, and those of earlier states."""
@@ -219,8 +219,8 @@ class Tower:
             sees_all = not vision.window or at in vision.full_layers
             stretches, bounds = (sizes.pictures, whole) if sees_all else (sizes.windows, windows)
             x = self.model.layer(block, x, stretches, cos, sin, bounds)
-            if at + 1 in self.deep:
-                deep.append(self.deep[at + 1](x))
+            if at + 1 in vision.states:
+                deep.append(self.deep[vision.states.index(at + 1)](x))
         merged = self.merger(x)
         if vision.window:
             merged = ops.looked_up(merged, on_host(count // vision.merge**2))
@@ -230,7 +230,8 @@ class Tower:
     def learned(self, near: Tensor, shares: Tensor) -> Tensor:
         """Of each patch the places around it, by their shares."""
         assert self.table is not None
-        return summed_rows(ops.mul(ops.embedding(near, self.table), ops.unsqueeze(shares, 2)))
+        table = f"{self.path}.pos_embed"
+        return summed_rows(ops.mul(self.model.part(table, ops.embedding, near, self.table), ops.unsqueeze(shares, 2)))
 
     def reordered(self, x: Tensor) -> Tensor:
         """``permute_input_for_window_attn``: tokens' patches window by window, by numbers on the host."""

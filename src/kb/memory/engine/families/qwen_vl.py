@@ -275,8 +275,6 @@ class QwenVl(Seeing):
 class Qwen3Vl(QwenVl):
     """``Qwen3VLForConditionalGeneration``."""
 
-    gathers = False  # its table of places under ZeRO-3, which was not compared
-
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
         super().check(architecture, setup)
