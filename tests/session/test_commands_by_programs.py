@@ -528,3 +528,25 @@ def test_a_program_names_the_deepspeed_file_that_its_runs_are_sharded_by(tmp_pat
     assert told.setup is not None and told.setup.zero_stage == 3
     # the optimizer of DeepSpeed's file is the one that trains: another name for ``optim`` saves nothing
     assert not {"optimizer-8bit-would-save", "adafactor-would-save"} & {each.rule for each in told.findings}
+
+
+@pytest.mark.parametrize(
+    ("flags", "rate", "half"),
+    [("--lr 1e-3", 1e-3, True), ("--rate 1e-3 --fp32", 1e-3, False), ("", 2e-4, True)],
+)
+def test_a_flag_is_read_by_the_name_that_its_parser_keeps_it_under(
+    tmp_path: Path, flags: str, rate: float, half: bool
+) -> None:
+    program = PROGRAM.replace('"--rate", type', '"--lr", "--rate", dest="rate", type').replace(
+        '"--half", action="store_true"', '"--fp32", dest="half", action="store_false"'
+    )
+    told = result(tmp_path, f"python train.py --model Qwen/Qwen2.5-0.5B --bs 2 {flags}\n", program)
+    assert told.unit.read_by
+    assert (value(told, "learning_rate"), value(told, "bf16")) == (rate, half)
+
+
+def test_a_name_that_two_flags_are_kept_under_is_told_by_the_one_that_is_given(tmp_path: Path) -> None:
+    flags = 'p.add_argument("--full", dest="half", action="store_false")\n    p.add_argument("--half", action'
+    program = PROGRAM.replace('p.add_argument("--half", action', flags)
+    told = result(tmp_path, "python train.py --model Qwen/Qwen2.5-0.5B --bs 2 --full\n", program)
+    assert value(told, "bf16") is not True

@@ -414,3 +414,21 @@ def test_a_model_is_named_by_the_flag_that_the_program_loads_it_from(
     said = result.unit.settings.get("model.name")
     assert (said.value if said is not None else None) == model
     assert (result.prediction is not None) == (model is not None)  # what is read in an `if` is given no value
+
+
+KEPT_ELSEWHERE = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--rows", dest="per_device_train_batch_size", type=int, default=64)
+args = parser.parse_args()
+trainer = Trainer(model=model, train_batch=args.per_device_train_batch_size)
+"""
+
+
+@pytest.mark.parametrize(("more", "batch"), [("", 64), ("--rows 2", None)])
+def test_the_default_of_a_flag_that_is_kept_under_another_name_is_not_that_of_the_one_given(
+    tmp_path: Path, more: str, batch: int | None
+) -> None:
+    assert declared(KEPT_ELSEWHERE)["per_device_train_batch_size"].spelt == ("rows",)
+    found = checked(tmp_path, KEPT_ELSEWHERE, more).unit.settings.get("training.per_device_train_batch_size")
+    assert (None if found is None else found.value) == batch

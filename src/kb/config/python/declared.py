@@ -164,6 +164,9 @@ def _of_argument(call: ast.Call) -> Iterator[Row]:
         made=_made(given, action),
         many=isinstance(given.get("nargs"), ast.Constant),
     )
+    dest = given.get("dest")
+    if isinstance(dest, ast.Constant) and isinstance(dest.value, str) and f"--{dest.value}" not in flags:
+        yield dest.value, value
     for flag in flags:
         if flag.startswith("--"):
             yield flag[2:].replace("-", "_"), value

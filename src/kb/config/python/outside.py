@@ -29,7 +29,7 @@ from kb.core.record import NamedTuple
 if TYPE_CHECKING:
     from kb.config.python.expressions import Expressions
 
-_SETS_FLAGS = ("set_defaults", "namespace=", "dest=", "def parse_args(self")  # what gives a flag another value or name
+_SETS_FLAGS = ("set_defaults", "namespace=", "def parse_args(self")  # what gives a flag another value
 _YES, _NO = ("yes", "true", "t", "y", "1", "on"), ("no", "false", "f", "n", "0", "off")
 OF_LAUNCHERS = ("WORLD_SIZE", "LOCAL_RANK", "RANK")  # variables that torchrun and accelerate set
 REST = ""  # the name under which a command holds arguments that cannot be told

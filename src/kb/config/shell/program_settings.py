@@ -136,7 +136,8 @@ def _defaults(
     for name, default in defaults.items():
         for target in speller.targets.get(name, []):
             fact = target.fact.name
-            if fact in unit.settings or name in unit.keys or fact == DEVICE_MAP or not fact.startswith(BROUGHT):
+            said = any(each in unit.keys for each in (name, *default.spelt))
+            if said or fact in unit.settings or fact == DEVICE_MAP or not fact.startswith(BROUGHT):
                 continue
             if _left_out(fact, default, unit.settings, own_name=target.rank >= LAST):
                 continue
