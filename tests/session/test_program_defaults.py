@@ -432,3 +432,31 @@ def test_the_default_of_a_flag_that_is_kept_under_another_name_is_not_that_of_th
     assert declared(KEPT_ELSEWHERE)["per_device_train_batch_size"].spelt == ("rows",)
     found = checked(tmp_path, KEPT_ELSEWHERE, more).unit.settings.get("training.per_device_train_batch_size")
     assert (None if found is None else found.value) == batch
+
+
+FITS = """
+import argparse
+from sentence_transformers import SentenceTransformer
+parser = argparse.ArgumentParser()
+parser.add_argument("--model_name_or_path")
+parser.add_argument("--nli_batch_size", type=int, default=64)
+args = parser.parse_args()
+{last}
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "note"),
+    [
+        (
+            "SentenceTransformer(args.model_name_or_path).fit(train_objectives=made(args.nli_batch_size))",
+            "set_by_program",
+        ),
+        ("print(SentenceTransformer(args.model_name_or_path).encode('text'))", None),
+    ],
+)
+def test_a_command_that_says_nothing_of_the_training_that_it_starts_has_a_reason(
+    tmp_path: Path, last: str, note: str | None
+) -> None:
+    told = checked(tmp_path, FITS.format(last=last), command="python train.py --model_name_or_path facebook/opt-125m\n")
+    assert (told.prediction, told.note) == (None, note)

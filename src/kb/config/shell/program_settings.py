@@ -111,7 +111,9 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
         )
     kept = {name: each for name, each in settings.items() if name not in OF_METRICS}
     said = {name: each for name, each in _said(unit, program).items() if name != TRAINER or name not in kept}
-    return unit._replace(settings={**kept, **said})
+    both = {**kept, **said}
+    silent = unit.dialect == OF_COMMANDS and not any(name.startswith("training.") for name in both)
+    return unit._replace(settings=both, hidden=(*unit.hidden, *(("training.",) if silent and program.trains else ())))
 
 
 def _said(unit: Unit, program: Program) -> Mapping[str, Setting]:
