@@ -671,6 +671,16 @@ def test_with_a_config_the_steps_carry_its_values(tmp_path: Path, capsys: pytest
     assert "config.yaml" in "".join(out.split()), "a long path is broken where the line ends"
 
 
+def test_the_length_of_a_trl_config_is_the_one_that_is_shortened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = (
+        "model_name_or_path: Qwen/Qwen2.5-0.5B\ndataset_name: trl-lib/Capybara\noutput_dir: out\nmax_length: 4096\n"
+    )
+    main(with_config(tmp_path, OOM, config))
+    assert "\n     max_length: 4096 → 2048" in capsys.readouterr().out
+
+
 def test_with_a_gpu_the_largest_batch_that_fits_comes_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = CONFIG.replace("train_batch_size: 16", "train_batch_size: 64")
     main(with_config(tmp_path, OOM, config, "--gpu", "rtx-3090", "--format", "json"))
