@@ -29,7 +29,7 @@ from kb.guide.macros import SHOWN
 from kb.guide.markup import coloured, held, reachable, text, wide_table
 from kb.guide.original_guide import SOURCES, noted_facts, noted_settings
 from kb.guide.proof import accuracy_summary
-from kb.guide.runbooks import checklist
+from kb.guide.runbooks import checklist, commands_table
 from kb.guide.tables import source_tables
 from kb.integrations.browser import choose
 from kb.report.bars import HUES, SMALL, term_colours
@@ -187,6 +187,15 @@ def test_the_notes_stand_beside_kb_with_reasons_and_errata() -> None:
 
 def test_steps_of_a_checklist_have_their_figures() -> None:
     assert "{" not in checklist(LIBRARY, "batch-test").replace("{:", "")
+
+
+def test_a_faulty_command_of_the_notes_stands_beside_the_right_one_and_is_in_no_checklist() -> None:
+    shown, rows = commands_table(LIBRARY), LIBRARY.entry("runbooks", "commands")["commands"]
+    assert shown.count("<code>free -h</code>") == 1
+    assert all(row["id"] not in shown.split() for row in rows)
+    assert [row["id"] for row in rows if "fault" in row and text(row["fault"]["en"])[:30] not in shown] == []
+    assert "memory.current" in checklist(LIBRARY, "preflight")
+    assert "free -h" not in checklist(LIBRARY, "preflight")
 
 
 def test_every_macro_is_documented() -> None:

@@ -78,7 +78,13 @@ def test_every_format_is_listed_and_its_marks_are_no_markup() -> None:
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [("fsdp_config.*", "fsdp_config.&#42;"), ("a._b_", "a.&#95;b&#95;"), ("$A", "&#36;A"), ("<b>", "&lt;b&gt;")],
+    [
+        ("fsdp_config.*", "fsdp_config.&#42;"),
+        ("a._b_", "a.&#95;b&#95;"),
+        ("$A", "&#36;A"),
+        ("<b>", "&lt;b&gt;"),
+        ("a | b", "a &#124; b"),
+    ],
 )
 def test_nothing_in_inline_code_is_markup(value: str, shown: str) -> None:
     assert code(value) == f"<code>{shown}</code>"

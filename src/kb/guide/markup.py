@@ -19,7 +19,7 @@ from kb.report.terminal import Style
 
 PLAIN = Style(width=10_000)
 _MARKUP = re.compile(r"[\\`*_{}\[\]<>|#$]")
-_EMPHASIS = re.compile(r"[*\\$`]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word is none
+_EMPHASIS = re.compile(r"[*\\$`|]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word is none; | ends a cell
 _ENTITIES = {"<": "&lt;", ">": "&gt;"}  # which Markdown does not take a backslash before
 
 

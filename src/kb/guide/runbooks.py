@@ -63,16 +63,12 @@ def checklist(library: Library, name: str) -> str:
 
 
 def _commands(library: Library) -> dict[str, str]:
-    """What to run, by the command's id, over all runbooks."""
-    found = {}
-    for entry in library.rows("runbooks").values():
-        for command in entry.get("commands", ()):
-            shown = command.get("use") or command.get("command") or command.get("run")
-            if isinstance(shown, Mapping):
-                shown = shown.get("command") or shown.get("run")
-            if isinstance(shown, str):
-                found[command["id"]] = shown
-    return found
+    """What to run, by the command's id, over all runbooks: where the notes' own is faulty, what is right instead."""
+    return {
+        command["id"]: command.get("instead", command["command"])
+        for entry in library.rows("runbooks").values()
+        for command in entry.get("commands", ())
+    }
 
 
 def targets(library: Library) -> str:
@@ -92,13 +88,14 @@ def targets(library: Library) -> str:
 
 def commands_table(library: Library, name: str = "commands") -> str:
     """The notes' commands: as they stand there, and what to run instead where they are faulty."""
-    entry = library.entry("runbooks", name)
-    rows = []
+    entry, language, rows = library.entry("runbooks", name), library.language, []
     for command in entry["commands"]:
-        title = command.get("title", {}).get(library.language, command["id"])
-        shown = [_one_line(command[key]) for key in ("command", "use") if isinstance(command.get(key), str)]
-        rows.append((text(title), "<br>".join(shown)))
-    return table([say(library.language, "command.what"), say(library.language, "command.run")], rows)
+        purpose = f"{prose(_filled(library, command, command['purpose']))} {badge(library, command['status'], command)}"
+        wrong = [prose(command["fault"][language])] if "fault" in command else []
+        right = [_one_line(command["instead"])] if "instead" in command else []
+        rows.append((purpose, _one_line(command["command"]), "<br>".join(wrong + right) or "–"))
+    head = [say(language, f"command.{key}") for key in ("what", "run", "instead")]
+    return f"{prose(entry['about'][language])}\n\n{table(head, rows)}"
 
 
 def _one_line(command: str) -> str:
