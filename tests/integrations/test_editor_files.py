@@ -17,7 +17,7 @@ from kb.commands.rules.config_schemas import config_schemas
 from kb.integrations.editor import session
 from kb.knowledge import load_words
 from kb.report.words import Words
-from kb.session.project import LIBRARIES
+from kb.session.project import NAMEABLE
 from packages import ROOT, call, missing
 
 EXTENSION = ROOT / "editors" / "vscode"
@@ -94,4 +94,4 @@ def test_the_extension_is_whole_and_asks_for_settings_that_the_server_reads() ->
     }
     assert all(f'"{name}"' in script for name in settings)
     read = inspect.getsource(session)
-    assert all(f'"{name}"' in read or name in LIBRARIES for name in settings)
+    assert all(f'"{name}"' in read or name in NAMEABLE for name in settings)

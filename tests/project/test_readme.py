@@ -186,13 +186,13 @@ def test_every_link_leads_to_something(language: str) -> None:
 
 
 def test_every_option_of_kb_check_is_in_the_table() -> None:
-    from kb.commands.check import LIBRARIES, build_parser
+    from kb.commands.check import NAMEABLE, build_parser
 
     options = {name for action in build_parser({})._actions for name in action.option_strings if name.startswith("--")}
     text = page("check", "en").read_text("utf-8")
     missing = [name for name in options - {"--help"} if f"`{name}" not in text]
     assert not missing
-    assert LIBRARIES[0] in text
+    assert NAMEABLE[0] in text
 
 
 def test_the_readme_names_make_targets_that_exist() -> None:

@@ -16,7 +16,7 @@ from kb.session.around import Checking
 from kb.session.cache import CheckRequest, kept_answer
 from kb.session.knowledge import open_knowledge
 from kb.session.output import FORMATS
-from kb.session.project import FAIL_ON, LIBRARIES, find_project, unknown_rule
+from kb.session.project import FAIL_ON, NAMEABLE, find_project, unknown_rule
 from kb.session.run import STDIN
 
 
@@ -68,8 +68,8 @@ def build_parser(words: cli.Words) -> cli.Parser:
     machine = made.group("machine")
     made.add(machine, *MACHINE, "model_config")
     machine.add_argument("--online", action="store_true", help=say("online"))
-    for library in LIBRARIES:
-        shown = say("version") if library == LIBRARIES[0] else argparse.SUPPRESS
+    for library in NAMEABLE:
+        shown = say("version") if library == NAMEABLE[0] else argparse.SUPPRESS
         machine.add_argument(f"--{library}", metavar="VERSION", help=shown)
     rules = made.group("rules")
     rules.add_argument("--select", action="append", default=[], metavar="RULE,…", help=say("select"))
@@ -124,7 +124,7 @@ def _start(options: argparse.Namespace) -> str:
 
 
 def _question(options: argparse.Namespace) -> Question:
-    versions = {name: getattr(options, name) for name in LIBRARIES if getattr(options, name)}
+    versions = {name: getattr(options, name) for name in NAMEABLE if getattr(options, name)}
     return question_of(options)._replace(versions=versions)
 
 

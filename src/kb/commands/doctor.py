@@ -24,7 +24,7 @@ from kb.report.words import Words
 from kb.session import cli
 from kb.session.around import ProjectReleases, versions_named
 from kb.session.knowledge import overlays_of
-from kb.session.project import LIBRARIES, Project, find_project
+from kb.session.project import NAMEABLE, Project, find_project
 from kb.session.run import kind_of, read_bytes
 
 INDENT = "  "
@@ -280,7 +280,7 @@ def _versions_of(path: str, project: Project) -> "ProjectVersions":
         path = os.path.join(path, "")
     else:
         releases.hold(path, read_bytes(path).decode("utf-8", "replace"), kind_of(path))
-    return ProjectVersions(path, releases.top(path), releases.of(path), LIBRARIES)
+    return ProjectVersions(path, releases.top(path), releases.of(path), NAMEABLE)
 
 
 def build_parser(words: cli.Words) -> cli.Parser:

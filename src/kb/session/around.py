@@ -8,8 +8,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from kb.advice.question import NamedMachine, Question
-from kb.config.releases.reader import LIBRARIES as CARED_FOR
 from kb.config.releases.reader import NOTHING, ReleaseReader, Releases
+from kb.config.releases.statements import LIBRARIES
 from kb.core.catalog import Catalog
 from kb.core.document import Event, Unit
 from kb.core.finding import Span
@@ -21,7 +21,7 @@ from kb.core.typed import TYPE_CHECKING, Any
 from kb.machine.detect import detect
 from kb.machine.software import environment_of, installed_versions
 from kb.session.lookups import LOOKUPS, Lookup, ProjectPrograms, Seen, contents, read_below, read_named
-from kb.session.project import LIBRARIES, Project
+from kb.session.project import NAMEABLE, Project
 
 if TYPE_CHECKING:
     from kb.config.reader import ConfigReader
@@ -161,7 +161,7 @@ class ProjectReleases:
         """An event for each library of which two files of the project say different things."""
         nowhere = Span(1, 1, 1, 1, 0, 0)
         events = []
-        for library in LIBRARIES:
+        for library in NAMEABLE:
             known = self.of(path).of(library)
             if known is None or library in self._named or known.place is None or not known.others:
                 continue
@@ -242,7 +242,7 @@ class ProjectReleases:
         if folder is None and not self._here:
             return {}
         place = Source(folder) if folder is not None else None
-        versions = {library: self._installed().get(library.replace("-", "_")) for library in CARED_FOR}
+        versions = {library: self._installed().get(library.replace("-", "_")) for library in LIBRARIES}
         return {
             library: exact_release(library, version, "detected", place)
             for library, version in versions.items()

@@ -16,7 +16,14 @@ from kb.core.units import read_size
 from kb.knowledge.locations import shipped
 
 MAX_BYTES = 1 << 20
-LIBRARIES = ("transformers", "torch", "peft", "accelerate", "trl", "deepspeed")
+NAMEABLE = (
+    "transformers",
+    "torch",
+    "peft",
+    "accelerate",
+    "trl",
+    "deepspeed",
+)  # whose release an option or kb.toml may name
 FAIL_ON = (*SEVERITIES, "never")
 
 

@@ -4,9 +4,8 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
-from kb.config.releases.reader import LIBRARIES
 from kb.config.releases.requirement import bring_in, conda_requirement, logical_lines, read_requirement
-from kb.config.releases.statements import ELSEWHERE, IMAGE, Folder, Requirement, regular_files
+from kb.config.releases.statements import ELSEWHERE, IMAGE, LIBRARIES, Folder, Requirement, regular_files
 
 MAX_TEXT = 200_000  # characters of the commands of one file that are taken apart
 _TOOLS = ("pip", "conda", "mamba", "poetry", "uv", "pdm")

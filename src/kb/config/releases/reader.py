@@ -18,25 +18,6 @@ from kb.config.releases.statements import (
 from kb.core.record import NamedTuple
 from kb.core.release import ProjectRelease
 
-LIBRARIES = (
-    "transformers",
-    "torch",
-    "peft",
-    "accelerate",
-    "trl",
-    "deepspeed",
-    "bitsandbytes",
-    "datasets",
-    "unsloth",
-    "axolotl",
-    "llamafactory",
-    "vllm",
-    "liger-kernel",
-    "flash-attn",
-    "torchtune",
-    "torchao",
-)
-"""The libraries whose release a rule, a default or a prediction of kb can depend on."""
 _LEVELS = {"main": MAIN, "constraints": CONSTRAINTS, "variant": OPTIONAL}
 _NAMES = {
     "uv.lock": "lock",

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 
-from kb.config.releases.reader import LIBRARIES
 from kb.config.releases.statements import (
     CONSTRAINTS,
     DECLARED,
+    LIBRARIES,
     LOCK,
     MAX_FILES,
     MAX_LOCK_BYTES,

@@ -10,6 +10,25 @@ from kb.core.record import NamedTuple
 from kb.core.release import OR, ProjectRelease, Source, agree, parse_version, pinned_version
 from kb.core.typed import Any
 
+LIBRARIES = (
+    "transformers",
+    "torch",
+    "peft",
+    "accelerate",
+    "trl",
+    "deepspeed",
+    "bitsandbytes",
+    "datasets",
+    "unsloth",
+    "axolotl",
+    "llamafactory",
+    "vllm",
+    "liger-kernel",
+    "flash-attn",
+    "torchtune",
+    "torchao",
+)
+"""The libraries whose release a rule, a default or a prediction of kb can depend on."""
 LOCK, MAIN, CONSTRAINTS, DECLARED, OPTIONAL, IMAGE, ELSEWHERE = range(7)
 """The order of files in one folder: a lock; requirements.txt; constraints; pyproject.toml and its like; extras, groups
 for development and variants (requirements-dev.txt); the steps of a Dockerfile; those of other images and workflows."""

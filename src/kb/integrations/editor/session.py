@@ -19,7 +19,7 @@ from kb.report.words import Words
 from kb.session.file import FileChecker
 from kb.session.knowledge import rules_of
 from kb.session.prepare import file_checker
-from kb.session.project import LIBRARIES, Project, find_project
+from kb.session.project import NAMEABLE, Project, find_project
 from kb.session.run import FileResult, Kind, kind_of
 
 PROJECT_FILES = ("kb.toml", "pyproject.toml")
@@ -171,5 +171,5 @@ class Session:
             gpus=gpus if isinstance(gpus, int) and not isinstance(gpus, bool) else None,
             host_memory=named("hostMemory"),
             cpus=named("cpus"),
-            versions={name: str(self._settings[name]) for name in LIBRARIES if self._settings.get(name)},
+            versions={name: str(self._settings[name]) for name in NAMEABLE if self._settings.get(name)},
         )
