@@ -484,7 +484,7 @@ def test_an_unknown_error_is_told_with_its_package_and_the_projects_line_that_le
     assert "KeyError is no shortage of memory" in said and "raised in peft" in said
     assert "pip freeze | grep -i -E 'peft|torch'" in said
     korean = run_text("kb.diagnose", "--lang", "ko", stdin=IN_LIBRARY).stdout
-    assert "난 곳: peft/tuners/new.py:214 (update)" in korean and "메모리 부족이 아니라" in korean
+    assert "발생 위치: peft/tuners/new.py:214 (update)" in korean and "메모리 부족이 아니라" in korean
 
 
 def test_a_frame_of_another_process_is_not_where_an_error_was_raised() -> None:
@@ -521,6 +521,8 @@ def test_what_a_log_ends_with_is_shown_where_nothing_raises_an_error() -> None:
     (row,) = of("step 1\nserver: the device failed\n").unexplained
     assert row.spoken and row.line == 2
     assert "Lines that speak of a failure" in piped("[ERROR] 2026-01-02 call of acl api is off\n").stdout
+    known = of("nvidia-container-cli: initialization error: nvml error: driver/library version mismatch\nfatal: off\n")
+    assert known.causes and not known.unexplained
     assert not of("server: the device failed\n" + "step\n" * 30).unexplained
     assert not of('ERROR 06-30 Error in the prompt\nINFO: - "POST /v1/chat HTTP/1.1" 400 Bad Request\n').unexplained
     assert not of("WARNING: the device failed\nUserWarning: it failed\nINFO: 0 tests failed\n").unexplained

@@ -215,6 +215,8 @@ def _unexplained(found: Sequence[_Found], scan: Scan) -> tuple[ErrorLine, ...]:
         ends = row.data.get("ends_run", True) or any(evidence.raised for evidence in row.evidence)
         if ends and row.confidence != "low":
             return ()
+    if scan.errors and scan.errors[0].spoken and any(row.confidence != "low" for row in found):
+        return ()  # nothing was raised: the cause that was found is what these lines speak of
     over = max(scan.moved_on, scan.ended_well)
     return telling_errors([each for each in scan.errors if each.died or each.line > over], MOST_SHOWN)
 
