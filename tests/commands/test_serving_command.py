@@ -162,6 +162,8 @@ def test_weights_that_their_owner_packs_are_known_by_name() -> None:
     assert weights[0].split() == weights[1].replace("exact", "modelled").split()  # a name alone is not sure
     assert "packed in awq, as the name says" in " ".join(packed.stdout.split())
     assert "packed in" not in said.stdout
+    other = estimate("--engine", "vllm", "--model", "meta-llama/Llama-3.1-405B-Instruct-FP8", "--gpu", "h100-sxm")
+    assert "does not know the model" in other.stderr  # Meta leaves layers in 16 bits
     another = estimate("--engine", "vllm", "--model", "someone/Qwen2.5-7B-Instruct-AWQ", "--gpu", "rtx-3090")
     assert "does not know the model" in another.stderr
 

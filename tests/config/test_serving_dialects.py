@@ -125,6 +125,22 @@ def test_flags_that_only_the_run_can_tell_leave_a_servers_options_open(tmp_path:
     assert [row["rule"] for row in unit["findings"]] == ["serving-heads-not-shared-evenly"]
 
 
+def test_a_call_in_an_arm_that_the_program_rules_out_is_no_run(tmp_path: Path) -> None:
+    text = """\
+from vllm import LLM
+WIDE = False
+def load(name, wide=False):
+    if wide:
+        return LLM(model=name, dtype="float", max_model_len=16000)
+    return LLM(model=name, max_model_len=10000)
+load("mistralai/Mistral-7B-v0.1", wide=WIDE)
+"""
+    path = written(tmp_path, "load.py", text)
+    assert findings(path, "--gpu", "rtx-4090") == []
+    path.write_text(text.replace("WIDE = False", "WIDE = True"))
+    assert ("serving-nothing-left-for-cache", 5) in findings(path, "--gpu", "rtx-4090")
+
+
 def test_the_model_of_vllm_serve_may_stand_behind_flags(tmp_path: Path) -> None:
     lines = """\
 vllm serve --port 8000 --max-model-len 8192 Qwen/Qwen3-8B
@@ -156,6 +172,37 @@ def test_what_decides_on_vllms_runner_is_read(tmp_path: Path, name: str, text: s
     (found,) = settings_of(written(tmp_path, name, text))
     assert found["serving.v2_model_runner"] is False
     assert found["serving.speculative_method"] == "ngram"
+
+
+SWAP = """\
+macros:
+  llama-run: llama-server --port ${PORT} -ngl 99 -ub 2048
+  fast: ${llama-run} --cache-type-k q8_0
+  elsewhere: ${env.BIN}/llama-server --ctx-size 8192
+models:
+  small:
+    cmd: |
+      # one card
+      ${fast}
+      -m /models/small.gguf --ctx-size 8192
+      -ub 512
+  large:
+    cmd: |
+      docker run --rm --gpus all -p ${PORT}:8000 -e HF_TOKEN=${env.HF_TOKEN}
+      vllm/vllm-openai:v0.25.1 --model Qwen/Qwen3-8B
+      --max-model-len 8192
+  open: {cmd: "${elsewhere} -m x.gguf"}
+  proxied: {proxy: "http://localhost:1"}
+"""
+
+
+def test_the_commands_of_llama_swap_are_read_with_their_macros(tmp_path: Path) -> None:
+    small, large = settings_of(written(tmp_path, "config.yaml", SWAP))
+    assert (small["serving.ctx_size"], small["serving.cache_type_k"]) == (8192, "q8_0")
+    assert large["model.name"] == "Qwen/Qwen3-8B"
+    assert large["serving.image_release"] == "0.25.1"
+    found = findings(tmp_path / "config.yaml", "--gpu", "rtx-3090", "--verbose")
+    assert not any(rule == "yaml-duplicate-key" for rule, _ in found)
 
 
 def test_containers_of_a_compose_file_are_read(tmp_path: Path) -> None:

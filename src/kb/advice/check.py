@@ -10,7 +10,7 @@ from kb.advice.findings.release_by_names import NamesInReleases, depending
 from kb.advice.findings.tables import BETWEEN, Tables
 from kb.advice.findings.weights import Weights, turned_by, worded
 from kb.advice.run.left_to_program import left_to_program
-from kb.advice.run.named_model import ModelIndex, with_head
+from kb.advice.run.named_model import ModelIndex, packed_by_name, with_head
 from kb.advice.run.no_prediction import note_of_server, why_no_prediction
 from kb.advice.run.row_lengths import with_taken
 from kb.advice.run.setup import setup_of, with_width_of_config, without_vain_preparation
@@ -246,11 +246,18 @@ class Checker:
             predicted=PredictedFacts(
                 setup, estimator, Machine() if RENTED in unit.settings else self.machine, said_effective_batch(unit)
             ),
-            known=Known(self.catalog.constants, types, self.given, self._disk.installed, self.catalog.serving),
+            known=Known(
+                self.catalog.constants, types, self.given, self._disk.installed, self.catalog.serving, self._packed
+            ),
             release=release,
             said=said,
             note=note,
         )
+
+    def _packed(self, name: str) -> tuple[Model | None, str, str | None]:
+        """The model that its owner packs under this name, its own name, and how; of any other name no model."""
+        base, packing = packed_by_name(name, self.catalog.called)
+        return self._model_named(base)[0] if packing else None, base, packing
 
     def _linter_in(self, dialect: str | None) -> Linter:
         """The rules without those that do not hold of this dialect."""

@@ -27,7 +27,7 @@ from kb.config.dockerfile import server_in_image as server_in_image
 from kb.config.reader import ReadNamed
 from kb.config.shell.command import CommandReader, unit_of
 from kb.config.shell.expand import Argument
-from kb.config.shell.flags import Flag, setting_at
+from kb.config.shell.flags import Flag, last_flags, setting_at
 from kb.config.shell.launch import Launch, server_launch
 from kb.config.shell.serving import (
     LLAMA,
@@ -57,6 +57,8 @@ _OTHER_DEVICES = re.compile(
     r"google\.com/tpu|aws\.amazon\.com/neuron|huawei\.com/|habana\.ai/|amd\.com/gpu|gpu\.intel\.com/"
 )
 _OTHER_IMAGES = re.compile(r"ascend|neuron|gaudi|(?:^|[-_/:.])(?:tpu|rocm|hpu|xpu|npu|cpu)(?:$|[-_/:.])")
+_MACRO, _NO_WORD = re.compile(r"\$\{([\w.-]+)\}"), re.compile(r"\W")  # of llama-swap: `${vllm-run}`, `${env.HF_TOKEN}`
+_FIRST_PORT, _NESTED = "5800", 4  # llama-swap's own start; macros in macros
 MAX_DEPTH = 20
 _NONE = Variables(of_pod=True)
 
@@ -106,6 +108,7 @@ def servers_in(
             continue
         own = [_unit_served(served, text, path, reader, parsed) for served in served_in(document)]
         found += own
+        found += _swapped_in(document, text, path, reader, parsed)
         if own:
             continue
         variables = _variables(path, read) if is_compose(document) else None
@@ -149,6 +152,47 @@ def _unit_served(served: Served, text: str, path: str, reader: CommandReader, pa
     if served.shared is not None:
         around["serving.shared_memory"] = _beside("shm_size", "/dev/shm", served.shared, places)
     return unit._replace(settings={**unit.settings, **around})
+
+
+def _swapped_in(document: Node, text: str, path: str, reader: CommandReader, parsed: Parsed) -> Iterator[Unit]:
+    """The servers that llama-swap starts: ``cmd`` of each of its models, with the macros that it may name."""
+    entries = document.entries()
+    models = entries["models"][1] if "models" in entries else document
+    for name, (_, model) in models.entries().items() if models is not document and models.kind == MAPPING else ():
+        own = model.entries() if model.kind == MAPPING else {}
+        command = own["cmd"][1] if "cmd" in own else None
+        if command is None or command.kind != SCALAR:
+            continue
+        known = {"MODEL_ID": name, "PORT": _FIRST_PORT, **_macros(entries), **_macros(own)}
+        started = read_server(_words(command, text, Variables(_put_in(known)), swapped=True))
+        image = started.image.text if started is not None and started.image is not None else None
+        if started is not None and not _OTHER_IMAGES.search((image or "").casefold()):
+            launch = server_launch(started, text)
+            last = last_flags(launch.flags)  # a macro's is set otherwise on purpose
+            launch = launch._replace(flags=tuple(
+                flag for flag in launch.flags if flag is last[flag.name] or flag.key.start > command.start.index
+            ))  # fmt: skip
+            yield unit_of(launch, reader.speller(launch), path, name, parsed.source.places(), parsed.source.span(model))
+
+
+def _macros(entries: Mapping[str, tuple[Node, Node]]) -> dict[str, str]:
+    """Macros of llama-swap, under names that a shell takes."""
+    held = entries["macros"][1] if "macros" in entries else None
+    written = held.entries() if held is not None and held.kind == MAPPING else {}
+    return {_NO_WORD.sub("_", name): " ".join(str(value.value).split())
+            for name, (_, value) in written.items() if value.kind == SCALAR}  # fmt: skip
+
+
+def _put_in(macros: Mapping[str, str]) -> dict[str, str]:
+    """Macros with those that they name; one of what nobody here says is left out."""
+
+    def opened(text: str, depth: int = 0) -> str:
+        if depth > _NESTED:
+            return "$"
+        return _MACRO.sub(lambda found: opened(macros.get(_NO_WORD.sub("_", found[1]), "$"), depth + 1), text)
+
+    found = {name: opened(text) for name, text in macros.items()}
+    return {name: text for name, text in found.items() if "$" not in text}
 
 
 def _raw(container: Node, text: str) -> str:
@@ -246,8 +290,11 @@ def _argument(node: Node, variables: Variables = _NONE) -> Argument:
     return Argument(text, node.start.index, node.end.index, False, from_variable, begins=begins, by_default=by_default)
 
 
-def _words(node: Node, text: str, variables: Variables) -> list[Argument]:
-    """The words of the command in a text that starts a server, else of the first; each at its place in the file."""
+def _words(node: Node, text: str, variables: Variables, *, swapped: bool = False) -> list[Argument]:
+    """The words of the command in a text that starts a server, else of the first; each at its place in the file.
+
+    Of llama-swap (``swapped``) all lines are one command, but those that begin with #.
+    """
     assert node.end is not None
     start, end = node.start.index, node.end.index
     raw = text[start:end]
@@ -257,7 +304,10 @@ def _words(node: Node, text: str, variables: Variables) -> list[Argument]:
     if head is not None:
         raw = " " * head.end() + raw[head.end() :]
     raw = variables.in_script(raw)
-    if node.style != "|":
+    if swapped:
+        raw = re.sub(r"(?m)^[ \t]*#.*", lambda found: " " * len(found[0]), raw)
+        raw = _MACRO.sub(lambda found: f"${{{_NO_WORD.sub('_', found[1])}}}", raw)
+    if node.style != "|" or swapped:
         raw = raw.replace("\\\n", "  ").replace("\n", " ")
     runs = commands_at(start, raw, variables.known)
     return next((words for words in runs if read_server(words) is not None), runs[0] if runs else [])

@@ -266,7 +266,7 @@ class FileChecker:
         """The inference servers that the containers of a manifest, or the image of a Dockerfile, start; none of any
         other file.
         """
-        contained = image or "image:" in text or "command:" in text
+        contained = image or any(key in text for key in ("image:", "command:", "cmd:"))
         names_one = any(mark in text for mark in (SERVERS if contained else ())) or any(mark in text for mark in CHARTS)
         if not names_one or self.dialect is not None:
             return []

@@ -64,6 +64,7 @@ class ServingFacts:
         free: whether that GPU was asked, so that what is free of it is known.
         release_of: the release of a library that the project names.
         engines: the data of ``rules/serving``, read when first needed.
+        packed: finds the model that its own owner packs under a name, that model's name, and how.
         constants: the figures of ``rules/constants.yaml``.
     """
 
@@ -77,9 +78,14 @@ class ServingFacts:
         free: bool,
         release_of: Callable[[str], tuple[int, ...] | None],
         engines: Callable[[], Mapping[str, Any]],
+        packed: Callable[[str], tuple[Model | None, str, str | None]],
         constants: Mapping[str, float],
     ) -> None:
         self._unit, self._setting, self._gpu = unit, setting, gpu
+        named = self._value("model.name")
+        self._named, self._packing = named if isinstance(named, str) else None, None
+        if model is None and self._named is not None:
+            model, self._named, self._packing = packed(self._named)
         self._model = model if model is not None and not model.guessed_from else None
         self._free, self._release_of, self._engines, self._constants = free, release_of, engines, constants
 
@@ -143,8 +149,8 @@ class ServingFacts:
 
     def _positions(self) -> int | None:
         """The model's positions, where its row is of this very name: relatives of one size differ in them."""
-        model, named = self._model, self._value("model.name")
-        if model is None or not isinstance(named, str):
+        model, named = self._model, self._named
+        if model is None or named is None:
             return None
         same = named.casefold() in (model.name.casefold(), model.id.casefold())
         return model.max_length if same else None
@@ -186,7 +192,7 @@ class ServingFacts:
         stored, known = stored_packing(str(self._value("model.name")), engine)
         if not known:
             return None
-        packing = packing_of(engine, str(packing)) if packing else stored
+        packing = packing_of(engine, str(packing)) if packing else stored or self._packing
         cache = str(self._value("serving.kv_cache_dtype") or "auto")
         ranks, stages = self._number("serving.tensor_parallel_size"), self._number("serving.pipeline_parallel_size")
         known = dtype in FLOATS and (packing is None or packing in PACKED) and cache in ("auto", *CACHE_TYPES)

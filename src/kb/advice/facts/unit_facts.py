@@ -50,13 +50,15 @@ OF_IDENTITY = {
 class Known(NamedTuple):
     """What holds for all units of a dialect. ``given`` is what the project says of itself (``kb.toml``): a config's own
     setting wins over it, a library's default does not, and of what no config can say it is the only word.
-    ``installed`` is None where nobody knows. ``engines`` are the rows of inference servers."""
+    ``installed`` is None where nobody knows. ``engines`` are the rows of inference servers; ``packed`` finds the model
+    that its own owner packs under a name, that model's name, and how."""
 
     constants: Mapping[str, float]
     types: Mapping[str, FactType]
     given: Mapping[str, Any]
     installed: Callable[[str], bool | None]
     engines: Callable[[], Mapping[str, Any]]
+    packed: Callable[[str], tuple[Model | None, str, str | None]]
 
 
 _TAKEN = ("unit", "model", "identity", "predicted", "known", "release", "said", "note")  # by UnitFacts
@@ -193,6 +195,7 @@ class UnitFacts:
             free=self.machine.gpu_source != "named",
             release_of=self.versions,
             engines=self.known.engines,
+            packed=self.known.packed,
             constants=self.known.constants,
         )
 

@@ -244,13 +244,16 @@ def may_be_stored_packed(name: str) -> bool:
     return name[:1] in ("", ".", "/", "~") or any(word in name.casefold() for word in _PACKED)
 
 
-# How owners call the checkpoints in which they pack the weights of a model of their own.
-PACKED_UNDER = {"-awq": "awq", "-gptq-int4": "gptq", "-fp8": "fp8"}
+# How owners call the checkpoints in which they pack the weights of a model of their own. Qwen's fp8 packs all layers;
+# Meta's leaves the attention in 16 bits (vllm-project/vllm#6746: a rank of 405B has 57.8 GiB; all packed 47.8).
+PACKED_UNDER = {"-awq": "awq", "-gptq-int4": "gptq"}
+PACKED_UNDER_OF_QWEN = {**PACKED_UNDER, "-fp8": "fp8"}
 
 
 def packed_by_name(name: str, called: Mapping[str, str]) -> tuple[str, str | None]:
     """The model whose weights its own owner packs under this name, and how; of any other name the name itself."""
-    for ending, packing in PACKED_UNDER.items():
+    named = PACKED_UNDER_OF_QWEN if name.casefold().startswith("qwen/") else PACKED_UNDER
+    for ending, packing in named.items():
         base = name.casefold().removesuffix(ending)
         if base != name.casefold() and "/" in base and base in called and name.casefold() not in called:
             return base, packing

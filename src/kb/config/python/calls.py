@@ -216,7 +216,8 @@ def calls_of(
     for call in found_here:
         left = met(call.where.branch, entry, None, given)
         by_default |= left.by_default
-        if left.branch is not None:
+        sure = met(call.where.branch, entry, None)
+        if left.branch is not None and (sure.branch is not None or sure.by_default):
             own.append(call._replace(where=call.where._replace(branch=left.branch)))
     if not any(call.kind.dialect is not None for call in own):
         return [call._replace(number=number) for number, call in enumerate(own)], by_default
