@@ -11,7 +11,10 @@ from kb.core.setup import PostTraining, Spread, TrainingSetup
 from kb.core.setup_json import setup_from
 from kb.memory import architecture_from_config, predict
 from kb.memory.engine.follow import follow
+from kb.memory.engine.predict import record_runs
 from kb.memory.engine.report import why_not
+from kb.memory.engine.runs import train as runs
+from kb.memory.engine.world import Recording
 
 ROWS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "data" / "zero3_peaks.json").read_text("utf-8"))
 BASE = {"bf16": True, "world_size": 2, "zero_stage": 3, "per_device_train_batch_size": 2}
@@ -30,6 +33,27 @@ def test_zero3_peaks_where_deepspeed_does(name: str) -> None:
         paired = name == "positions of two stacks"  # how long gradients of the encoder's result live
         assert found.allocated == pytest.approx(allocated, rel=0.0005 * paired, abs=SCALARS), phase
         assert found.reserved == pytest.approx(reserved, abs=SEGMENT), phase
+
+
+class Followed(Recording):
+    """One whose passes are all followed."""
+
+    repeats = False
+
+
+@pytest.mark.parametrize("name", ["accumulated", "lora, checkpointed"])
+def test_a_later_pass_of_a_step_is_repeated_as_it_would_be_followed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    row, passes = ROWS[name], list[int]()
+    followed = runs.one_pass
+    monkeypatch.setattr(runs, "one_pass", lambda *given, **named: passes.append(1) or followed(*given, **named))
+    setup = setup_from({**BASE, **row["setup"]})._replace(spread=Spread(deepspeed=True, **row["spread"]))
+    recordings = [
+        record_runs(setup, architecture_from_config(row["config"]), (8, 6), kind=kind)[0]
+        for kind in (Recording, Followed)
+    ]
+    one, other = ((each.log, each.acts, each.labels(), each.terms, each.paths) for each in recordings)
+    assert one == other
+    assert len(passes) == 3 + 4
 
 
 TRL_ROWS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "data" / "zero3_trl_peaks.json").read_text("utf-8"))

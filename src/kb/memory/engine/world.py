@@ -299,6 +299,15 @@ class Recording:
             self.gradients.pop(number, None)
             self.gradients[number] = (self.here() if alone else None), self.terms.get(number)
 
+    def repeat_whole(self, since: tuple[int, ...]) -> bool:
+        """Ask again for a pass that gave back all that it asked for and nothing else; whether it did."""
+        log, start = self.log, since[0]
+        asked = {number for number in range(start, len(log)) if log[number] >= 0}
+        if asked != {~entry for entry in log[start:] if entry < 0}:
+            return False
+        self.repeat(since)
+        return True
+
     def repeat_step(self, since: tuple[int, ...], replaced: Iterable[Replaced]) -> None:
         """Ask again for all of a step, as :meth:`repeat`: what it ``replaced`` is made before the old one goes."""
         at = len(self.log)

@@ -332,6 +332,12 @@ class Zero3:
         self.coordinator.release_leftovers()
         self.passes = 0 if last else self.passes + 1
 
+    @property
+    def settled(self) -> Any:
+        """What the next pass begins with: two that begin alike ask for the same. None where that is not known."""
+        coordinator = self.coordinator
+        return None if self.on_host or not coordinator.complete or coordinator.flying else coordinator.whole.copy()
+
     def step(self) -> None:
         """Parameters go, norms in fp64, then group by group: gradients in fp32, the optimizer; small ones come back."""
         recording = world.recording

@@ -59,6 +59,8 @@ def train(
     plain = reducer is None and zero is None and units is None and setup.keeps_outputs == "no"
     plain = plain and not setup.gradients_kept
     passes_alike = recording.repeats and sources is None and plain and passes > 1
+    # of a trainer's own loss, what it asks beside the model is gathered by itself
+    gathers = recording.repeats and sources is None and loss is None and setup.zero_stage == 3 and same
     outputs = Outputs(setup.keeps_outputs)
     lengths = sources or (setup.max_source_length,) * (STEPS * passes)
     for at in range(0, len(lengths), passes):
@@ -70,8 +72,11 @@ def train(
             before()
         begun = recording.here()
         recording.gradients = {} if passes_alike else None
+        settled = zero.settled if gathers else None
         for number, source in enumerate(lengths[at : at + passes], 1):
             if number > 1 and passes_alike and recording.repeat_pass(begun, model.replaced()):
+                break
+            if number > 1 and settled and zero.settled == settled and recording.repeat_whole(begun):
                 break
             if reducer is not None:
                 reducer.reduces = number == passes
