@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from functools import cached_property
 
-from kb.config.programs import written_out
+from kb.config.programs import DOCUMENTS, written_out
 from kb.config.reader import HALF, PRECISION, RUN_CONFIG, in_its_launchers_precision
 from kb.core.catalog import Catalog
 from kb.core.document import SEVERAL_WAYS, Setting, Unit
@@ -56,8 +56,8 @@ class Commands:
         return self._shell[0]
 
     def launches_of(self, path: str) -> list[Unit]:
-        """The commands in scripts of the project that start the program or the config at ``path``; of files of one
-        name the one beside the script, or above it."""
+        """The commands in scripts of the project that start the program or the config at ``path``, or where there are
+        none, those in its Markdown; of files of one name the one beside the script, or above it."""
         programs = self._programs
         if programs is None:
             return []
@@ -70,13 +70,14 @@ class Commands:
 
         name = os.path.basename(path)
         program = name if name.endswith(".py") else ""  # no command starts a config: one reading is of use for all
-        return [
+        found = [
             unit
             for script, text in programs.scripts_naming(path)
             for unit in self._starting(script, text, program)
             if means(script, unit.program, text, unit)
             or (RUN_CONFIG in unit.settings and means(script, unit.settings[RUN_CONFIG].value, text, unit))
         ]
+        return [unit for unit in found if not unit.path.endswith(DOCUMENTS)] or found
 
     def _starting(self, script: str, text: str, program: str) -> tuple[Unit, ...]:
         """The runs of a script, with those of a program of this name though none of their flags is known."""
@@ -152,7 +153,7 @@ def as_launched(
     check: Callable[[Unit], UnitResult],
 ) -> UnitResult:
     """The result of a program or a config on as many GPUs, and sharded, as the project's scripts start it. Looked for
-    where something is said of its memory; where they start it in different ways none of that is known.
+    where something is said of its memory or its batch; where they start it in different ways none of that is known.
 
     Args:
         launches: the commands that start what lies at a path.
@@ -165,11 +166,12 @@ def as_launched(
         if found.severity != "info"
         for each in found.because
     )
-    if not of_memory or unit.dialect is None or unit.launcher or COUNT in unit.settings:
+    of_batch = result.setup is not None and result.setup.batch_known and result.setup.do_train
+    if not (of_memory or of_batch) or unit.dialect is None or unit.launcher or COUNT in unit.settings:
         return result
     started = launches(unit.path)
     ways = [_of_launch(join(each._replace(settings=_without(each, RUN_CONFIG)))) for each in started]
-    if not ways:
+    if not ways or (started[0].path.endswith(DOCUMENTS) and _may_be_alone(ways)):
         return result
     place = unit.span.beginning()
     told = {}
@@ -178,12 +180,27 @@ def as_launched(
         alike = all(each == values[0] for each in values)
         known = next(way[name] for way in ways if name in way)
         value = values[0] if alike else Unknown(frozenset((name,)), SEVERAL_WAYS)
-        told[name] = Setting(value, place, place, known.path, joined=known.joined or "launch")
+        told[name] = Setting(value, place, place, known.path, joined=known.joined or _from_here(started[0].path))
     launchers = {each.launcher for each in started}
     launcher = launchers.pop() if len(launchers) == 1 else None
     launched = unit._replace(settings={**told, **unit.settings}, launcher=launcher)
     again = check(launched if PRECISION in unit.settings else _in_precision(launched))
+    counted = {COUNT: told[COUNT]} if COUNT in told and not is_unknown(told[COUNT].value) else {}
+    unit = unit._replace(settings={**unit.settings, **counted})
     return again._replace(unit=unit, findings=tuple(found for found in again.findings if found.span != place))
+
+
+def _from_here(path: str) -> str:
+    try:
+        return os.path.relpath(path)
+    except (OSError, ValueError):  # the working folder is gone, or the path lies on another drive
+        return path
+
+
+def _may_be_alone(ways: list[dict[str, Setting]]) -> bool:
+    """Whether Markdown, which tells of more ways than one, has one of a single process or of as many as there are."""
+    counts = [way[COUNT].value if COUNT in way else None for way in ways]
+    return any(way != ways[0] for way in ways) and any(each in (None, 1) for each in counts)
 
 
 def _in_precision(unit: Unit) -> Unit:
