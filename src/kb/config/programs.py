@@ -240,7 +240,6 @@ def _text(path: str) -> str | None:
 
 
 SCRIPTS = (*SHELL, "Makefile")
-DOCUMENTS = (".md",)
 
 
 def written_out(path: str) -> str:

@@ -168,7 +168,7 @@ class FileChecker:
 
     def _check_all(self, units: Sequence[Unit], kind: Kind) -> list[UnitResult]:
         joined = [self._joined(unit) for unit in units]
-        if kind in ("shell", "notebook"):
+        if kind in ("shell", "notebook", "text"):
             joined = [unit for unit in joined if not starts_no_run(unit)] or joined[:1]
         results = [self._checker.check(unit) for unit in joined]
         if kind not in ("config", "python") or self._programs is None:
@@ -238,7 +238,7 @@ class FileChecker:
 
     def _units(self, text: str, path: str, kind: Kind) -> list[Unit]:
         if kind == "text":
-            return []
+            return self._in_markdown(text, path) if path.endswith(".md") and "```" in text else []
         if kind == "command":
             return [unit for unit in (self._commands.reader.read(text, path),) if unit]
         if kind == "image":
@@ -250,6 +250,16 @@ class FileChecker:
                 return units
         read: Callable[..., list[Unit]] = self._code_files.code_units
         return read(text, path, kind, self.catalog, self._commands.reader, self._programs, units)
+
+    def _in_markdown(self, text: str, path: str) -> list[Unit]:
+        """The runs of the commands that stand in code blocks of Markdown."""
+        from kb.config.markdown import shell_alone
+
+        alone = shell_alone(text)
+        try:
+            return self._units(alone, path, "shell") if alone else []
+        except ConfigError:  # what its blocks hold is not for a shell
+            return []
 
     @property
     def _code_files(self) -> ModuleType:

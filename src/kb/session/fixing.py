@@ -237,7 +237,7 @@ def replacements_of(
         if text is None:
             return None
         request = Request(fix=fix, unit=unit, at=finding.span, rule=finding.rule)
-        shell = unit.path == COMMAND or kind_of(unit.path) == "shell"
+        shell = unit.path == COMMAND or kind_of(unit.path) in ("shell", "text")
         outcome = fixer.apply(text, unit.path, [request], shell=shell)
         if not outcome.applied or outcome.text == text:
             return None

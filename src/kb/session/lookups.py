@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from kb.config.files import MAX_BYTES, SHELL, ConfigError, read_if_any
-from kb.config.programs import DOCUMENTS, MAX_FILES, MAX_LOOKED, SCRIPTS, ProgramReader, files_below
+from kb.config.programs import MAX_FILES, MAX_LOOKED, SCRIPTS, ProgramReader, files_below
 from kb.config.text.encoding import decode
 from kb.core.document import Unit
 from kb.core.json_text import read, written
@@ -27,12 +27,6 @@ Lookup = Callable[[str, str], Any]
 BESIDE = ("named", "beside")
 SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".py", ".env")
 _WRITES_TEXT = "<<"  # a here-document
-_FENCE = "```"
-_BLOCK = (  # of Markdown, in a list or a quotation as well
-    r"(?ms)^(?P<in>[ \t>]*)```[ \t]*(?P<language>[^`\n]*?)[ \t\r]*\n(?P<code>.*?)^(?P=in)```[ \t]*\r?$"
-)
-_OF_A_SHELL = ("", "bash", "sh", "shell", "zsh", "console", "shell-session", "shellsession", "sh-session", "text")
-_PROMPT = r"(?m)^[ \t>]*(?:[$%#][ \t]+(?=\S)|!(?=\w))?"  # and what stands before it
 MAX_FOLDERS = 8  # how far up a project's top may lie; runs are started there, and paths are relative to it
 _NAME = r"[\w][\w.-]*(/[\w][\w.-]*)?\Z"
 MAX_CANDIDATES = 20  # revisions looked at where no branch says which is current
@@ -298,17 +292,15 @@ def _scripts(top: str) -> Iterator[tuple[str, str]]:
 
 
 def _blocks(top: str) -> Iterator[tuple[str, str]]:
-    """The code blocks of a project's Markdown that a shell may be given: how its README says that it is started."""
+    """The code blocks of a project's Markdown that a shell may be given."""
+    from kb.config.markdown import DOCUMENTS, shell_blocks  # few runs ask who starts them
+
     looked = 0
     for path in islice(files_below(top, DOCUMENTS), MAX_FILES):
         raw = read_if_any(path, MAX_BYTES)
         if raw is not None and looked <= MAX_LOOKED:
             looked += len(raw)
-            text = raw.decode("utf-8", "replace")
-            blocks = re.finditer(_BLOCK, text) if _FENCE in text else ()
-            yield from (
-                (path, re.sub(_PROMPT, "", each["code"])) for each in blocks if each["language"].lower() in _OF_A_SHELL
-            )
+            yield from ((path, code) for _, code in shell_blocks(raw.decode("utf-8", "replace")))
 
 
 def _text(path: str) -> str | None:

@@ -261,7 +261,11 @@ def about(unit: UnitResult, words: Words) -> list[str]:
         factors = [setup.per_device_train_batch_size, setup.gradient_accumulation_steps, setup.world_size]
         product = " × ".join(words.value(factor) for factor in (factors if setup.world_size > 1 else factors[:2]))
         parts.append(words("report.effective_batch", batch=setup.effective_batch_size, product=product))
-        if setup.world_size > 1 and unit.unit.script is None and (said := unit.unit.settings.get("launch.num_processes")):
+        if (
+            setup.world_size > 1
+            and unit.unit.script is None
+            and (said := unit.unit.settings.get("launch.num_processes"))
+        ):
             parts[-1] += f" ({shown_path(said.joined)})" if said.joined else ""
     return parts
 
