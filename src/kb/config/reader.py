@@ -307,11 +307,14 @@ class Joiner:
     def join_named(self, unit: Unit) -> Unit:
         """The unit with the files of launchers that it names and that it is not joined to yet: a command's program may
         name one too, ``TrainingArguments(deepspeed="ds.json")``."""
+        unit, comment = without_comments_count(unit)
         for name, dialect in self._named_by.items():
             setting = unit.settings.get(name) or self._named_by_project(name, unit)
             looked = name in unit.joined or name in unit.unread
             if setting is not None and isinstance(setting.value, str) and setting.value and not looked:
                 unit = self._with(unit, name, setting, setting.value, dialect)
+        if comment is not None and PROCESSES not in unit.settings:
+            unit = unit._replace(settings={**unit.settings, PROCESSES: comment})
         return in_its_launchers_precision(unit)
 
     def _with_run_config(self, unit: Unit) -> Unit:
@@ -380,6 +383,15 @@ class Joiner:
             return next(iter(self._reader.read(text, named, dialect=dialect)), None)
         except ConfigError:
             return None
+
+
+def without_comments_count(unit: Unit) -> tuple[Unit, Setting | None]:
+    """The unit without what a comment in the head of its config says of several GPUs, and that: what starts the run may
+    say how many."""
+    said = unit.settings.get(PROCESSES)
+    if said is None or not is_unknown(said.value) or not said.path or not str(said.path[0]).startswith("#"):
+        return unit, None
+    return unit._replace(settings={each: held for each, held in unit.settings.items() if each != PROCESSES}), said
 
 
 def in_its_launchers_precision(unit: Unit) -> Unit:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from kb.config.markdown import DOCUMENTS
 from kb.config.programs import written_out
-from kb.config.reader import HALF, PRECISION, RUN_CONFIG, in_its_launchers_precision
+from kb.config.reader import HALF, PRECISION, RUN_CONFIG, in_its_launchers_precision, without_comments_count
 from kb.core.catalog import Catalog
 from kb.core.document import SEVERAL_WAYS, Setting, Unit
 from kb.core.expression import Unknown, is_unknown
@@ -160,14 +160,14 @@ def as_launched(
         launches: the commands that start what lies at a path.
         join: brings in the files that a command names.
     """
-    unit = result.unit
+    unit, comment = without_comments_count(result.unit)
     of_memory = any(
         each.name.startswith("memory.")
         for found in result.findings
         if found.severity != "info"
         for each in found.because
     )
-    of_batch = result.setup is not None and result.setup.batch_known and result.setup.do_train
+    of_batch = comment is not None or (result.setup is not None and result.setup.batch_known and result.setup.do_train)
     if not (of_memory or of_batch) or unit.dialect is None or unit.launcher or COUNT in unit.settings:
         return result
     started = launches(unit.path)
@@ -175,7 +175,7 @@ def as_launched(
     if not ways or (started[0].path.endswith(DOCUMENTS) and _may_be_alone(ways)):
         return result
     place = unit.span.beginning()
-    told = {}
+    told = {} if comment is None else {COUNT: comment}
     for name in dict.fromkeys(name for way in ways for name in way):
         values = [way[name].value if name in way else None for way in ways]
         alike = all(each == values[0] for each in values)
@@ -186,8 +186,10 @@ def as_launched(
     launcher = launchers.pop() if len(launchers) == 1 else None
     launched = unit._replace(settings={**told, **unit.settings}, launcher=launcher)
     again = check(launched if PRECISION in unit.settings else _in_precision(launched))
-    counted = {COUNT: told[COUNT]} if COUNT in told and not is_unknown(told[COUNT].value) else {}
-    unit = unit._replace(settings={**unit.settings, **counted})
+    known_count = {COUNT: told[COUNT]} if COUNT in told and not is_unknown(told[COUNT].value) else {}
+    unit = result.unit._replace(settings={**result.unit.settings, **known_count})
+    if again.note == "preference_not_predicted":
+        again = again._replace(note_values={**again.note_values, "script": _from_here(started[0].path)})
     return again._replace(unit=unit, findings=tuple(found for found in again.findings if found.span != place))
 
 

@@ -199,7 +199,7 @@ def unpredictable(error: UnsupportedArchitectureError, model: str) -> UserError:
 def _trainer_note(trainer: str, key: str, *, of_command: bool) -> Note:
     """That kb has no memory model of such a run, and the key that says which one it is."""
     if trainer == "preference":
-        return "preference_of_command" if of_command else "preference_not_predicted", {"said": key}
+        return "preference_of_command" if of_command else "preference_not_predicted", {"said": key, "script": "run.sh"}
     shown = {"trainer": _SPELT.get(trainer, trainer.upper()), "said": key}
     if trainer not in get_args(PostKind):
         return "trainer_not_predicted", shown
