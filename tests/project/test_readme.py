@@ -82,6 +82,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.copy(ROOT / "examples/mt5-summary-team.yaml", tmp_path / "configs/mt5.yaml")
     shutil.copy(ROOT / "examples/bart-large-arguments.json", tmp_path / "more/bart.json")
     shutil.copy(ROOT / "examples/summarize.sh", tmp_path / "run.sh")
+    shutil.copy(ROOT / "README.md", tmp_path / "README.md")
     (tmp_path / "serve.sh").write_text("vllm serve meta-llama/Llama-3.1-8B --max-model-len 8192\n", "utf-8")
     (tmp_path / "train.log").write_text("step 12\nRuntimeError: CUDA out of memory\n", "utf-8")
     (tmp_path / "samples.jsonl").write_text('{"text": "one two three"}\n', "utf-8")

@@ -248,3 +248,53 @@ def test_deepspeed_of_accelerate_is_of_stage_two_where_nothing_says_one(
     assert setup is not None and setup.zero_stage == stage
     assumed = {each.name: each.value for each in setup.assumed}
     assert assumed.get("deepspeed.zero_stage") == (2 if stage == 2 else None)
+
+
+README = "# Training\n\nDon't run it on one GPU:\n\n```yaml\nnum: 1\n```\n\n```bash\n$ {} sft.yaml\n```\n"
+TRL = "-m trl.scripts.sft --config"
+
+
+def test_a_readme_says_how_a_config_is_started(project: Path) -> None:
+    (project / "README.md").write_text(README.format(f"{SHARDED} {TRL}"))
+    ready = checker()
+    result = result_of("sft.yaml", ready)
+    assert gpus(result) == 4
+    assert result.unit.settings["launch.num_processes"].joined == "fsdp.yaml"
+    rows = ready.seen.take()
+    (project / "README.md").write_text("")
+    assert not still(rows, LOOKUPS | checker().lookups)
+
+
+def test_a_readme_that_tells_of_several_ways_leaves_the_run_as_it_is(project: Path) -> None:
+    text = README.format(f"{SHARDED} {TRL}") + README.format(f"python {TRL}")
+    (project / "README.md").write_text(text)
+    assert gpus(result_of("sft.yaml", checker())) == 1
+
+
+def test_a_script_counts_before_the_readme(project: Path) -> None:
+    (project / "README.md").write_text(README.format(f"{SHARDED} {TRL}"))
+    (project / "run.sh").write_text(f"accelerate launch --num_processes 2 {TRL} sft.yaml\n")
+    assert gpus(result_of("sft.yaml", checker())) == 2
+
+
+def test_what_starts_a_run_counts_before_a_comment_in_its_head(project: Path) -> None:
+    (project / "sft.yaml").write_text(f"# for a node of 8 x H100\n{CONFIG}")
+    assert result_of("sft.yaml", checker()).note == "gpus_not_counted"
+    (project / "run.sh").write_text(f"{SHARDED} {TRL} sft.yaml\n")
+    assert gpus(result_of("sft.yaml", checker())) == 4
+    assert gpus(result_of("run.sh", checker())) == 4
+
+
+def test_the_commands_of_a_readme_are_checked_where_it_is_named(project: Path) -> None:
+    text = README.format(f"{SHARDED} {TRL}")
+    (project / "README.md").write_text(text)
+    result = result_of("README.md", checker())
+    assert gpus(result) == 4
+    assert text.splitlines()[result.unit.span.line - 1].startswith("$ accelerate launch")
+
+
+def test_which_file_starts_a_post_training_run_is_said(project: Path) -> None:
+    (project / "sft.yaml").write_text(f"{CONFIG}beta: 0.1\n")
+    (project / "README.md").write_text(README.format("python scripts/align.py"))
+    result = result_of("sft.yaml", checker())
+    assert (result.note, result.note_values["script"]) == ("preference_not_predicted", "README.md")
