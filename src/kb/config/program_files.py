@@ -4,12 +4,13 @@ a script's command means. Never run."""
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from kb.config.files import ConfigError, read_if_any
 from kb.config.programs import (
+    DOCUMENTS,
     MAX_ENTRIES,
     MAX_FILES,
     MAX_LOOKED,
@@ -40,6 +41,15 @@ _FLAG = r"(?<![\w-])--([A-Za-z][\w-]*)(?:=|[ \t]+(?!-))?([^\s\"']*)"
 # What starts a run; of a module or a script what stands before it is the launcher's.
 _PROGRAM = r"^.*?(?:\S\.py(?![\w.])|\s-m\s+[\w.]+)|^.*?(?<![\w/.-])(?:trl|axolotl|llamafactory-cli|swift|tune)\s"
 _ENDS = r"&&|\|\||[;|]|(?<=\s)#.*"
+_FENCE = "```"
+_BLOCK = (  # in a list or a quotation as well
+    r"(?ms)^(?P<in>[ \t>]*)(?P<fence>```+)[ \t]*(?P<language>[^`\n]*?)[ \t\r]*\n"
+    r"(?P<code>.*?)^(?P=in)(?P=fence)[ \t]*\r?$"
+)
+_OF_A_SHELL = frozenset((
+    "", "bash", "sh", "shell", "zsh", "console", "shell-session", "shellsession", "sh-session", "text",
+))  # fmt: skip
+_PROMPT = r"(?m)^[ \t>]*(?:[$%#][ \t]+(?=\S)|!(?=\w))?"  # of a terminal or a notebook, and what stands before it
 
 Lookup = Callable[[str, str], str | None]
 
@@ -166,6 +176,11 @@ class StartedFiles:
             self._found[folder, named] = beside or self._only_one(top, end or written_out(named))
         return self._found[folder, named]
 
+    @staticmethod
+    def blocks_of(path: str, text: str) -> Sequence[str]:
+        """What of a file a shell may be given: of Markdown its code blocks, of a script all."""
+        return [code for _, code in shell_blocks(text)] if path.endswith(DOCUMENTS) else [text]
+
     def names(self, script: str, text: str, place: Span, named: str) -> list[str]:
         """What a command at a place of a script may mean by a name, the surest first."""
         known = self._folders.get(script)
@@ -279,3 +294,24 @@ def _flags(command: str) -> dict[str, str] | None:
     begun = re.search(_PROGRAM, command)
     given = re.findall(_FLAG, command[begun.end() :]) if begun else ()
     return {name.replace("-", "_"): value for name, value in given} if begun else None
+
+
+def shell_blocks(text: str) -> Iterator[tuple[int, str]]:
+    """The blocks, each with where it starts; a prompt before a command is left blank, so that places stay the same."""
+    for block in re.finditer(_BLOCK, text) if _FENCE in text else ():
+        words = block["language"].lower().split()
+        if (words[0] if words else "") in _OF_A_SHELL:
+            yield block.start("code"), re.sub(_PROMPT, lambda found: " " * len(found[0]), block["code"])
+
+
+def shell_alone(text: str) -> str:
+    """The text as a script of the same length: with nothing but those blocks, all else left blank."""
+    parts, at = list[str](), 0
+    for start, code in shell_blocks(text):
+        parts += (_blank(text[at:start]), code)
+        at = start + len(code)
+    return "".join((*parts, _blank(text[at:]))) if parts else ""
+
+
+def _blank(text: str) -> str:
+    return re.sub(r"[^\n]", " ", text)

@@ -240,6 +240,7 @@ def _text(path: str) -> str | None:
 
 
 SCRIPTS = (*SHELL, "Makefile")
+DOCUMENTS = (".md", ".markdown")
 
 
 def written_out(path: str) -> str:

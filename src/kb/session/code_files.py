@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from kb.advice.facts.unit_facts import RENTED, SERVERS
-from kb.config.files import MAX_BYTES
+from kb.config.files import MAX_BYTES, ConfigError
 from kb.config.marks import is_assigned
 from kb.config.notebook.reader import read_cells, suppress_in_cells
+from kb.config.program_files import shell_alone
 from kb.config.python.reader import DIALECT, PythonReader
 from kb.config.python.servers import servers_started
 from kb.config.python.syntax import declared_encoding, string_extents
@@ -84,6 +85,11 @@ def code_units(
     Raises:
         ConfigError: it cannot be read.
     """
+    if kind == "text":  # Markdown; what its code blocks hold may be for no shell
+        try:
+            return code_units(shell_alone(text), path, "shell", catalog, commands, programs)
+        except ConfigError:
+            return []
     if kind == "shell":
         return runs_of_shell(text, path, commands) or _runs_by_programs(text, path, catalog, commands, programs)
     files = programs.files() if programs is not None else None

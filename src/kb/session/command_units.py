@@ -5,8 +5,7 @@ import re
 from collections.abc import Callable
 from functools import cached_property
 
-from kb.config.markdown import DOCUMENTS
-from kb.config.programs import written_out
+from kb.config.programs import DOCUMENTS, written_out
 from kb.config.reader import HALF, PRECISION, RUN_CONFIG, in_its_launchers_precision, without_comments_count
 from kb.core.catalog import Catalog
 from kb.core.document import SEVERAL_WAYS, Setting, Unit

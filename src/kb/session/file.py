@@ -9,6 +9,7 @@ from types import ModuleType
 from kb.advice.check import Checker
 from kb.advice.facts.unit_facts import UnitFacts
 from kb.config.files import ConfigError
+from kb.config.programs import DOCUMENTS
 from kb.config.reader import ConfigReader, Joiner, ReadNamed
 from kb.config.text.parsing import parse
 from kb.core.catalog import Catalog
@@ -237,8 +238,8 @@ class FileChecker:
             return []
 
     def _units(self, text: str, path: str, kind: Kind) -> list[Unit]:
-        if kind == "text":
-            return self._in_markdown(text, path) if path.endswith(".md") and "```" in text else []
+        if kind == "text" and not (path.endswith(DOCUMENTS) and "```" in text):
+            return []
         if kind == "command":
             return [unit for unit in (self._commands.reader.read(text, path),) if unit]
         if kind == "image":
@@ -250,16 +251,6 @@ class FileChecker:
                 return units
         read: Callable[..., list[Unit]] = self._code_files.code_units
         return read(text, path, kind, self.catalog, self._commands.reader, self._programs, units)
-
-    def _in_markdown(self, text: str, path: str) -> list[Unit]:
-        """The runs of the commands that stand in code blocks of Markdown."""
-        from kb.config.markdown import shell_alone
-
-        alone = shell_alone(text)
-        try:
-            return self._units(alone, path, "shell") if alone else []
-        except ConfigError:  # what its blocks hold is not for a shell
-            return []
 
     @property
     def _code_files(self) -> ModuleType:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from kb.config.files import MAX_BYTES, SHELL, ConfigError, read_if_any
-from kb.config.programs import MAX_FILES, MAX_LOOKED, SCRIPTS, ProgramReader, files_below
+from kb.config.programs import DOCUMENTS, MAX_FILES, MAX_LOOKED, SCRIPTS, ProgramReader, files_below
 from kb.config.text.encoding import decode
 from kb.core.document import Unit
 from kb.core.json_text import read, written
@@ -241,8 +241,12 @@ class ProjectPrograms:
         if top is None:
             return []
         if top not in self._texts:
-            self._texts[top] = [*_scripts(top), *_blocks(top)]
-        return [(each, text) for each, text in self._texts[top] if name in text]
+            self._texts[top] = [*_texts_of(top, SCRIPTS), *_texts_of(top, DOCUMENTS)]
+        found = [(each, text) for each, text in self._texts[top] if name in text]
+        if not any(each.endswith(DOCUMENTS) for each, _ in found):
+            return found
+        blocks_of = self._kinds_of_files[1].blocks_of
+        return [(each, part) for each, text in found for part in blocks_of(each, text) if name in part]
 
     def files(self) -> "ProgramFiles":
         """What the programs of the project import and load."""
@@ -281,26 +285,14 @@ class ProjectPrograms:
         return self._reader
 
 
-def _scripts(top: str) -> Iterator[tuple[str, str]]:
-    """The scripts of a project, each with its text: a shell reads one whatever its bytes are."""
+def _texts_of(top: str, suffixes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """The scripts of a project or its Markdown, each with its text: a shell reads one whatever its bytes are."""
     looked = 0
-    for path in islice(files_below(top, SCRIPTS), MAX_FILES):
+    for path in islice(files_below(top, suffixes), MAX_FILES):
         raw = read_if_any(path, MAX_BYTES)
         if raw is not None and b"\0" not in raw and looked <= MAX_LOOKED:
             looked += len(raw)
             yield path, raw.decode("utf-8", "replace")
-
-
-def _blocks(top: str) -> Iterator[tuple[str, str]]:
-    """The code blocks of a project's Markdown that a shell may be given."""
-    from kb.config.markdown import DOCUMENTS, shell_blocks  # few runs ask who starts them
-
-    looked = 0
-    for path in islice(files_below(top, DOCUMENTS), MAX_FILES):
-        raw = read_if_any(path, MAX_BYTES)
-        if raw is not None and looked <= MAX_LOOKED:
-            looked += len(raw)
-            yield from ((path, code) for _, code in shell_blocks(raw.decode("utf-8", "replace")))
 
 
 def _text(path: str) -> str | None:
