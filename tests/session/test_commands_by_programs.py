@@ -550,3 +550,21 @@ def test_a_name_that_two_flags_are_kept_under_is_told_by_the_one_that_is_given(t
     program = PROGRAM.replace('p.add_argument("--half", action', flags)
     told = result(tmp_path, "python train.py --model Qwen/Qwen2.5-0.5B --bs 2 --full\n", program)
     assert value(told, "bf16") is not True
+
+
+@pytest.mark.parametrize(("flags", "on"), [("--gradient_checkpointing", True), ("", False)])
+@pytest.mark.parametrize("before", ["", "    run = args\n"])
+def test_what_is_set_on_the_arguments_of_a_run_sets_no_flag(tmp_path: Path, flags: str, on: bool, before: str) -> None:
+    switch = '    p.add_argument("--gradient_checkpointing", action="store_true")\n    args = p.parse'
+    after = "    if args.gradient_checkpointing:\n        run.gradient_checkpointing = True\n    Trainer(model"
+    program = PROGRAM.replace("    args = p.parse", switch).replace("    Trainer(model", after)
+    program = program.replace("    run = TrainingArguments", f"{before}    run = TrainingArguments")
+    told = result(tmp_path, f"python train.py --model Qwen/Qwen2.5-0.5B --bs 2 {flags}\n", program)
+    assert told.setup is not None and told.unit.read_by
+    assert (told.setup.gradient_checkpointing, told.setup.unresolved) == (on, ())
+
+
+def test_what_is_set_on_the_flags_themselves_is_no_longer_what_the_command_says(tmp_path: Path) -> None:
+    program = PROGRAM.replace("    run = TrainingArguments", "    args.bs = measured()\n    run = TrainingArguments")
+    told = result(tmp_path, "python train.py --model Qwen/Qwen2.5-0.5B --bs 2\n", program)
+    assert value(told, NAME) != 2

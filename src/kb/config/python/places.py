@@ -358,9 +358,16 @@ class _Walk:
             stores = isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load)
             if stores and isinstance(node, ast.Attribute) and getattr(node.value, "id", "") != "self":
                 self._names.stored.add(node.attr)
-                self._names.attributes_set.add(node.attr)
+                if not self._is_of_arguments(node.value, at):
+                    self._names.attributes_set.add(node.attr)
             elif stores and isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
                 self._names.stored.add(str(node.slice.value))
+
+    def _is_of_arguments(self, holder: ast.expr, at: Where) -> bool:
+        """Whether a name holds by now what a class of arguments made, and no flags: ``run = TrainingArguments(…)``."""
+        bound = self._names.bound.get((at.scope, holder.id), ()) if isinstance(holder, ast.Name) else ()
+        made = bound[-1].value if bound else None
+        return isinstance(made, ast.Call) and (dotted_or_none(made.func) or "").endswith(("Arguments", "Config"))
 
     def _changes(self, node: ast.Call, held: ast.expr) -> None:
         """What a call changes: ``config.update(…)``, ``setattr(config, "batch", 8)``."""
