@@ -12,6 +12,7 @@ from simulation_needs import require_simulator
 require_simulator()
 
 from kb.core.setup import EarlierRelease, Images, Spread, TrainingSetup  # noqa: E402
+from seeing_models import SEEING  # noqa: E402
 from simulated_runs import Acts, Peaks, followed, peaks_of, same_acts  # noqa: E402
 
 LLAMA = {"model_type": "llama", "hidden_size": 128, "intermediate_size": 320, "num_attention_heads": 4,
@@ -106,6 +107,15 @@ def test_models_that_see_peak_under_fsdp_where_torchs_do(version: int, given: di
     setup = base._replace(images=Images(1, 10, 14), spread=Spread(fsdp_version=version), **given)
     peaks = peaks_of(QWEN_VL, setup, simulate=in_fsdp, wrapped="fsdp")
     _, own = followed(QWEN_VL, setup, (8, 6))
+    assert {phase: own[phase] for phase in peaks} == peaks
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_earlier_states_of_a_tower_peak_under_fsdp_where_torchs_do(version: int) -> None:
+    base = TrainingSetup(bf16=True, per_device_train_batch_size=2, max_source_length=200, world_size=4, fsdp=True)
+    setup = base._replace(images=Images(1, 8, 12), spread=Spread(fsdp_version=version), gradient_checkpointing=True)
+    peaks = peaks_of(SEEING["qwen3_vl"], setup, simulate=in_fsdp, wrapped="fsdp")
+    _, own = followed(SEEING["qwen3_vl"], setup, (8, 6))
     assert {phase: own[phase] for phase in peaks} == peaks
 
 
