@@ -99,7 +99,6 @@ BY_LENGTHS = {
     "kb, lengths of the data": "accuracy.by_lengths",
     "kb, every batch at the maximum": "accuracy.at_maximum",
 }
-QUANTITIES = ("allocated", "reserved", "process")
 HELD_OUT = "held out"  # as bench/accuracy_engine.py calls rows that decided nothing about the engine
 _WHOLE = "all, "  # begins the lines over all families
 _LIVE = {"allocated": "accuracy.allocated", "reserved": "accuracy.reserved"}

@@ -31,7 +31,6 @@ OF_EVERY_FORMAT: dict[str, Any] = {
     "sections": {}, "priority": 0, "named_by": (), "wrapped": {},
 }  # fmt: skip
 PARTS_OF_A_FORMAT = ("dialects", "formats", "names")
-PARTS = ("hot", "cold", "guide", "serving", *LANGUAGES)
 Files = dict[str, list[Located]]
 
 

@@ -13,8 +13,6 @@ from kb.core.record import NamedTuple
 from kb.core.text import Text, text_of
 from kb.core.units import GIB
 
-NO_TEXT = Text("", "")
-
 
 class Step(NamedTuple):
     """One question on the path, and the answer that the values gave."""
