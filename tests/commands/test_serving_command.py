@@ -168,6 +168,14 @@ def test_weights_that_their_owner_packs_are_known_by_name() -> None:
     assert "does not know the model" in another.stderr
 
 
+def test_what_is_not_counted_is_said() -> None:
+    sees = estimate("--engine", "vllm", "--model", "Qwen/Qwen2.5-VL-7B-Instruct", "--gpu", "rtx-3090")
+    assert "the largest through its vision tower too" in " ".join(sees.stdout.split())
+    ranks = ("--engine", "vllm", "--model", "llama-3.1-8b", "--gpu", "rtx-3090", "--tensor-parallel-size")
+    said = ["exchange results" in " ".join(estimate(*ranks, number).stdout.split()) for number in ("1", "2")]
+    assert said == [False, True]
+
+
 def test_weights_that_bitsandbytes_packed_before_they_were_stored_are_counted_so() -> None:
     server = ("--engine", "vllm", "--gpu", "rtx-3090", "--model")
     stored = estimate(*server, "unsloth/Qwen2.5-7B-Instruct-bnb-4bit")

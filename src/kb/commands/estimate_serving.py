@@ -254,6 +254,10 @@ def _setup(
     )
     if options.engine == "llama.cpp" and setup.kv_cache_dtype == "auto":
         setup = setup._replace(kv_cache_dtype="f16")
+    if known.sees and setup.engine == "vllm":
+        notes.append(("serving.note_pictures", {}))
+    if ranks * stages > 1 and setup.engine in ("vllm", "sglang", "tgi") and setup.measured.non_torch is None:
+        notes.append(("serving.note_exchange", {}))
     checked(setup, known.model)
     return with_checkpoint(setup, known.checkpoint_bytes), known.model, notes
 
@@ -277,6 +281,7 @@ class Known(NamedTuple):
     checkpoint_bytes: int | None
     relative: bool = False  # of a row of another name: its size is the same, its positions may not be
     by_name: bool = False  # only the name says how it is packed
+    sees: bool = False  # pictures, whose tower the profiling runs too
 
 
 def known_model(name: str | None, config_path: str | None, engine: str, catalog: Catalog) -> Known:
@@ -295,7 +300,8 @@ def known_model(name: str | None, config_path: str | None, engine: str, catalog:
         model = model if known else model._replace(weights=None)
         relative = base.casefold() not in (row.name.casefold(), row.id.casefold())
         model = model._replace(of_relative=relative)
-        return Known(model, _DTYPES[row.weights_dtype or "bf16"], packing, None, relative, packing is not None)
+        dtype, sees = _DTYPES[row.weights_dtype or "bf16"], row.architecture.vision is not None
+        return Known(model, dtype, packing, None, relative, packing is not None, sees)
     data = read_config(path)
     shown = name or path
     try:
@@ -312,7 +318,7 @@ def known_model(name: str | None, config_path: str | None, engine: str, catalog:
     size = _checkpoint_bytes(config_file(path))
     if not known and size is None:
         model = model._replace(weights=None)
-    return Known(model, dtype if dtype in FLOATS else "bfloat16", packing, size)
+    return Known(model, dtype if dtype in FLOATS else "bfloat16", packing, size, sees="vision_config" in data)
 
 
 def _of_architecture(name: str, architecture: Any, positions: int | None) -> ServedModel:

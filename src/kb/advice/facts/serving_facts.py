@@ -147,6 +147,11 @@ class ServingFacts:
         except UnsupportedArchitectureError:
             return None
 
+    @property
+    def _sees(self) -> bool:
+        """Whether the profiling runs pictures through a tower, of which nothing is counted."""
+        return self._model is not None and self._model.architecture.vision is not None
+
     def _positions(self) -> int | None:
         """The model's positions, where its row is of this very name: relatives of one size differ in them."""
         model, named = self._model, self._named
@@ -269,7 +274,7 @@ class ServingFacts:
     def _fits_whole(self) -> bool | None:
         """Whether the server starts without offloading, at its worst."""
         setup, shape = self._setup, self._shape
-        if setup is None or shape is None or not self._has_length(setup):
+        if setup is None or shape is None or not self._has_length(setup) or self._sees:
             return None
         whole = serve(shape, setup._replace(offload_bytes=0), self._engines()[setup.engine], self._constants)
         if whole.budget is None or whole.concurrency is None or whole.budget.kv <= 0:
