@@ -281,3 +281,12 @@ def test_a_file_of_weights_alone_is_no_model(tmp_path: Path, capsys: pytest.Capt
     path.write_text("llama-server -m models/llama-3-8b.Q4_K_M.gguf -c 8192\n")
     code, said = in_process(capsys, str(path), "--gpu", "a10g")
     assert (code, "--model-config" in said) == (2, True)
+
+
+def test_a_check_counts_the_cache_in_the_blocks_that_a_server_is_given(tmp_path: Path) -> None:
+    path = tmp_path / "serve.sh"
+    path.write_text("vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 40000 --block-size 64\n")
+    run = run_text("kb.check", str(path), "--gpu", "l4", "--format", "json")
+    (unit,) = json.loads(run.stdout)["files"]
+    found = next(each for each in unit["findings"] if each["rule"] == "serving-length-over-cache")
+    assert found["facts"]["serving.kv_tokens"] % 64 == 0

@@ -221,6 +221,7 @@ class ServingFacts:
             "max_num_batched_tokens": tokens if isinstance(tokens, int) and tokens > 0 else None,
             "kv_cache_dtype": cache,
             "kv_cache_bytes": direct,
+            "block_size": self._number("serving.block_size"),
             "uses": features_used(self._value),
             "offload_bytes": round(offload * GIB) if isinstance(offload, int | float) else 0,
         }
