@@ -80,7 +80,7 @@ def test_a_repeated_step_asks_for_what_a_followed_one_asks_for(name: str, writte
 
 def test_the_second_step_is_really_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(Recording, "repeat", lambda self, start: asked.append(start))
+    monkeypatch.setattr(Recording, "repeat_step", lambda self, start, _: asked.append(start))
     record_runs(TrainingSetup(max_source_length=64), architecture_from_config(CONFIGS["llama"]), (8, 6))
     assert len(asked) == 1
 
@@ -91,8 +91,8 @@ def test_a_second_pass_is_written_from_the_first(name: str, method: Any, monkeyp
     known: list[bool] = []
     write = Recording.repeat_pass
 
-    def written(self: Recording, since: tuple[int, ...]) -> bool:
-        known.append(write(self, since))
+    def written(self: Recording, since: tuple[int, ...], replaced: Any) -> bool:
+        known.append(write(self, since, replaced))
         return known[-1]
 
     monkeypatch.setattr(Recording, "repeat_pass", written)
