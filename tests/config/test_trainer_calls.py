@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from catalog_sample import load_catalog
+from kb.config.files import ConfigError
 from kb.config.marks import bears_marks
 from kb.config.python.held import NoSources
 from kb.config.python.places import Imported
@@ -294,3 +295,25 @@ def test_adapters_of_one_trainer_are_not_another_s(between: str, model: str, mor
     units = read(TWO_TRAINERS.format(between=between, model=model, more=more))
     found = {unit.settings["script.trainer"].value: "lora.enabled" in unit.settings for unit in units}
     assert found == {"sft": True, "grpo": adapts}
+
+
+@pytest.mark.parametrize(
+    ("imports", "name"),
+    [
+        ("from trl import SFTConfig as Own", "Own"),
+        ("from trl.trainer.sft_config import SFTConfig as HFSFTArgs", "HFSFTArgs"),
+        ("from project.config import SFTConfig as Own", None),
+        ("from trl import SFTConfig as Own\nOwn = patched(Own)", None),
+    ],
+)
+def test_a_class_that_is_imported_under_another_name_is_the_library_s(imports: str, name: str | None) -> None:
+    text = f"{imports}\nmodel = load()\nargs = {name or 'Own'}('out', per_device_train_batch_size=2)\n"
+    found = [unit.settings.get("training.per_device_train_batch_size") for unit in read(text)]
+    assert [each.value for each in found if each is not None] == ([2] if name else [])
+
+
+def test_an_argument_that_is_given_twice_is_no_python_under_another_name_too() -> None:
+    text = "from trl import GRPOConfig as Own\nargs = Own('out', logging_steps=1, logging_steps=2)\n"
+    with pytest.raises(ConfigError) as raised:
+        read(text)
+    assert (raised.value.key, raised.value.line) == ("config.python-syntax", 2)

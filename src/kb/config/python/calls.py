@@ -24,6 +24,8 @@ NAMESAKES = frozenset((
     "trlx", "ray", "torchrl", "tianshou", "verl", "openrlhf", "setfit", "paddlenlp", "mindformers", "predibase",
 ))  # fmt: skip
 
+_RENAMED_OF = ("transformers", "trl", "peft", "unsloth", "sentence_transformers")
+
 
 class Kind(NamedTuple):
     """What a called name means. ``dialect`` is set of a call that is a run, ``group`` of any other."""
@@ -132,6 +134,9 @@ class CallTable:
         for node, where, target in ordered:
             name = dotted_name(node.func)
             kind = self.kind_of(name) if name else None
+            if name and kind is None:
+                name = _in_its_library(name, names)
+                kind = self.kind_of(name) if name else None
             if name and kind is not None and (kind.group != "tokenizer" or _truncates(node)):
                 answers = any(first <= node.lineno <= last for first, last in names.answers)
                 kind = _of_target(kind, node, target, answers=answers) if kind.group == "tokenizer" else kind
@@ -151,6 +156,17 @@ def _is_of_others(name: str, names: Names) -> bool:
     """Whether a class comes from a library that has its own of a name that TRL or transformers have too."""
     imports = names.imports_of(name.partition(".")[0])
     return any(not found.level and found.module.partition(".")[0] in NAMESAKES for _, found in imports)
+
+
+def _in_its_library(name: str, names: Names) -> str | None:
+    """What a library calls that which a module imports under a name of its own: ``from trl import SFTConfig as Own``;
+    None of anything else."""
+    first, dot, rest = name.partition(".")
+    for _, found in names.imports_of(first):
+        of_library = not found.level and found.module.partition(".")[0] in _RENAMED_OF
+        if of_library and found.name not in (None, first) and names.is_imported_alone(first):
+            return f"{found.name}{dot}{rest}"
+    return None
 
 
 def _is_handed_to_nothing(call: Call, names: Names) -> bool:
