@@ -285,7 +285,10 @@ def test_a_file_of_weights_alone_is_no_model(tmp_path: Path, capsys: pytest.Capt
 
 def test_a_check_counts_the_cache_in_the_blocks_that_a_server_is_given(tmp_path: Path) -> None:
     path = tmp_path / "serve.sh"
-    path.write_text("vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 40000 --block-size 64\n")
+    path.write_text(
+        "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 40000 "
+        "--gpu-memory-utilization 0.9 --block-size 64\n"
+    )
     run = run_text("kb.check", str(path), "--gpu", "l4", "--format", "json")
     (unit,) = json.loads(run.stdout)["files"]
     found = next(each for each in unit["findings"] if each["rule"] == "serving-length-over-cache")
