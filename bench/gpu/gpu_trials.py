@@ -37,8 +37,8 @@ LONG_GENERATION = (
 LONG_GENERATION_ROWS = 4  # of each
 LARGE_MOST, LARGE_ROWS = 15_000_000_000, 3  # parameters; of each model
 FULL_MOST = 3_500_000_000  # parameters that are all trained on one card, in half, by an optimizer of 8 bits
-PICTURES = {"qwen2_vl": (26, 36), "qwen2_5_vl": (26, 36), "llava": (24, 24), "paligemma": (16, 16),
-            "llava_next": (500, 400)}  # fmt: skip
+PICTURES = {"qwen2_vl": (26, 36), "qwen2_5_vl": (26, 36), "qwen3_vl": (26, 36), "llava": (24, 24),
+            "paligemma": (16, 16), "gemma3": (64, 64), "llava_next": (500, 400)}  # fmt: skip
 EVALUATED = 3  # batches, where a row says no number of samples: logits of all of them are kept
 # For the path without a GPU: the same code on a model that a CPU steps in a second.
 TINY: dict[str, dict[str, Any]] = {
