@@ -7,6 +7,7 @@ import pytest
 
 from catalog_sample import load_catalog
 from kb.knowledge import load_words
+from yaml_file import read_yaml
 
 SOURCE = Path(__file__).parents[2] / "src" / "kb"
 GROUPS = ("cli", "config", "machine", "project", "rules", "fix", "watch", "model_config", "report", "explain", "note")
@@ -30,6 +31,14 @@ def test_every_sentence_asked_for_exists(language: str) -> None:
     groups = {key.rsplit(".", 1)[0] for key in words}
     missing = {key for key in asked_for() if key not in words and f"{key}.one" not in words and key not in groups}
     assert missing == set()
+
+
+def test_every_sentence_that_a_page_of_the_theme_asks_for_exists() -> None:
+    root = SOURCE.parents[1]
+    texts = read_yaml(root / "i18n" / "site.yaml")["texts"]
+    pages = "\n".join(path.read_text("utf-8") for path in (root / "docs" / "theme").rglob("*.html"))
+    asked = set(re.findall(r"say\('([a-z_.]+[a-z_])'", pages))
+    assert asked and asked - texts.keys() == set()
 
 
 def test_no_sentence_is_left_that_nothing_asks_for() -> None:
