@@ -568,3 +568,17 @@ def test_what_is_set_on_the_flags_themselves_is_no_longer_what_the_command_says(
     program = PROGRAM.replace("    run = TrainingArguments", "    args.bs = measured()\n    run = TrainingArguments")
     told = result(tmp_path, "python train.py --model Qwen/Qwen2.5-0.5B --bs 2\n", program)
     assert value(told, NAME) != 2
+
+
+@pytest.mark.parametrize(("flags", "dtype"), [("--half", "bfloat16"), ("", "float16"), ("--packed --half", None)])
+def test_a_name_of_an_arm_has_its_value_where_the_arm_is_taken(tmp_path: Path, flags: str, dtype: str | None) -> None:
+    loads = "model = AutoModelForCausalLM.from_pretrained(args.model"
+    arms = (
+        f"    if args.packed:\n        {loads})\n    else:\n"
+        f"        kind = torch.bfloat16 if args.half else torch.float16\n        {loads}, torch_dtype=kind)\n"
+    )
+    switch = '    p.add_argument("--packed", action="store_true")\n    args = p.parse'
+    program = PROGRAM.replace(f"    {loads}, torch_dtype=torch.bfloat16)\n", arms).replace("    args = p.parse", switch)
+    told = result(tmp_path, f"python train.py --model Qwen/Qwen2.5-0.5B --bs 2 {flags}\n", program)
+    setting = told.unit.settings.get("model.torch_dtype")
+    assert (None if setting is None else setting.value) == dtype

@@ -326,7 +326,8 @@ def _taken(condition: int, owner: "Expressions", made: Made | None) -> bool | No
 
 
 def last_reached(name: str, at: Where, owner: "Expressions") -> Binding | None:
-    """Of several places in one function that give a name a value, the one that holds where it is read.
+    """Of the places in one function that give a name a value, each perhaps under a condition, the one that holds where
+    it is read.
 
     None where a value may come from more than one of them, or from a place that is gone through again and again.
     """
@@ -334,7 +335,7 @@ def last_reached(name: str, at: Where, owner: "Expressions") -> Binding | None:
     bindings = owner.names.bindings(name, scope) if scope is not None and scope == at.scope else []
     repeated = any(owner.names.test(condition) is None for condition, _ in at.branch)
     beside = any(each.value is None and each.where.order == at.order for each in bindings)  # [… for size in sizes]
-    if len(bindings) < 2 or repeated or beside:
+    if repeated or beside:
         return None
     for binding in reversed([each for each in bindings if each.where.order < at.order]):
         left = met(binding.where.branch, owner, at.made)
