@@ -171,6 +171,17 @@ def test_a_context_that_says_how_near_it_has_to_stand_counts_no_farther() -> Non
             "checkpoint True",
         ),
         ("SignalException: Process 22 got signal: 15\n", "checkpoint True"),
+        ("llama_model_load: error loading model: missing tensor 'blk.9.ffn_norm.weight'\n", "names no architecture"),
+        (
+            "torch._inductor.exc.GPUTooOldForTriton: Found Tesla P40 which is too old to be supported by the triton "
+            "GPU compiler\n",
+            "triton",
+        ),
+        ("torch._inductor.exc.InductorError: InvalidCxxCompiler: No working C++ compiler found in x\n", "CUDA_HOME"),
+        (
+            '  File "C:\\w\\t.py", line 1, in f\ntorch._inductor.exc.TritonMissing: Cannot find a working triton\n',
+            "pip uninstall",
+        ),
     ],
 )
 def test_what_does_not_help_there_is_not_advised(log: str, never: str) -> None:
@@ -204,6 +215,9 @@ def test_a_retry_that_runs_to_its_end_is_no_cause_but_one_that_dies_at_last_is()
     progress = "{'loss': 2.0, 'epoch': 0.1}\n{'loss': 1.9, 'epoch': 0.2}\n"
     assert first(retries + progress + "{'train_runtime': 9.1, 'epoch': 1.0}\n") == (None, "none")
     assert first(retries + progress + OOM) == ("gpu-oom", "gpu")
+    bare = "torch.OutOfMemoryError\n"  # a wording that has to stand at the line's start
+    assert first(bare + progress + "{'train_runtime': 9.1, 'epoch': 1.0}\n") == (None, "none")
+    assert first(bare)[0] == "gpu-oom"
 
 
 def test_a_process_that_died_stays_dead_whatever_another_run_writes_after_it() -> None:
@@ -703,14 +717,21 @@ def test_workers_fit_the_host_memory_that_was_named(tmp_path: Path, capsys: pyte
     assert workers[1] == 16
 
 
+MPS_OOM = (
+    "RuntimeError: MPS backend out of memory (MPS allocated: 8.00 GB, max allowed: 9.07 GB). Tried to allocate 2 GB"
+)
+
+
+@pytest.mark.parametrize("log", [OOM, "RuntimeError: NPU out of memory. Tried to allocate 2.50 GiB", MPS_OOM])
 @pytest.mark.parametrize(("batch", "accumulation"), [(5, 1), (5, 2), (6, 1), (7, 3), (2, 1), (16, 2), (3, 1)])
 def test_halving_holds_the_effective_batch(
-    batch: int, accumulation: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    batch: int, accumulation: int, log: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = f"training: {{per_device_train_batch_size: {batch}, gradient_accumulation_steps: {accumulation}}}\n"
-    main(with_config(tmp_path, OOM, config, "--format", "json"))
+    main(with_config(tmp_path, log, config, "--format", "json"))
     (cause,) = json.loads(capsys.readouterr().out)["causes"]
-    new = cause["remedies"][0]["set"]
+    name = "training.per_device_train_batch_size"
+    new = next(step["set"] for step in cause["remedies"] if name in step["set"])
     size, steps = new["training.per_device_train_batch_size"], new["training.gradient_accumulation_steps"]
     assert (steps or accumulation) * size == batch * accumulation
     assert 1 <= size <= batch // 2

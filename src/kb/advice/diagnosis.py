@@ -198,7 +198,7 @@ def _found(name: str, data: Mapping[str, Any], scan: Scan) -> _Found | None:
         if match.wording.name != name or match.count_of_lines < row.get("times", 1):
             continue
         settled = max((scan.contexts.get(context, 0) for context in row.get("unless_later", ())), default=0)
-        ends_run = data.get("ends_run", True) and match.wording.at == "message"
+        ends_run = data.get("ends_run", True) and match.wording.at != "anywhere"
         for evidence in match.evidence:
             confidence = _after_recovery(evidence, row["confidence"], scan) if ends_run else row["confidence"]
             if confidence is not None and evidence.line >= settled:
