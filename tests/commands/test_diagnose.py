@@ -548,6 +548,50 @@ def test_an_error_that_the_run_went_on_after_is_not_shown() -> None:
     assert of(caught).unexplained
 
 
+@pytest.mark.parametrize(
+    ("raised", "shown"),
+    [
+        ("requests.exceptions.ReadTimeout: Read timed out. (read timeout=5)", True),
+        ("_queue.Empty", True),
+        ("click.exceptions.Exit: 0", False),
+        ("w.models.Net: 3 layers", False),  # not under the frames
+    ],
+)
+def test_a_class_of_any_name_is_an_error_under_the_frames_of_a_traceback(raised: str, shown: bool) -> None:
+    frame = '  File "/w/a.py", line 3, in <module>\n    ask(timeout=5)\n'
+    between = "" if "w.models" not in raised else "gone on\n" * 4
+    found = of(f"Traceback (most recent call last):\n{frame}{between}{raised}\n").unexplained
+    assert [row.text for row in found] == [raised] * shown
+
+
+def test_an_error_that_python_ignores_is_none() -> None:
+    ignored = (
+        "Exception ignored in: <function Tracker.__del__ at 0x7f>\nTraceback (most recent call last):\n"
+        '  File "/usr/lib/python3.12/tracker.py", line 77, in __del__\nChildProcessError: [Errno 10] No child\n'
+    )
+    assert of(ignored).unexplained == ()
+    (row,) = of(ignored + UNKNOWN).unexplained
+    assert row.text == "KeyError: 'text'"
+
+
+def test_of_a_chain_with_the_same_words_the_one_with_the_projects_line_is_shown() -> None:
+    inner = '  File "/v/site-packages/tables/base.py", line 5, in get\n    return at[key]\nKeyError: 1\n'
+    outer = '  File "/w/data.py", line 12, in <module>\n    x = rows[1]\n' + inner
+    begin = "Traceback (most recent call last):\n"
+    (row,) = of(begin + inner + "\nThe above exception was the direct cause of:\n\n" + begin + outer).unexplained
+    assert row.called is not None and row.called.file == "/w/data.py"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["check: 0 shards failed, 12 ok", "upload: 3 files, failed 0", "sync: done, failed: 0", "tests: nothing failed",
+     "Error: no answer of the host, continuing without it", "Error: 503 for url, retrying in 5s"],
+)  # fmt: skip
+def test_a_count_of_no_failures_and_what_is_gone_on_after_are_no_failure(line: str) -> None:
+    assert of(line + "\n").unexplained == ()
+    assert of("check: 10 shards failed\n").unexplained
+
+
 def test_a_metric_that_is_called_error_is_none() -> None:
     assert not of("epoch 1\nError: 0.0123\nFailure: 0\nException\ndone\n").unexplained
     assert of(UNKNOWN.replace("KeyError: 'text'", "Exception")).unexplained

@@ -19,6 +19,12 @@ _RAISED_LINE = re.compile(
     r"((?:[A-Za-z_]\w{0,60}\.){0,8}(?:[A-Z]\w{0,60})?(?:Error|Exception|Failure)|pyarrow\.lib\.Arrow\w{1,20})"
     r"(?:\(\w{1,60}\))?(?::|\s{0,4}$)"
 )
+# under the frames of a traceback a class of any name is an error, unless it ends a program that was asked to end
+_ENDS_TRACEBACK = re.compile(
+    r"(?:[A-Za-z_]\w{0,60}\.){1,8}(?!\w{0,60}(?:Exit|Interrupt|Quit|Warning)\b)[A-Z]\w{0,60}(?:: |\s{0,4}$)"
+)
+_UNDER_FRAME = 4  # lines from the last frame to that: its source, marks under it
+_IGNORED = "Exception ignored "  # what Python goes on after, with a traceback below
 _METRIC = re.compile(
     r"(?:Error|Exception|Failure)(?::\s{0,20}[-+\d.,e%]{0,20})?\Z"
 )  # unless a traceback stands before it
@@ -44,6 +50,11 @@ _SPOKEN = re.compile(
     r"(?:double free|malloc|free|munmap_chunk|corrupted)\b.{0,40}(?:corruption|invalid|corrupted)|"
     r"[\w:]{3,60}: .{0,200}\b(?:failed\b|Error[A-Z])|[A-Z]{2}\d{4}: |"
     r".{0,200}\b(?:unexpectedly stopped|has terminated|terminating due to)\b)"
+)
+# a count of none that failed, and what is gone on after
+_NO_FAILURE = re.compile(
+    r"\b(?:0|no|none|nothing)\s(?:\w{1,30}\s)?failed\b|\bfailed\b[:=]?\s{0,3}0(?![\w.])|\b(?:retry(?:ing)?|continuing|skipping)\b",
+    re.IGNORECASE,
 )
 _LAST_LINES = 20  # what was spoken of further up did not end the run
 # what only hands on that another process, or a line before, failed
@@ -124,6 +135,11 @@ class ErrorLine(NamedTuple):
         return name if name in _OF_CODE else ""
 
     @property
+    def shows_own(self) -> bool:
+        """Whether a line of the project's own is known that raised it or led there."""
+        return self.called is not None or (self.raised is not None and not _NOT_OWN.search(self.raised.file))
+
+    @property
     def handed_on(self) -> bool:
         """Whether it only says that something else failed."""
         return _HANDED_ON.search(self.text) is not None
@@ -137,6 +153,7 @@ class ErrorLines:
         self.spoken: list[ErrorLine] = []  # the last lines that speak of a failure
         self._open = False  # the line before ends with a colon: what it says follows
         self._frames: dict[str, tuple[int, Frame, Frame | None]] = {}  # by process: line, last frame, last own one
+        self._ignored: dict[str, int] = {}  # by process: the line that says that the error below it is ignored
 
     @property
     def seen(self) -> bool:
@@ -154,7 +171,12 @@ class ErrorLines:
     def see_frame(self, line: int, row: str) -> None:
         """Note the frame that a line shows, its line of code after it, or that a traceback begins."""
         if _NEW_TRACEBACK in row:
-            self._frames.pop(_process(row[: message_start(row)]), None)
+            process = _process(row[: message_start(row)])
+            self._frames.pop(process, None)
+            if self._ignored.get(process) != line - 1:
+                self._ignored.pop(process, None)
+        elif _IGNORED in row:
+            self._ignored[_process(row[: message_start(row)])] = line
         if not self.may_have_frames(row):
             if any(line == at + 1 for at, _, _ in self._frames.values()):
                 self._see_source(line, row)
@@ -165,6 +187,14 @@ class ErrorLines:
             process = _process(row[:start])
             own = self._frames[process][2] if process in self._frames else None
             self._frames[process] = line, frame, own if _NOT_OWN.search(row) else frame
+
+    def ends_traceback(self, line: int, row: str) -> bool:
+        """Whether the line stands under the frames of its process and begins with a class, as what was raised does."""
+        if not any(line - at <= _UNDER_FRAME for at, _, _ in self._frames.values()):
+            return False
+        start = message_start(row)
+        at = self._frames[process][0] if (process := _process(row[:start])) in self._frames else 0
+        return 0 < line - at <= _UNDER_FRAME and _ENDS_TRACEBACK.match(row, start) is not None
 
     def _see_source(self, line: int, row: str) -> None:
         """Keep the line of code of the frame above, where the same process wrote it."""
@@ -188,20 +218,31 @@ class ErrorLines:
         own = row[start:].rstrip()
         if is_source(row, after_frame):
             return False
-        if not (_RAISED_LINE.match(own) or _SAID.match(own)) or (_METRIC.match(own) and not died):
-            if _SPOKEN.match(own) and not _METRIC.match(own):
+        said = _RAISED_LINE.match(own) or _SAID.match(own) or self.ends_traceback(line, row)
+        if own.startswith(("Error: ", "error: ")) and not died and _NO_FAILURE.search(own):
+            return False
+        if not said or (_METRIC.match(own) and not died):
+            if _SPOKEN.match(own) and not _METRIC.match(own) and not _NO_FAILURE.search(own):
                 self.spoken = [*self.spoken[-2:], ErrorLine(line, own, False, spoken=True)]
             return False
-        raised, called = self._places(line, _process(row[:start]))
-        if raised is not None and _LOOKS.match(raised.function):
+        process = _process(row[:start])
+        raised, called = self._places(line, process)
+        if self._ignored.pop(process, None) is not None or (raised is not None and _LOOKS.match(raised.function)):
             return False
-        if any(each.text == own for each in self.kept):  # another rank, or a retry, says the same
-            return True
-        if len(self.kept) == MOST_KEPT:
-            self.kept.pop()
-        self.kept.append(ErrorLine(line, own, died, raised, called))
-        self._open = own.endswith(":")
+        self._keep(ErrorLine(line, own, died, raised, called))
         return True
+
+    def _keep(self, error: ErrorLine) -> None:
+        """Keep the error, once: another rank, a retry, or the one that was raised from it says the same."""
+        same = next((each for each in self.kept if each.text == error.text), None)
+        if same is not None:
+            if not ((error.died and not same.died) or (error.called and not same.shows_own)):
+                return
+            self.kept.remove(same)
+        elif len(self.kept) == MOST_KEPT:
+            self.kept.pop()
+        self.kept.append(error)
+        self._open = error.text.endswith(":")
 
     def _places(self, line: int, process: str) -> tuple[Frame | None, Frame | None]:
         """The frame that led to the error at ``line`` of a process, and the project's own one before it."""

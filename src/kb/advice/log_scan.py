@@ -177,7 +177,7 @@ class LogScanner:
                 self._errors.go_on(row)
             if framed:
                 self._errors.see_frame(line, row)
-            if raised and self._errors.may_be_in(row):
+            if (raised and self._errors.may_be_in(row)) or (framed and self._errors.ends_traceback(line, row)):
                 self._note_error(line, row)
             if contexts:
                 self._note_contexts(contexts, line, row)
