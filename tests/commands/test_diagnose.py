@@ -483,9 +483,9 @@ IN_LIBRARY = """\
 [rank0]:     trainer.train()
 [rank1]:   File "/w/other.py", line 3, in main
 [rank0]:   File "/v/lib/python3.12/site-packages/peft/tuners/new.py", line 214, in update
-[rank0]:     rank = table[name]
-[rank0]:            ~~~~~^^^^^^
-[rank0]: KeyError: 'q_lora'
+[rank0]:     rank = table.rank
+[rank0]:            ^^^^^^^^^^
+[rank0]: AttributeError: 'Table' object has no attribute 'rank'
 """
 
 
@@ -494,11 +494,37 @@ def test_an_unknown_error_is_told_with_its_package_and_the_projects_line_that_le
     assert row.raised is not None and (row.raised.library, row.raised.line) == ("peft", 214)
     assert row.called is not None and (row.called.file, row.called.line) == ("/w/train.py", 88)
     said = " ".join(piped(IN_LIBRARY).stdout.split())
-    assert "at peft/tuners/new.py:214 (update) · rank = table[name]" in said
-    assert "KeyError is no shortage of memory" in said and "raised in peft" in said
+    assert "at peft/tuners/new.py:214 (update) · rank = table.rank" in said
+    assert "AttributeError itself asks for no memory" in said and "raised in peft" in said
     assert "pip freeze | grep -i -E 'peft|torch'" in said
-    korean = run_text("kb.diagnose", "--lang", "ko", stdin=IN_LIBRARY).stdout
-    assert "발생 위치: peft/tuners/new.py:214 (update)" in korean and "메모리 부족이 아니라" in korean
+    korean = " ".join(run_text("kb.diagnose", "--lang", "ko", stdin=IN_LIBRARY).stdout.split())
+    assert "발생 위치: peft/tuners/new.py:214 (update)" in korean and "메모리를 요청하지 않으며" in korean
+
+
+@pytest.mark.parametrize(
+    ("before", "error", "library", "of_code"),
+    [
+        ("", "AttributeError: 'Table' object has no attribute 'rank'", True, True),
+        (
+            "step 3: CUDA out of memory, no loss\n",
+            "AttributeError: 'NoneType' object has no attribute 'rank'",
+            True,
+            False,
+        ),
+        ("step 3\n", "ImportError: libgomp.so.1: cannot allocate memory in static TLS block", True, False),
+        ("", "KeyError: 'text'", False, True),
+        ("", "FileNotFoundError: [Errno 2] No such file or directory: 'train.csv'", False, True),
+        ("", "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x10 and 12x5)", True, False),
+        ("", "api.ValidationError: requested 80GB", True, False),
+    ],
+)
+def test_what_is_said_of_an_unknown_error_is_true_of_its_class(
+    before: str, error: str, library: bool, of_code: bool
+) -> None:
+    frame = '  File "/v/site-packages/tables/base.py", line 5, in get\n    return one(rows)\n'
+    said = " ".join(piped(f"{before}Traceback (most recent call last):\n{frame}{error}\n").stdout.split())
+    assert ("raised in tables" in said, "asks for no memory" in said) == (library, of_code)
+    assert ("releases that do not go together" in said) == error.startswith(("AttributeError", "ImportError"))
 
 
 def test_a_frame_of_another_process_is_not_where_an_error_was_raised() -> None:

@@ -1,6 +1,7 @@
 """The lines of a log that raise an error, whatever it is, and where it was raised. Pure."""
 
 import re
+from collections.abc import Iterable
 
 from kb.advice.log_lines import clean, is_source, message_start
 from kb.core.record import NamedTuple
@@ -68,8 +69,13 @@ _HANDED_ON = re.compile(
 _OF_CODE = frozenset((
     "AttributeError", "FileNotFoundError", "ImportError", "IndentationError", "IndexError", "JSONDecodeError",
     "KeyError", "ModuleNotFoundError", "NameError", "NotADirectoryError", "PermissionError", "SyntaxError", "TypeError",
-    "UnboundLocalError", "UnicodeDecodeError", "ValidationError", "ZeroDivisionError",
+    "UnboundLocalError", "UnicodeDecodeError", "ZeroDivisionError",
 ))  # fmt: skip
+# of these, those that come of releases beside each other, and those that come of what a library was given
+_OF_RELEASES = frozenset(("AttributeError", "ImportError", "ModuleNotFoundError", "NameError", "TypeError"))
+_OF_WHAT_IS_GIVEN = frozenset(("FileNotFoundError", "KeyError", "NotADirectoryError", "PermissionError"))
+_OF_MEMORY = re.compile(r"memory|alloc|\boom\b|메모리", re.IGNORECASE)
+MEMORY_REACH = 20  # lines before an error in which a shortage of memory may have been said
 _FRAME_PARTS = re.compile(
     r'\s{0,80}File (?:"(?P<file>[^"]{1,400})", line (?P<line>\d{1,7})(?:, in (?P<function>\S{1,80}))?'
     r"|(?P<noted>\S{1,400}):(?P<row>\d{1,7}), in (?P<method>[\w.<>]{1,80})\()"  # as notebooks print it
@@ -117,7 +123,8 @@ class ErrorLine(NamedTuple):
     """A line that raises an error. ``died``: its traceback goes up to the module, so that nothing caught it.
 
     ``raised``: the frame that raised it; ``called``: the last frame of the project's own files that led there, where
-    that is another; ``spoken``: no error was raised, the line alone speaks of a failure.
+    that is another; ``spoken``: no error was raised, the line alone speaks of a failure; ``near_memory``: it, or a
+    line before it, speaks of memory.
     """
 
     line: int
@@ -126,13 +133,28 @@ class ErrorLine(NamedTuple):
     raised: Frame | None = None
     called: Frame | None = None
     spoken: bool = False
+    near_memory: bool = False
+
+    @property
+    def name(self) -> str:
+        """The error's class, without its module."""
+        match = _RAISED_LINE.match(self.text)
+        return match[1].rpartition(".")[2] if match else ""
 
     @property
     def of_code(self) -> str:
         """The error's class where that tells that no memory was asked for, else nothing."""
-        match = _RAISED_LINE.match(self.text)
-        name = match[1].rpartition(".")[2] if match else ""
-        return name if name in _OF_CODE else ""
+        return self.name if self.name in _OF_CODE and not self.near_memory else ""
+
+    @property
+    def of_releases(self) -> bool:
+        """Whether such an error in a library often comes of releases that do not go together."""
+        return self.name in _OF_RELEASES
+
+    @property
+    def library(self) -> str:
+        """The package that raised it, unless what that was given is what such an error is about."""
+        return self.raised.library if self.raised and self.name not in _OF_WHAT_IS_GIVEN else ""
 
     @property
     def shows_own(self) -> bool:
@@ -203,6 +225,11 @@ class ErrorLines:
         if frame is not None and at == line - 1 and row[start:].startswith("    "):
             sourced = frame._replace(source=row[start:].strip()[:_SOURCE])
             self._frames[_process(row[:start])] = at, sourced, sourced if own is frame else own
+
+    def note_near(self, line: int, rows: Iterable[str]) -> None:
+        """Note of an error kept at ``line`` whether one of ``rows``, it and those before it, tells of memory."""
+        if self.kept and self.kept[-1].line == line and any(_OF_MEMORY.search(row) for row in rows):
+            self.kept[-1] = self.kept[-1]._replace(near_memory=True)
 
     def take(self, line: int, row: str, after_frame: bool, died: bool) -> bool:
         """Keep the line where it raises an error; whether it does.

@@ -6,7 +6,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Literal
 
-from kb.advice.log_errors import ErrorLine, ErrorLines
+from kb.advice.log_errors import MEMORY_REACH, ErrorLine, ErrorLines
 from kb.advice.log_lines import clean, is_frame, is_quoted, is_source, message_start
 from kb.core.record import NamedTuple
 
@@ -143,6 +143,7 @@ class LogScanner:
         self._found: dict[Wording, list[Evidence]] = {}
         self._counts: dict[Wording, int] = {}
         self._errors = ErrorLines()
+        self._before: Sequence[LogLine] = ()  # the last lines of the block before
         self._open: list[Evidence] = []  # evidence whose next lines may go on with it
         self._last_frame = self._last_module = -WINDOW - 1
         self._after_frame = False
@@ -154,6 +155,7 @@ class LogScanner:
         rest = iter(lines)
         while block := list(islice(rest, BLOCK)):
             self._read_block(block)
+            self._before = block[-MEMORY_REACH:]
         matches = (Match(each, self._counts[each], tuple(evidence)) for each, evidence in self._found.items())
         errors = tuple(self._errors.at_end(self._lines))
         return Scan(self._lines, tuple(matches), self._moved_on, self._ended_well, errors, self._seen)
@@ -178,7 +180,7 @@ class LogScanner:
             if framed:
                 self._errors.see_frame(line, row)
             if (raised and self._errors.may_be_in(row)) or (framed and self._errors.ends_traceback(line, row)):
-                self._note_error(line, row)
+                self._note_error(line, row, block)
             if contexts:
                 self._note_contexts(contexts, line, row)
             if wordings:
@@ -191,8 +193,10 @@ class LogScanner:
                 if _MODULE_FRAME in row:
                     self._last_module = line
 
-    def _note_error(self, line: int, row: str) -> None:
+    def _note_error(self, line: int, row: str, block: Sequence[LogLine]) -> None:
         if self._errors.take(line, row, self._after_frame, line - self._last_module <= WINDOW):
+            around = (*self._before, *block)
+            self._errors.note_near(line, (text for at, text in around if line - MEMORY_REACH <= at <= line))
             self._steps.clear()
             self._losses = 0
 

@@ -91,16 +91,16 @@ def _unexplained_object(errors: Sequence[ErrorLine], words: Words) -> dict[str, 
     if not errors:
         return {"title": "", "means": "", "run": None}
     last = errors[-1]
-    libraries = [each.raised.library for each in errors if each.raised and each.raised.library]
+    libraries = [each.library for each in errors if each.library]
     sentences = [words("diagnose.unexplained.means")]
     if last.of_code:
         sentences.append(words("diagnose.unexplained.of_code", error=last.of_code))
     if last.handed_on:
         libraries = []
         sentences.append(words("diagnose.unexplained.handed_on"))
-    elif last.raised is not None and last.raised.library:
-        key = "releases" if last.of_code else "library"
-        sentences.append(words(f"diagnose.unexplained.{key}", library=printable(last.raised.library)))
+    elif last.library:
+        key = "releases" if last.of_releases else "library"
+        sentences.append(words(f"diagnose.unexplained.{key}", library=printable(last.library)))
     else:
         sentences.append(words("diagnose.unexplained.read"))
     return {
