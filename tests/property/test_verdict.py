@@ -61,7 +61,7 @@ def configs(draw: Any) -> str:
 
 
 @given(text=configs(), gpu=st.sampled_from(sorted(CATALOG.gpus)), host_memory=HOSTS)
-@settings(max_examples=examples(3, 100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(1, 100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(
     text="general: {model_name: EleutherAI/gpt-j-6b}\ntokenizer: {encoder_max_len: 128, decoder_max_len: 32}\n"
     "training:\n  per_device_train_batch_size: 1\n",

@@ -367,5 +367,10 @@ def _conditions(row: Mapping[str, Any], language: str) -> Iterator[str]:
     for name in ("from", "below", "memory_from", "memory_below", "called", "models"):
         if name in row:
             yield say(language, f"serving.{name}", value=row[name])
-    if "except_gpus" in row:
-        yield say(language, "serving.except_gpus", value=", ".join(row["except_gpus"]))
+    for name in ("uses", "model_types", "except_gpus"):
+        if name in row:
+            yield say(language, f"serving.{name}", value=", ".join(row[name]))
+    if row.get("packed") is False:
+        yield say(language, "serving.not_packed")
+    if "with" in row:
+        yield say(language, "serving.with", value=f"`{row['with']}`")

@@ -2,7 +2,7 @@
 // place otherwise says so: a line at its top tells how much lies beyond the edge, and the edge fades.
 const FRAMES = ".md-typeset__scrollwrap, .kb-wide, .kb-figure";
 const PHONE = matchMedia("(max-width: 30em)");
-const MOST_ROWS = 24; // of a table that is shown row by row: a longer one has a filter, and is compared down its columns
+const MOST_ROWS = 32; // of a table that is shown row by row: a longer one has a filter, and is compared down its columns
 const words = document.getElementById("kb-more")?.dataset;
 const seen = new ResizeObserver((rows) => rows.forEach(({ target }) => tell(target)));
 
