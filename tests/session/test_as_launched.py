@@ -298,3 +298,47 @@ def test_which_file_starts_a_post_training_run_is_said(project: Path) -> None:
     (project / "README.md").write_text(README.format("python scripts/align.py"))
     result = result_of("sft.yaml", checker())
     assert (result.note, result.note_values["script"]) == ("preference_not_predicted", "README.md")
+
+
+STARTED = "torchrun --nproc_per_node=4 -m trl.scripts.sft --config sft.yaml"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"```bash\n# {STARTED}\n```\n",  # a comment
+        f"```bash\n{STARTED}\n```\nOn one GPU: `python -m trl.scripts.sft --config sft.yaml`.\n",
+        f"<!--\n```bash\n{STARTED}\n```\n-->\n",
+        f"```bash\ngit clone https://example.org/other && cd other\n{STARTED}\n```\n",  # another project's
+        f"```python\n{STARTED}\n```\n",
+        f"```console\n$ cat out.txt\n{STARTED}\n```\n",  # what a command printed
+    ],
+)
+def test_what_only_looks_like_a_start_is_none(project: Path, text: str) -> None:
+    (project / "README.md").write_text(text)
+    assert gpus(result_of("sft.yaml", checker())) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"1. ~~~sh\n   {STARTED}\n   ~~~\nThat's all\n",
+        f"```bash\n# don't forget\n{STARTED}\n```\n",
+        f"```text\nIt isn't done\n```\n> ```\n> {STARTED}\n> ```\n",
+    ],
+)
+def test_a_start_is_found_in_blocks_of_every_form(project: Path, text: str) -> None:
+    (project / "README.md").write_text(text)
+    result = result_of("sft.yaml", checker())
+    assert gpus(result) == 4
+    assert "training-peak-exceeds-gpu" not in told(result)  # a README tells how its author runs it
+
+
+def test_a_fix_in_a_readme_changes_the_command_alone(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = "python train.py --model_name_or_path google/mt5-base --fp16 True --bf16 False --do_train --output_dir o"
+    (project / "README.md").write_text(f"It's so:\n\n```bash\n$ {command}\n```\n")
+    from kb.commands.check import main
+
+    main(["README.md", "--fix", "--gpu", "rtx-3090"])
+    changed = command.replace("--fp16 True --bf16 False", "--fp16 False --bf16 True")
+    assert (project / "README.md").read_text() == f"It's so:\n\n```bash\n$ {changed}\n```\n", capsys.readouterr().out

@@ -172,7 +172,10 @@ def _swapped_in(document: Node, text: str, path: str, reader: CommandReader, par
             launch = launch._replace(flags=tuple(
                 flag for flag in launch.flags if flag is last[flag.name] or flag.key.start > command.start.index
             ))  # fmt: skip
-            yield unit_of(launch, reader.speller(launch), path, name, parsed.source.places(), parsed.source.span(model))
+            places = parsed.source.places()
+            unit = unit_of(launch, reader.speller(launch), path, name, places, parsed.source.span(model))
+            inside = setting_at(True, Flag("cmd", started.word, (), dashes=""), places, bare=True)  # as a container's
+            yield unit._replace(settings={**unit.settings, "serving.contained": inside})
 
 
 def _macros(entries: Mapping[str, tuple[Node, Node]]) -> dict[str, str]:

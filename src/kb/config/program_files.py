@@ -3,6 +3,7 @@ a script's command means. Never run."""
 
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -41,15 +42,12 @@ _FLAG = r"(?<![\w-])--([A-Za-z][\w-]*)(?:=|[ \t]+(?!-))?([^\s\"']*)"
 # What starts a run; of a module or a script what stands before it is the launcher's.
 _PROGRAM = r"^.*?(?:\S\.py(?![\w.])|\s-m\s+[\w.]+)|^.*?(?<![\w/.-])(?:trl|axolotl|llamafactory-cli|swift|tune)\s"
 _ENDS = r"&&|\|\||[;|]|(?<=\s)#.*"
-_FENCE = "```"
-_BLOCK = (  # in a list or a quotation as well
-    r"(?ms)^(?P<in>[ \t>]*)(?P<fence>```+)[ \t]*(?P<language>[^`\n]*?)[ \t\r]*\n"
-    r"(?P<code>.*?)^(?P=in)(?P=fence)[ \t]*\r?$"
-)
+_OPENS = r"^[ \t>]*(?:(?:[-*+]|\d+[.)])[ \t]+)?(`{3,}|~{3,})[ \t]*([^`\n]*)$"  # in a list or a quotation as well
 _OF_A_SHELL = frozenset((
     "", "bash", "sh", "shell", "zsh", "console", "shell-session", "shellsession", "sh-session", "text",
 ))  # fmt: skip
-_PROMPT = r"(?m)^[ \t>]*(?:[$%#][ \t]+(?=\S)|!(?=\w))?"  # of a terminal or a notebook, and what stands before it
+_PROMPT = r"^[ \t>]*(?:[$%][ \t]+(?=\S)|!(?=\w))"  # of a terminal or a notebook
+_STARTS = r"\b(?:python3?|torchrun|accelerate|deepspeed|srun|trl|axolotl|llamafactory-cli|swift|tune)\b"
 
 Lookup = Callable[[str, str], str | None]
 
@@ -177,9 +175,13 @@ class StartedFiles:
         return self._found[folder, named]
 
     @staticmethod
-    def blocks_of(path: str, text: str) -> Sequence[str]:
-        """What of a file a shell may be given: of Markdown its code blocks, of a script all."""
-        return [code for _, code in shell_blocks(text)] if path.endswith(DOCUMENTS) else [text]
+    def blocks_of(path: str, text: str, named: str) -> Sequence[str]:
+        """What of a file that names another a shell may be given: of a script all, of Markdown its code blocks. None of
+        Markdown that names it where something else starts it, too: in a sentence, a comment, a block of other code."""
+        if not path.endswith(DOCUMENTS):
+            return [text]
+        blocks = [code for _, code in shell_blocks(text)]
+        return blocks if _times(text, named) == sum(_times(code, named, read=True) for code in blocks) else ()
 
     def names(self, script: str, text: str, place: Span, named: str) -> list[str]:
         """What a command at a place of a script may mean by a name, the surest first."""
@@ -296,12 +298,57 @@ def _flags(command: str) -> dict[str, str] | None:
     return {name.replace("-", "_"): value for name, value in given} if begun else None
 
 
+def _times(text: str, named: str, *, read: bool = False) -> int:
+    """In how many commands, or sentences that may be such, a text starts something with what is ``named``; with
+    ``read`` in those alone that a shell runs."""
+    lines = re.sub(r"\\\r?\n", " ", text).splitlines()
+    of_a_shell = (line for line in lines if not (read and line.lstrip().startswith("#")))
+    return sum(named in line and re.search(_STARTS, line) is not None for line in of_a_shell)
+
+
 def shell_blocks(text: str) -> Iterator[tuple[int, str]]:
-    """The blocks, each with where it starts; a prompt before a command is left blank, so that places stay the same."""
-    for block in re.finditer(_BLOCK, text) if _FENCE in text else ():
-        words = block["language"].lower().split()
-        if (words[0] if words else "") in _OF_A_SHELL:
-            yield block.start("code"), re.sub(_PROMPT, lambda found: " " * len(found[0]), block["code"])
+    """The code blocks of Markdown that a shell may be given, each with where it starts.
+
+    Where a block has prompts its other lines are output, and left blank, as the prompts are: places stay the same.
+    What a comment of HTML holds, or has a quote that does not end, is left out.
+    """
+    for start, code in _fenced(re.sub(r"(?s)<!--.*?-->", lambda found: _blank(found[0]), text)):
+        commands = _without_prompts(code)
+        try:
+            shlex.split(commands, comments=True)
+        except ValueError:  # a quote without its end would take in what comes behind it
+            continue
+        yield start, commands
+
+
+def _fenced(text: str) -> Iterator[tuple[int, str]]:
+    """The fenced blocks in a language of a shell, or in none that is said."""
+    at, opened, fence, wanted = 0, -1, "", False
+    for line in text.splitlines(keepends=True):
+        bare = line.strip(" \t>\r\n")
+        if opened < 0:
+            found = re.match(_OPENS, line.rstrip("\r\n"))
+            if found is not None:
+                language = found[2].lower().split()
+                opened, fence, wanted = at + len(line), found[1], (language[0] if language else "") in _OF_A_SHELL
+        elif bare.startswith(fence) and not bare.strip(fence[0]):
+            if wanted:
+                yield opened, text[opened:at]
+            opened = -1
+        at += len(line)
+
+
+def _without_prompts(code: str) -> str:
+    lines, goes_on = re.sub(r"(?m)^[ \t]*>[ \t>]*", lambda found: " " * len(found[0]), code).splitlines(True), False
+    prompted = any(re.match(_PROMPT, line) for line in lines)
+    kept = list[str]()
+    for line in lines:
+        found = re.match(_PROMPT, line)
+        if found is not None:
+            line = " " * len(found[0]) + line[len(found[0]) :]
+        kept.append(line if found is not None or goes_on or not prompted else _blank(line))
+        goes_on = (found is not None or goes_on) and line.rstrip().endswith("\\")
+    return "".join(kept)
 
 
 def shell_alone(text: str) -> str:

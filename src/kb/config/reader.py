@@ -386,10 +386,10 @@ class Joiner:
 
 
 def without_comments_count(unit: Unit) -> tuple[Unit, Setting | None]:
-    """The unit without what a comment in the head of its config says of several GPUs, and that: what starts the run may
+    """The unit without what a comment in the head of its config says of its GPUs, and that: what starts the run may
     say how many."""
     said = unit.settings.get(PROCESSES)
-    if said is None or not is_unknown(said.value) or not said.path or not str(said.path[0]).startswith("#"):
+    if said is None or not said.path or not str(said.path[0]).startswith("#"):
         return unit, None
     return unit._replace(settings={each: held for each, held in unit.settings.items() if each != PROCESSES}), said
 

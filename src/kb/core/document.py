@@ -49,7 +49,9 @@ def speaks_of_one_gpu(comments: str) -> bool:
     """Whether comments say that a run has one GPU, and nothing of several: ``# Config for single device LoRA``."""
     lowered = comments.casefold().replace("-", " ").replace("_", " ")
     one = any(word in lowered for word in ("single device", "single gpu", "단일 gpu"))
-    return one and not any(word in lowered for word in ("multi", "distributed", "nproc", "several", "gpus", "다중"))
+    own = any(word in lowered for word in ("config", "recipe", "설정", "실행"))
+    others = ("multi", "distributed", "nproc", "several", "gpus", "다중", "not", "n't", "instead", "without", "debug")
+    return one and own and not any(word in lowered for word in others)
 
 
 def names_one_gpu(path: str) -> bool:

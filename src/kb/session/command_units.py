@@ -10,6 +10,7 @@ from kb.config.reader import HALF, PRECISION, RUN_CONFIG, in_its_launchers_preci
 from kb.core.catalog import Catalog
 from kb.core.document import SEVERAL_WAYS, Setting, Unit
 from kb.core.expression import Unknown, is_unknown
+from kb.core.finding import Finding
 from kb.core.result import UnitResult
 from kb.core.typed import TYPE_CHECKING, Any
 from kb.session.lookups import ProjectPrograms
@@ -29,6 +30,7 @@ _OF_LLAMAFACTORY = r"(?m)^[ \t]*from (?:llamafactory|llmtuner)[\w.]* import (?:\
 _STARTS_OTHERWISE = r"\brun_exp\b(?!\s*\(\s*\))|\bargv\b"
 MAX_KEPT = 64  # scripts whose runs are kept, for the next file that they name
 COUNT = "launch.num_processes"
+_GOES = r"(?m)^[ \t]*(?:cd|pushd)\b|[;&][ \t]*(?:cd|pushd)\b"
 _OF_LAUNCH = ("launch.", "accelerate.", "deepspeed.")
 
 
@@ -64,6 +66,9 @@ class Commands:
         whole = os.path.abspath(path).replace(os.sep, "/")
 
         def means(script: str, named: Any, text: str, unit: Unit) -> bool:
+            if script.endswith(DOCUMENTS):  # run from the folder that it lies in, without a step to another
+                from_there = os.path.join(os.path.dirname(script), named) if isinstance(named, str) and named else ""
+                return os.path.normpath(from_there).replace(os.sep, "/") == whole and not re.search(_GOES, text)
             if not isinstance(named, str) or not named or not whole.endswith(f"/{written_out(named)}"):
                 return False
             return programs.means(script, named, path, text, unit)
@@ -189,7 +194,14 @@ def as_launched(
     unit = result.unit._replace(settings={**result.unit.settings, **known_count})
     if again.note == "preference_not_predicted":
         again = again._replace(note_values={**again.note_values, "script": _from_here(started[0].path)})
-    return again._replace(unit=unit, findings=tuple(found for found in again.findings if found.span != place))
+    found = (each for each in again.findings if each.span != place)
+    if started[0].path.endswith(DOCUMENTS):  # it tells how its author runs it
+        found = (each._replace(severity="warning", certainty="likely") if _is_sure(each) else each for each in found)
+    return again._replace(unit=unit, findings=tuple(found))
+
+
+def _is_sure(finding: Finding) -> bool:
+    return finding.severity == "error" and any(each.name.startswith("memory.") for each in finding.because)
 
 
 def _from_here(path: str) -> str:

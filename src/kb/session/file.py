@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _CONTROLS = "[\x80-\x9f]"
 _DAMAGE = ("mojibake", "not-utf8")  # what is wrong with a text that may be why no parser takes it
 _CONFLICT = r"(?ms)^<{7} .*?^={7}\r?\n.*?^>{7} "
+_WRITES = r"(?<!<)<<-?[ \t]*['\"]?[A-Za-z_]"  # a here-document may hold anything
 _NOTHING = {"config": "config.empty", "python": "config.no-python-call", "notebook": "config.no-cell-call"}
 
 
@@ -41,7 +42,7 @@ def _raise_at_conflict(text: str) -> None:
     Raises:
         ConfigError: at the first mark.
     """
-    found = re.search(_CONFLICT, text) if "<<<<<<< " in text else None
+    found = re.search(_CONFLICT, text) if "<<<<<<< " in text and not re.search(_WRITES, text) else None
     if found is not None:
         raise ConfigError("config.merge-conflict", text.count("\n", 0, found.start()) + 1, 1)
 

@@ -246,7 +246,7 @@ class ProjectPrograms:
         if not any(each.endswith(DOCUMENTS) for each, _ in found):
             return found
         blocks_of = self._kinds_of_files[1].blocks_of
-        return [(each, part) for each, text in found for part in blocks_of(each, text) if name in part]
+        return [(each, part) for each, text in found for part in blocks_of(each, text, name) if name in part]
 
     def files(self) -> "ProgramFiles":
         """What the programs of the project import and load."""

@@ -14,8 +14,9 @@ LEAST_OF_A_RUN = 4  # settings that make a file without marks a run's, a hub's m
 BATCH = "training.per_device_train_batch_size"
 _OF_A_HUB = r"[\w.-]+/[\w.-]+"
 # What is known once a run is over: with a number behind such a name a file says how one went, not how one is to go.
-_RESULT = r"""(?x)(?:train|training|eval|test|val)_(?:loss|runtime|samples_per_second|steps_per_second|duration\w*)
-    |(?:final|best)_(?:\w+_)?loss | total_flos | training_time\w* | elapsed\w*"""
+_RESULT = r"""(?x)(?:.*\.)?(?:
+    (?:train|training|eval|test|val)_(?:runtime|samples_per_second|steps_per_second|duration\w*)
+    | total_flos | training_time\w* | (?:metrics|results?)\.\w*loss)"""  # elsewhere a loss may be where a run starts
 _NUMBER = r"-?\d+\.?\d*(?:[eE][+-]?\d+)?"
 
 
@@ -152,7 +153,7 @@ def _unwrapped(dialect: Dialect, entries: Entries) -> dict[str, Entry] | None:
 def _holds_results(entries: Entries) -> bool:
     """Whether a document has what a run came to, beside what it was set to: a record that its program wrote."""
     return any(
-        value.kind == SCALAR and re.fullmatch(_NUMBER, value.value) and re.fullmatch(_RESULT, path.rpartition(".")[2])
+        value.kind == SCALAR and re.fullmatch(_NUMBER, value.value) and re.fullmatch(_RESULT, path)
         for path, (_, _, value) in entries.items()
     )
 

@@ -5,6 +5,8 @@ from typing import Any, Protocol
 
 from kb.config.dialect.dialects import CompiledDialect
 from kb.config.dialect.spelling import in_words_of
+from kb.config.program_files import shell_alone
+from kb.config.programs import DOCUMENTS
 from kb.config.shell.command import CommandReader, read_shell
 from kb.config.text.nodes import MAPPING, Node
 from kb.config.text.parsing import parse
@@ -224,6 +226,8 @@ class CommandData:
     """What the commands of a text set, by the number of the command and the flag."""
 
     def __init__(self, text: str, path: str, reader: CommandReader) -> None:
+        if path.endswith(DOCUMENTS):
+            text = shell_alone(text)
         units: Iterable[Unit | None] = read_shell(text, path, reader) or (reader.read(text, path),)
         self.units = [unit for unit in units if unit is not None]
         self.data: dict[Path, str] = {}

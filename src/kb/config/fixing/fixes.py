@@ -80,6 +80,8 @@ def _in_container(edits: Sequence[Edit], unit: Unit, text: str) -> list[Edit]:
         if setting is None or not own or edit.op != "set" or is_unknown(setting.value):
             raise CannotEditError("config.fix.no-place")
         old = text[setting.span.start : setting.span.end]
+        if isinstance(setting.value, int) and old.strip("'\"") != str(setting.value):  # a macro says it elsewhere
+            raise CannotEditError("config.fix.no-place")
         begin = old[: len(old) - len(old.lstrip("'\""))]
         end = old[len(old.rstrip("'\"")) :]
         made.append(Edit("replace", edit.name, begin + as_words(edit.value) + end, setting.span))

@@ -162,7 +162,8 @@ def _in_its_library(name: str, names: Names) -> str | None:
     """What a library calls that which a module imports under a name of its own: ``from trl import SFTConfig as Own``;
     None of anything else."""
     first, dot, rest = name.partition(".")
-    for _, found in names.imports_of(first):
+    imports = [found for _, found in names.imports_of(first)]
+    for found in imports if len({(each.module, each.name) for each in imports}) == 1 else ():
         of_library = not found.level and found.module.partition(".")[0] in _RENAMED_OF
         if of_library and found.name not in (None, first) and names.is_imported_alone(first):
             return f"{found.name}{dot}{rest}"
