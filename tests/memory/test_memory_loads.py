@@ -51,6 +51,17 @@ def test_a_model_that_the_engine_alone_knows_is_counted_as_the_others(name: str)
     assert loads(do_train=False)[1:] == (0, 0, 0)
 
 
+def test_paged_states_are_each_rank_s_own_unless_they_are_shared_out() -> None:
+    def paged(**settings: Any) -> int:
+        setup = TrainingSetup(weights="bf16", optim="paged_adamw_32bit", **settings)
+        return loads_of(setup, MODELS["gpt2"]).offloaded
+
+    one = paged()
+    assert paged(world_size=4) == 4 * one
+    for shared in ({"zero_stage": 1}, {"zero_stage": 3}, {"fsdp": True}):
+        assert paged(world_size=4, **shared) == pytest.approx(one, rel=0.01)
+
+
 def test_a_trainer_s_own_loss_changes_nothing_on_the_host() -> None:
     setup = TrainingSetup(method="qlora", load_in_4bit=True, bf16=True, optim="paged_adamw_8bit")
     assert loads_of(setup._replace(post=PostTraining("dpo")), MODELS["gpt2"]) == loads_of(setup, MODELS["gpt2"])

@@ -342,3 +342,13 @@ def test_a_fix_in_a_readme_changes_the_command_alone(project: Path, capsys: pyte
     main(["README.md", "--fix", "--gpu", "rtx-3090"])
     changed = command.replace("--fp16 True --bf16 False", "--fp16 False --bf16 True")
     assert (project / "README.md").read_text() == f"It's so:\n\n```bash\n$ {changed}\n```\n", capsys.readouterr().out
+
+
+def test_a_config_is_sharded_by_the_file_that_its_command_names(project: Path) -> None:
+    command = "torchrun --nproc_per_node=4 train_it.py sft.yaml --deepspeed zero3.json\n"
+    (project / "run.sh").write_text(command)
+    assert "training.deepspeed" in {each.name for each in result_of("sft.yaml", checker()).if_so}
+    (project / "zero3.json").write_text('{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}')
+    setup = result_of("sft.yaml", checker()).setup
+    assert setup is not None
+    assert (setup.zero_stage, setup.world_size) == (3, 4)

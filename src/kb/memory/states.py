@@ -190,7 +190,7 @@ def share_of(setup: TrainingSetup, states: States, architecture: Architecture) -
     counts = count(architecture)
     if setup.spread.tensor_parallel > 1:
         states = _split_tensors(states, counts, setup.spread.tensor_parallel)
-    parameters, on_host = states.parameters, states.paged
+    parameters, on_host = states.parameters, states.paged * ranks_of_a_node(setup)
     if setup.fsdp:
         parameters, on_host = _fsdp(setup, states, counts)
     elif setup.zero_stage > 0:
@@ -237,7 +237,7 @@ def _fsdp(setup: TrainingSetup, states: States, counts: Counts) -> tuple[int, in
     def shard(amount: int, *, wide: bool) -> int:
         return (amount * wider // width if wide else amount) // ranks
 
-    parameters, on_host = shard(_flattened(setup, states, counts, frozen_too=True), wide=True), states.paged
+    parameters, on_host = shard(_flattened(setup, states, counts, frozen_too=True), wide=True), states.paged // ranks
     if setup.offload_param:
         trained = shard(states.gradients, wide=full) + shard(states.optimizer, wide=full)
         on_host += parameters + states.adapters // ranks + trained
@@ -252,7 +252,7 @@ def _zero(setup: TrainingSetup, states: States, counts: Counts) -> tuple[int, in
     Bytes of one GPU's base weights, and of one node's host memory.
     """
     third, width, ranks = setup.zero_stage == 3, _width_of(setup), setup.data_parallel_size
-    share, on_host = states.trainable // ranks, states.paged
+    share, on_host = states.trainable // ranks, states.paged // ranks
     if setup.offload_optimizer:
         part = setup.spread.optimizer_offload_ratio if third else 1.0  # the ratio is for stage 3 alone
         optimizer = FP32 * share + _moments(setup, states, width) // ranks

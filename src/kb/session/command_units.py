@@ -32,6 +32,7 @@ MAX_KEPT = 64  # scripts whose runs are kept, for the next file that they name
 COUNT = "launch.num_processes"
 _GOES = r"(?m)^[ \t]*(?:cd|pushd)\b|[;&][ \t]*(?:cd|pushd)\b"
 _OF_LAUNCH = ("launch.", "accelerate.", "deepspeed.")
+OF_SHARDING = ("training.deepspeed", "training.fsdp", "training.fsdp_config")  # flags that win over the config
 
 
 class Commands:
@@ -175,7 +176,8 @@ def as_launched(
     if not (of_memory or of_batch) or unit.dialect is None or unit.launcher or COUNT in unit.settings:
         return result
     started = launches(unit.path)
-    ways = [_of_launch(join(each._replace(settings=_without(each, RUN_CONFIG)))) for each in started]
+    joined = [join(each._replace(settings=_without(each, RUN_CONFIG))) for each in started]
+    ways = [_of_launch(each) for each in joined]
     if not ways or (started[0].path.endswith(DOCUMENTS) and _may_be_alone(ways)):
         return result
     place = unit.span.beginning()
@@ -188,7 +190,9 @@ def as_launched(
         told[name] = Setting(value, place, place, known.path, joined=known.joined or _from_here(started[0].path))
     launchers = {each.launcher for each in started}
     launcher = launchers.pop() if len(launchers) == 1 else None
-    launched = unit._replace(settings={**told, **unit.settings}, launcher=launcher)
+    unread = dict.fromkeys(name for each in (unit, *joined) for name in each.unread if name != RUN_CONFIG)
+    settings = {**told, **unit.settings, **{name: told[name] for name in OF_SHARDING if name in told}}
+    launched = unit._replace(settings=settings, launcher=launcher, unread=tuple(unread))
     again = check(launched if PRECISION in unit.settings else _in_precision(launched))
     known_count = {COUNT: told[COUNT]} if COUNT in told and not is_unknown(told[COUNT].value) else {}
     unit = result.unit._replace(settings={**result.unit.settings, **known_count})
@@ -231,7 +235,7 @@ def _in_precision(unit: Unit) -> Unit:
 
 
 def _of_launch(unit: Unit) -> dict[str, Setting]:
-    return {name: each for name, each in unit.settings.items() if name.startswith(_OF_LAUNCH)}
+    return {name: each for name, each in unit.settings.items() if name.startswith(_OF_LAUNCH) or name in OF_SHARDING}
 
 
 def _without(unit: Unit, name: str) -> dict[str, Setting]:
