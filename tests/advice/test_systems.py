@@ -130,7 +130,7 @@ def test_s04_remedies_from_an_error_text(tmp_path: Path) -> None:
     path = config(tmp_path, train=16)
     (gpu, *_) = causes("RuntimeError: CUDA out of memory", "--config", path, "--gpu", "rtx-3090")
     steps = [name for remedy in gpu["remedies"] for name in remedy["set"]]
-    wanted = [TRAIN, ACCUMULATION, "data.max_source_length", "training.bf16", "training.gradient_checkpointing"]
+    wanted = [TRAIN, ACCUMULATION, "training.gradient_checkpointing", "training.bf16", "data.max_source_length"]
     assert (gpu["cause"], gpu["resource"]) == ("gpu-oom", "gpu")
     assert [name for name in dict.fromkeys(steps) if name in wanted] == wanted
     assert "training.fp16" not in steps, "mT5 overflows in fp16"

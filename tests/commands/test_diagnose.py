@@ -238,6 +238,7 @@ def test_a_few_infinite_gradients_are_normal_and_many_are_not() -> None:
         "trainer-1  | ", "(train_fn pid=812, ip=10.0.0.4) ", "Jan  2 03:04:05 node7 train[311]: ", "ERROR:__main__:",
         "Error during training: ",
         "  5%|▌         | 12/240 [00:05<01:32,  2.46it/s]", "Steps:   0% 0/15000 [00:03<?, ?it/s] RuntimeError: ",
+        "[task 2026-07-01T05:06:30.004+00:00] [train] [gpu(stdout)] ",
         "Exception training model: '", "  what():  ", '{"level": "error", "msg": "', "[오류] 학습 실패: ",
     ],
 )  # fmt: skip
@@ -695,7 +696,7 @@ def test_one_error_number_is_told_apart_by_what_was_written(log: str, cause: str
 
 def test_what_github_actions_writes_before_a_line_is_no_part_of_it() -> None:
     line = "2026-03-04T10:11:52.1234567Z ##[error]Process completed with exit code 137."
-    assert first(line)[0] == "host-out-of-memory"
+    assert first(line)[0] == "killed-from-outside"
     assert first(f"# {line}")[0] is None, "a heading of a page is quoted"
 
 

@@ -86,7 +86,7 @@ class Numbers:
     Args:
         variables: the remedy's ``variables``: ``find`` reads a value from the text, ``compute`` gives one without.
         text: the evidence, with the lines that go on with it.
-        given: values known otherwise (the phase).
+        given: values known otherwise (the phase, the confidence).
         facts: looks up every other name.
     """
 
@@ -268,7 +268,8 @@ def _telling(found: _Found, variables: Mapping[str, Any], facts: Lookup) -> tupl
     best: tuple[int, Evidence, Numbers] | None = None
     for evidence in found.evidence:
         text = " ".join([evidence.text, *evidence.after]) if variables else ""
-        numbers = Numbers(variables, text, {"phase": _phase(found.data, evidence)}, facts)
+        given = {"phase": _phase(found.data, evidence), "confidence": found.confidence}
+        numbers = Numbers(variables, text, given, facts)
         count = len(numbers.known())
         if best is None or count > best[0]:
             best = count, evidence, numbers

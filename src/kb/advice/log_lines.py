@@ -68,6 +68,7 @@ _TROUBLE = re.compile(
     r"error|exception|fail|fatal|critical|abort|caught|warn|what\(\)|terminat|crash|panic|reason|오류|예외|에러|실패|경고",
     re.IGNORECASE,
 )
+_TAGS = re.compile(r"(?:\[[^\[\]\n]{1,80}\]\s?){1,6}")  # of a logger or of CI: a task, a stage, a stream
 _WORD = re.compile(r"(?<![\w./])[a-z]{2,20}(?![\w./=])|[가-힣]{2,20}")
 NEAREST = 1000  # characters before a message that tell whether it is quoted
 _MOST_WORDS = 3  # more plain words than these before a message make a sentence that speaks of it
@@ -110,6 +111,8 @@ def is_source(text: str, after_frame: bool) -> bool:
 def is_quoted(lead: str) -> bool:
     """Whether what follows ``lead`` on a line is quoted: as a value of data, in a sentence, or in source code."""
     lead = lead.strip()
+    tags = _TAGS.match(lead)
+    lead = lead[tags.end() :].strip() if tags else lead
     if not lead or _RAISED.match(f"{lead} "):
         return False
     keys = _KEY.findall(lead[-NEAREST:])
