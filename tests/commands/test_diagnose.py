@@ -528,6 +528,47 @@ def test_what_is_said_of_an_unknown_error_is_true_of_its_class(
     assert ("releases that do not go together" in said) == error.startswith(("AttributeError", "ImportError"))
 
 
+_BEGUN = 'Traceback (most recent call last):\n  File "/w/train.py", line 9, in <module>\n    trainer.train()\n'
+_LACKS = """\
+  File "/v/site-packages/unsloth/models/a.py", line 10, in batches
+    f = model.inner.forward
+  File "/v/site-packages/torch/nn/modules/module.py", line 1931, in __getattr__
+    raise AttributeError(
+AttributeError: 'LlamaModel' object has no attribute 'inner'
+"""
+_REFUSED = """\
+  File "/v/site-packages/trl/trainer/reward_trainer.py", line 415, in __init__
+    raise ValueError(
+ValueError: The model has `num_labels=2`, but reward models require `num_labels=1`
+"""
+_FIELDS = """\
+(APIServer pid=6)   File "/v/site-packages/vllm/engine/arg_utils.py", line 963, in create_model_config
+(APIServer pid=6)     return ModelConfig(
+(APIServer pid=6)   File "/v/site-packages/pydantic/_internal/_dataclasses.py", line 127, in __init__
+(APIServer pid=6)     s.__pydantic_validator__.validate_python(args)
+(APIServer pid=6) pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig
+(APIServer pid=6) runner
+(APIServer pid=6)   Input should be 'auto' or 'generate'
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "library", "title", "text"),
+    [
+        (_BEGUN + _LACKS, "unsloth", "An error whose cause kb does not know", "attribute 'inner'"),
+        (_BEGUN + _REFUSED, "trl", "trl stopped by a check of its own, and says why", "require `num_labels=1`"),
+        (_FIELDS, "vllm", "An error whose cause kb does not know", "runner Input should be 'auto' or 'generate'"),
+    ],
+)  # fmt: skip
+def test_an_unknown_error_is_told_of_what_met_it_not_of_what_handed_it_on(
+    log: str, library: str, title: str, text: str
+) -> None:
+    (row,) = of(log).unexplained
+    assert (row.library, row.text.endswith(text)) == (library, True)
+    said = " ".join(piped(log).stdout.split())
+    assert title in said and ("speaks of memory" in said) == ("AttributeError" not in log)
+
+
 def test_a_frame_of_another_process_is_not_where_an_error_was_raised() -> None:
     other = '[rank0]: RuntimeError: off\n[rank1]:   File "/w/a.py", line 2, in f\n[rank0]: RuntimeError: on\n'
     assert [row.raised for row in of(other).unexplained] == [None, None]

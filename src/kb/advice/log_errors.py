@@ -31,6 +31,7 @@ _METRIC = re.compile(
 )  # unless a traceback stands before it
 _SAID = re.compile(
     r"\S{1,200}\.py: error: |error: |Fatal Python error: |\s{0,4}what\(\): |panic: |thread '.{1,60}' panicked at|"
+    r"\S{1,60}(?: [\w-]{1,40})?: error: (?:argument |the following arguments are required)|"
     r"libc\+\+abi: terminating due to uncaught exception|"  # what(), as macOS says it
     r"Error .{1,80} at line \d{1,9} in file |"
     r"\S{0,200}: (?:line \d{1,9}: )?\S{1,200}: command not found|\S{1,200}: can't open file |"
@@ -82,13 +83,30 @@ _FRAME_PARTS = re.compile(
     r"|(?P<cell>Cell In ?\[\d{1,6}\]), line (?P<cell_row>\d{1,7})"
     r"|\[?(?P<colab>/\S{1,300}\.py)(?:\]\(\S{1,80}\))? in (?P<callee>[\w.<>]{1,80})\("
 )
+_COUNTS = re.compile(
+    r"\b\d{1,4} validation errors? for \S{1,80}\Z"
+)  # pydantic: below it a field, then its fault, indented
 _NEW_TRACEBACK = "Traceback (most recent call last)"
 _PACKAGE = re.compile(r"(?:site|dist)-packages[/\\]((\w{1,80})[^\n]{0,400})")
 _NOT_OWN = re.compile(
     r"(?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d|[/\\]Python\d{2,3}[/\\]Lib[/\\]|[/\\](?:bin|Scripts)[/\\]|^<"
 )
+# frames that only hand a call on, or look a name up for whoever asked: what an error is about lies in the frame before
+_HANDS_ON = re.compile(
+    r"torch[/\\](?:__init__|nn[/\\]modules[/\\]module|utils[/\\]_contextlib)\.py|trl[/\\]extras[/\\]profiling\.py|"
+    r"pydantic[/\\](?:_internal[/\\]_dataclasses|main)\.py|ray[/\\]_private[/\\]|multiprocess(?:ing)?[/\\]pool\.py"
+)
+_HANDING = frozenset((
+    "__getattr__", "_call_impl", "_wrapped_call_impl", "decorate_context", "__init__", "model_validate", "get_objects",
+    "wrapper", "auto_init_wrapper", "get", "worker",
+))  # fmt: skip
+# a line of code that looks whether all is as it should be, and stops where it is not
+_CHECKS = re.compile(
+    r"raise (?:Value|Type|NotImplemented|Assertion|Import|\w{0,40}(?:Config|Validation))\w{0,20}Error\(|assert\b"
+)
 _LOOKS = re.compile(r"_?(?:is|has)_\w{1,60}_available\Z")  # a function whose error is an answer, and ends nothing
 _FRAME_REACH = 12  # lines from the last frame to the error: its source, marks under it, a notebook's context
+_SOURCE_LINE = re.compile(r"    (?!\s{0,8}\d{1,6}\s)")  # a notebook shows lines around it too, with their numbers
 _SOURCE = 200  # characters kept of a line of code
 _PROCESS = re.compile(r"(?:rank|default|worker|pid=|TP|PP|DP)\s?\d{1,9}|^\d{1,4}(?=: )")
 _MOST_PROCESSES = 64  # whose frames are kept apart
@@ -117,6 +135,12 @@ class Frame(NamedTuple):
         package = _PACKAGE.search(file)
         name = package[2] if package else ""
         return cls(package[1] if package else file, int(line) if line else None, function, name)
+
+    @property
+    def hands_on(self) -> bool:
+        """Whether it only passes a call on to what fails, or a name on to what lacks it."""
+        name = self.function.rpartition(".")[2]
+        return name in _HANDING and _HANDS_ON.search(self.file) is not None
 
 
 class ErrorLine(NamedTuple):
@@ -152,6 +176,11 @@ class ErrorLine(NamedTuple):
         return self.name in _OF_RELEASES
 
     @property
+    def of_a_check(self) -> bool:
+        """Whether an installed package looked for this itself, and stopped with words of its own."""
+        return bool(self.library and self.raised and _CHECKS.match(self.raised.source) and ":" in self.text)
+
+    @property
     def library(self) -> str:
         """The package that raised it, unless what that was given is what such an error is about."""
         return self.raised.library if self.raised and self.name not in _OF_WHAT_IS_GIVEN else ""
@@ -173,7 +202,7 @@ class ErrorLines:
     def __init__(self) -> None:
         self.kept: list[ErrorLine] = []
         self.spoken: list[ErrorLine] = []  # the last lines that speak of a failure
-        self._open = False  # the line before ends with a colon: what it says follows
+        self._open = 0  # lines to come that go on with the last: what it says follows a colon, or a count of faults
         self._frames: dict[str, tuple[int, Frame, Frame | None]] = {}  # by process: line, last frame, last own one
         self._ignored: dict[str, int] = {}  # by process: the line that says that the error below it is ignored
 
@@ -207,8 +236,11 @@ class ErrorLines:
         frame = Frame.of(row[start:])
         if frame is not None and len(self._frames) < _MOST_PROCESSES:
             process = _process(row[:start])
-            own = self._frames[process][2] if process in self._frames else None
-            self._frames[process] = line, frame, own if _NOT_OWN.search(row) else frame
+            _, before, own = self._frames.get(process, (0, None, None))
+            if before is not None and frame.hands_on:
+                self._frames[process] = line, before, own
+            else:
+                self._frames[process] = line, frame, own if _NOT_OWN.search(row) else frame
 
     def ends_traceback(self, line: int, row: str) -> bool:
         """Whether the line stands under the frames of its process and begins with a class, as what was raised does."""
@@ -222,7 +254,7 @@ class ErrorLines:
         """Keep the line of code of the frame above, where the same process wrote it."""
         start = message_start(row)
         at, frame, own = self._frames.get(_process(row[:start]), (0, None, None))
-        if frame is not None and at == line - 1 and row[start:].startswith("    "):
+        if frame is not None and not frame.source and at == line - 1 and _SOURCE_LINE.match(row, start):
             sourced = frame._replace(source=row[start:].strip()[:_SOURCE])
             self._frames[_process(row[:start])] = at, sourced, sourced if own is frame else own
 
@@ -269,7 +301,7 @@ class ErrorLines:
         elif len(self.kept) == MOST_KEPT:
             self.kept.pop()
         self.kept.append(error)
-        self._open = error.text.endswith(":")
+        self._open = 1 if error.text.endswith(":") else 2 if _COUNTS.search(error.text) else 0
 
     def _places(self, line: int, process: str) -> tuple[Frame | None, Frame | None]:
         """The frame that led to the error at ``line`` of a process, and the project's own one before it."""
@@ -282,10 +314,13 @@ class ErrorLines:
         """A line after one that was kept: it may be what that says is wrong, or an answer of a server that lives on."""
         if 'HTTP/1.1" ' in row:
             self.spoken = []
-        if self._open and row.strip():
-            last = self.kept.pop()
-            self.kept.append(last._replace(text=f"{last.text} {row.strip()}"))
-        self._open = False
+        own = row[message_start(row) :].rstrip()
+        if not self._open or not own:
+            self._open = 0
+            return
+        last = self.kept.pop()
+        self.kept.append(last._replace(text=f"{last.text} {own.strip()}"))
+        self._open = 0 if own.startswith("  ") else self._open - 1
 
     def at_end(self, lines: int) -> list[ErrorLine]:
         """What was raised; where nothing was, what the last of ``lines`` lines speak of."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kb.advice.diagnosis import Cause, Change, Diagnosis, Step
-from kb.advice.log_errors import ErrorLine, Frame
+from kb.advice.log_errors import MEMORY_REACH, ErrorLine, Frame
 from kb.core.document import Unit
 from kb.report.check.changes import as_written, key_of
 from kb.report.condition import computes, open_condition
@@ -92,19 +92,27 @@ def _unexplained_object(errors: Sequence[ErrorLine], words: Words) -> dict[str, 
         return {"title": "", "means": "", "run": None}
     last = errors[-1]
     libraries = [each.library for each in errors if each.library]
-    sentences = [words("diagnose.unexplained.means")]
+    named = printable(last.library)
+    checks = last.of_a_check and not last.handed_on
+    sentences = [] if checks else [words("diagnose.unexplained.means")]
     if last.of_code:
         sentences.append(words("diagnose.unexplained.of_code", error=last.of_code))
+    elif not (last.near_memory or last.spoken or last.handed_on):
+        sentences.append(words("diagnose.unexplained.no_memory", n=MEMORY_REACH))
     if last.handed_on:
         libraries = []
         sentences.append(words("diagnose.unexplained.handed_on"))
+    elif checks:
+        libraries = []  # its releases are not the matter
+        sentences.insert(0, words("diagnose.refused.means", library=named))
     elif last.library:
         key = "releases" if last.of_releases else "library"
-        sentences.append(words(f"diagnose.unexplained.{key}", library=printable(last.library)))
+        sentences.append(words(f"diagnose.unexplained.{key}", library=named))
     else:
         sentences.append(words("diagnose.unexplained.read"))
+    title = "diagnose.refused" if checks else "diagnose.spoken" if last.spoken else "diagnose.unexplained"
     return {
-        "title": words("diagnose.spoken" if last.spoken else "diagnose.unexplained"),
+        "title": words(title, library=named),
         "means": " ".join(sentences),
         "run": f"pip check; pip freeze | grep -i -E '{'|'.join(dict.fromkeys([*libraries, 'torch']))}'"
         if libraries
