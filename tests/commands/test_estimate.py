@@ -11,6 +11,7 @@ from command_runs import run_kb as kb
 from effort import few
 from estimate_sample import T5, config_json, estimate, refusal
 from kb.advice.question import METHODS, RunSettings
+from kb.advice.run.named_model import unknown_model
 from kb.advice.run.question_settings import optimizer_named, unit_of, with_flags
 from kb.advice.run.setup import setup_of
 from kb.core.setup import TrainingSetup
@@ -47,6 +48,15 @@ def test_training_from_flags_is_the_real_code_s_to_the_mebibyte() -> None:
 def test_the_nearest_run_answers_for_what_is_not_followed_and_that_is_said() -> None:
     made = estimate("--model", "deberta-v3-base", "--gpu", "rtx-3090", "--zero", 3, "--gpus", 2)
     assert made["level"] == "rough" and any("ZeRO-3 of deberta-v2" in note for note in made["notes"])
+
+
+def test_adapters_of_a_type_without_targets_of_its_own_lie_on_the_usual_ones_and_that_is_said() -> None:
+    """PEFT asks for targets of Whisper, GLM-4, LLaVA, ModernBERT, SmolLM3: the engine follows an adapter on any."""
+    lora = ("--model", "whisper-tiny", "--method", "lora", "--batch", 1)
+    made, named = estimate(*lora), estimate(*lora, "--lora-targets", "q_proj,v_proj")
+    assert made["level"] == "engine" and made["phases"] == named["phases"]
+    (assumed,) = (row for row in made["assumed"] if row["name"] == "lora.target_modules")
+    assert (assumed["value"], assumed["reason"]) == (["q_proj", "v_proj"], "no_default_targets")
 
 
 def test_beams_are_counted_in_generation() -> None:
@@ -219,6 +229,23 @@ def test_what_cannot_be_used_is_said_with_what_to_do(arguments: tuple[str, ...],
     text = refusal(*arguments, language=language)
     assert said in text
     assert any("가" <= letter <= "힣" for letter in text) == (language == "ko"), text
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("mt5-bas", ["mt5-base"]),
+        ("./models/t5-bsae/", ["t5-base"]),
+        ("distilber-base", ["distilbert-base-uncased"]),
+        ("exaone-3.5-7", ["exaone-3.5-7.8b"]),  # as far as it was typed
+        ("Salesforce/blip2-opt-2.7b", []),  # another family
+        ("Qwen/Qwen9-4B", []),  # another version
+        ("google/gemma-3n-E4B", []),
+        ("t5-11b", []),  # another size
+    ],
+)
+def test_an_unknown_model_is_no_misspelling_of_another_family_version_or_size(name: str, meant: list[str]) -> None:
+    assert unknown_model(name, CATALOG).values.get("meant", "") == ", ".join(meant)
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,14 @@ def test_a_followed_run_is_its_own_nearest() -> None:
     assert nearest(alone, architecture).setup == alone
 
 
+def test_targets_that_nothing_names_are_the_usual_ones_of_every_type_and_loss() -> None:
+    glm = {**LLAMA, "model_type": "glm4", "head_dim": 32}
+    for config, setup in ((glm, LORA), ({**LLAMA, "model_type": "smollm3"}, LORA._replace(post=PostTraining("sft")))):
+        found = nearest(setup, architecture_from_config(config))
+        assert found.setup == setup._replace(lora_target_modules=("q_proj", "v_proj"))
+        assert [each.reason for each in found.assumed] == ["no_default_targets"]
+
+
 def test_what_has_no_nearest_run_is_refused_by_name() -> None:
     preferred = FOUR._replace(fsdp=True, post=PostTraining("dpo"))
     with pytest.raises(NotFollowedError, match="FSDP of dpo"):

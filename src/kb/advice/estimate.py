@@ -3,6 +3,7 @@ the same run with one setting changed, predicted beside it. Pure.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kb.advice.facts.unit_facts import UnitFacts
@@ -19,7 +20,14 @@ from kb.core.record import NamedTuple
 from kb.core.result import GpuFit
 from kb.core.setup import Assumption, LigerKernels, TrainingSetup
 from kb.core.text import UserError
-from kb.memory import UnknownTargetsError, UnsupportedArchitectureError, match_targets, modules
+from kb.memory import (
+    UnknownTargetsError,
+    UnsupportedArchitectureError,
+    default_targets,
+    match_targets,
+    modules,
+    targets_for,
+)
 
 if TYPE_CHECKING:
     from kb.memory.engine.trace import Traced
@@ -210,6 +218,7 @@ def estimate(
     setup = setup._replace(assumed=setup.assumed + assumed)
     if model is None:
         return Estimated(unit=unit, setup=setup, model=None, machine=machine, report=None)
+    setup = _with_targets(setup, model.architecture)
     _check_run(setup, model)
     estimator = Estimator(model, machine, catalog.constants)
     try:
@@ -321,16 +330,21 @@ def _check_run(setup: TrainingSetup, model: Model) -> None:
         _check_targets(setup.lora_target_modules, model)
 
 
+def _with_targets(setup: TrainingSetup, architecture: Architecture) -> TrainingSetup:
+    """A question that names no LoRA targets is about the usual ones where PEFT has none for the type, and says so."""
+    if setup.method == "full" or setup.lora_target_modules or default_targets(architecture):
+        return setup
+    targets = targets_for(architecture)
+    assumed = Assumption("lora.target_modules", list(targets), "no_default_targets")
+    return setup._replace(lora_target_modules=targets, assumed=(*setup.assumed, assumed))
+
+
 def _check_targets(targets: tuple[str, ...] | None, model: Model) -> None:
-    try:
-        found, _ = match_targets(model.architecture, targets)
-    except UnknownTargetsError:
-        found = ()
-    if found:
-        return
+    with suppress(UnknownTargetsError):
+        if match_targets(model.architecture, targets)[0]:
+            return
     known = ", ".join(dict.fromkeys(module.leaf for module in modules(model.architecture)))
-    key = "estimate.no_default_targets" if targets is None else "estimate.unknown_targets"
-    raise UserError(key, targets=", ".join(targets or ()), model=model.name, known=known)
+    raise UserError("estimate.unknown_targets", targets=", ".join(targets or ()), model=model.name, known=known)
 
 
 def _lengths(setup: TrainingSetup, arch: Architecture) -> Mapping[str, int]:

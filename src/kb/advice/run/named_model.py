@@ -7,7 +7,7 @@ from kb.core.catalog import Catalog
 from kb.core.document import Unit
 from kb.core.model import Model
 from kb.core.record import NamedTuple
-from kb.core.text import UserError, nearest
+from kb.core.text import UserError, fold, nearest
 
 _TOKEN = (
     r"\d+(?:\.\d+)?x\d+(?:\.\d+)?b(?![a-z])|(?<![a-z0-9])a\d+(?:\.\d+)?b(?![a-z])|\d+(?:\.\d+)?[bm](?![a-z])"
@@ -52,6 +52,9 @@ _LANGUAGES = frozenset(
 )
 _OF_MANY_LANGUAGES = frozenset(("mt", "umt", "mbart", "xlm", "mdeberta", "multilingual", "nllb", "whisper"))
 _IN_ONE_WORD = ("llava", "vlm", "blip", "flamingo")  # tinyllava, smolvlm, instructblip
+
+
+LONGEST_NAME = 100  # letters of one that is looked for among the known
 
 
 class _Marks(NamedTuple):
@@ -201,11 +204,28 @@ def _of_this_name(model: Model, wanted: str) -> Model:
 
 
 def unknown_model(name: str, catalog: Catalog) -> UserError:
-    """The error for a model that kb does not know, with the nearest that it does."""
+    """The error for a model that kb does not know, with those whose name it may be a misspelling of."""
     names = {each: model.id for model in catalog.models.values() for each in (model.id, model.name, *model.aliases)}
-    meant = list(dict.fromkeys(names[each] for each in nearest(name, names, count=4)))[:3]
+    alike = [each for each in names if _misspells(name, each)]
+    meant = list(dict.fromkeys(names[each] for each in nearest(name, alike, count=4, cutoff=0.0)))[:3]
     key = "recommend.unknown_model" if meant else "recommend.unknown_model_alone"
     return UserError(key, name=name[:100], meant=", ".join(meant))
+
+
+def _misspells(name: str, known: str) -> bool:
+    """Whether a name is a known one begun, or one in which a letter is wrong: with other numbers it is of another
+    version or size, and with other words of another family."""
+    written, meant = (fold(each.rstrip("/").rpartition("/")[2]) for each in (name, known))
+    if len(written) > LONGEST_NAME or meant.startswith(written):
+        return len(written) <= LONGEST_NAME
+    return re.findall(r"\d+", written) == re.findall(r"\d+", meant) and _differ_by_a_letter(written, meant)
+
+
+def _differ_by_a_letter(one: str, other: str) -> bool:
+    """Whether a letter is too many, too few or another, or two are turned round."""
+    begin = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    one, other = one[begin:], other[begin:]
+    return one[1:] in (other, other[1:]) or one == other[1:] or (one[2:] == other[2:] and one[:2] == other[1::-1])
 
 
 HEADS: Mapping[str, str] = {

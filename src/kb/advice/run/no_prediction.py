@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 
+from kb import memory
 from kb.advice.run.named_model import packed_by_name
 from kb.core.document import KIND_OPEN, NO_SUCH_RUN, SEVERAL_WAYS, Setting, Unit
 from kb.core.expression import is_unknown
@@ -175,6 +176,8 @@ def _engine_note(setup: TrainingSetup, architecture: Architecture | None) -> Not
     """What of the run the memory engine does not follow, where nothing that it follows is near."""
     if architecture is None or not (architecture.engine or setup.post):
         return None
+    if setup.method != "full" and setup.lora_target_modules is None:  # of which the usual ones are taken
+        setup = setup._replace(lora_target_modules=memory.targets_for(architecture))
     what, kind = unfollowed(setup, architecture), architecture.model_type
     said = None if what is None else what.removesuffix(f" of {kind}")  # the sentence names the type itself
     return None if said is None else ("engine_not_followed", {"type": kind, "what": said})

@@ -54,11 +54,12 @@ class Row(NamedTuple):
     named: str
     value: Callable[[Run], Any]
     reason: str  # a key of i18n under `assumption.`
+    of_all: bool = False  # also of a trainer's own loss, and of types that the engine alone knows
 
 
 def nearest(setup: TrainingSetup, architecture: Architecture) -> Nearest:
-    """The nearest run that :func:`why_not` passes: the run itself, where it does, or where a trainer brings its own
-    loss or the engine alone knows the type: there nothing stands for what it refuses.
+    """The nearest run that :func:`why_not` passes: the run itself, where it does. Where a trainer brings its own loss
+    or the engine alone knows the type, only a row ``of_all`` stands for what it refuses.
 
     Raises:
         NotFollowedError: by the name of what has no nearest run.
@@ -69,7 +70,7 @@ def nearest(setup: TrainingSetup, architecture: Architecture) -> Nearest:
         if what is None:
             return Nearest(run.setup, run.architecture, tuple(assumed))
         known = setup.post is None and not architecture.engine
-        row = next((row for row in ROWS if known and is_like(what, row.what)), None)
+        row = next((row for row in ROWS if (known or row.of_all) and is_like(what, row.what)), None)
         found = None if row is None else row.put(run, what)
         if row is None or found is None or found == run:
             break
@@ -246,7 +247,7 @@ def _of_experts(name: str) -> bool:
 
 def _some_targets(run: Run, what: str) -> Run:
     """PEFT refuses: what it adapts of types that it knows, else all linear layers."""
-    return _set(lora_target_modules=targets_for(run.architecture) or ("all-linear",))(run, what)
+    return _set(lora_target_modules=targets_for(run.architecture))(run, what)
 
 
 def _architecture(**fields: Any) -> Callable[[Run, str], Run]:
@@ -309,7 +310,8 @@ ROWS = (
         "uncompared"),
     Row("tensor_parallel", _split, "parallel.tensor_parallel", _of_spread("tensor_parallel"), "tensors_split"),
     # what is adapted
-    Row("lora_target_modules", _some_targets, "lora.target_modules", _of("lora_target_modules"), "no_default_targets"),
+    Row("lora_target_modules", _some_targets, "lora.target_modules", _of("lora_target_modules"), "no_default_targets",
+        of_all=True),
     Row("LoRA on experts of *", _without_experts, "lora.r", _of("lora_r"), "adapters_by_rank"),
     Row("LoRA on *", _without_table, "lora.r", _of("lora_r"), "adapters_by_rank"),
     # how the model computes

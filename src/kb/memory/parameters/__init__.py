@@ -239,13 +239,14 @@ def default_targets(architecture: Architecture) -> tuple[str, ...] | None:
     return DEFAULT_TARGETS.get(architecture.model_type)
 
 
-def targets_for(architecture: Architecture) -> tuple[str, ...] | None:
-    """PEFT's default targets, or of a type that PEFT does not list, its query and value projections."""
+def targets_for(architecture: Architecture) -> tuple[str, ...]:
+    """PEFT's default targets, or of a type that PEFT does not list, its query and value projections; where it has none
+    by a known name, all linear layers."""
     known = default_targets(architecture)
     if known is not None:
         return known
     leaves = {module.leaf for module in modules(architecture)}
-    return next((names for names in PROJECTIONS if leaves.issuperset(names)), None)
+    return next((names for names in PROJECTIONS if leaves.issuperset(names)), ("all-linear",))
 
 
 @lru_cache(maxsize=256)
