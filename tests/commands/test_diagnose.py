@@ -569,6 +569,21 @@ def test_an_unknown_error_is_told_of_what_met_it_not_of_what_handed_it_on(
     assert title in said and ("speaks of memory" in said) == ("AttributeError" not in log)
 
 
+@pytest.mark.parametrize(
+    ("error", "said", "never"),
+    [
+        ("RuntimeError: CUDA driver error: device not ready", "CUDA_LAUNCH_BLOCKING=1", "search"),
+        ("nbclient.exceptions.DeadKernelError: Kernel died", "another process", "pip freeze"),
+        ("ValueError: no memory for slot 3", "The line speaks of memory", "asks for no memory"),
+        ('RuntimeError: ASSERT FAILED at "CachingAllocator.cpp":427', "raised in tables", "speaks of memory"),
+    ],
+)
+def test_what_an_unknown_error_is_about_decides_where_to_look(error: str, said: str, never: str) -> None:
+    frame = '  File "/v/site-packages/tables/base.py", line 5, in get\n    return one(rows)\n'
+    shown = " ".join(piped(f"Traceback (most recent call last):\n{frame}{error}\n").stdout.split())
+    assert said in shown and never not in shown
+
+
 def test_a_frame_of_another_process_is_not_where_an_error_was_raised() -> None:
     other = '[rank0]: RuntimeError: off\n[rank1]:   File "/w/a.py", line 2, in f\n[rank0]: RuntimeError: on\n'
     assert [row.raised for row in of(other).unexplained] == [None, None]

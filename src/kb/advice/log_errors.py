@@ -64,8 +64,11 @@ _HANDED_ON = re.compile(
     r"received by PID|failed \(exitcode: |llama runner process has terminated: exit status|ChildFailedError|"
     r"CalledProcessError|DistBackendError|ProcessExitedException|ProcessRaisedException|"
     r"Engine core initialization failed|EngineDeadError|ActorDiedError|ActorUnavailableError|WorkerCrashedError|"
-    r"unexpectedly stopped"
+    r"unexpectedly stopped|\bqueue\.Empty\b|DeadKernelError|BrokenProcessPool|TerminatedWorkerError|"
+    r"(?i:sigquit) (?:received|from a child)"
 )
+_SPEAKS_OF_MEMORY = re.compile(r"\b(?:memory|allocate|oom)\b|메모리", re.IGNORECASE)
+_OF_DEVICE = re.compile(r"\b(CUDA|HIP)(?: driver)? error: ")
 # what Python itself raises of names, types, files and values: whatever the cause, no memory was asked for
 _OF_CODE = frozenset((
     "AttributeError", "FileNotFoundError", "ImportError", "IndentationError", "IndexError", "JSONDecodeError",
@@ -169,6 +172,17 @@ class ErrorLine(NamedTuple):
     def of_code(self) -> str:
         """The error's class where that tells that no memory was asked for, else nothing."""
         return self.name if self.name in _OF_CODE and not self.near_memory else ""
+
+    @property
+    def of_device(self) -> str:
+        """CUDA or HIP, where the line hands on what the device said: the frame that raised it may not be the one."""
+        match = _OF_DEVICE.search(self.text)
+        return match[1] if match else ""
+
+    @property
+    def speaks_of_memory(self) -> bool:
+        """Whether the line itself does."""
+        return _SPEAKS_OF_MEMORY.search(self.text) is not None
 
     @property
     def of_releases(self) -> bool:

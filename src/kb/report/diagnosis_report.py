@@ -91,33 +91,46 @@ def _unexplained_object(errors: Sequence[ErrorLine], words: Words) -> dict[str, 
     if not errors:
         return {"title": "", "means": "", "run": None}
     last = errors[-1]
-    libraries = [each.library for each in errors if each.library]
     named = printable(last.library)
     checks = last.of_a_check and not last.handed_on
-    sentences = [] if checks else [words("diagnose.unexplained.means")]
-    if last.of_code:
-        sentences.append(words("diagnose.unexplained.of_code", error=last.of_code))
-    elif not (last.near_memory or last.spoken or last.handed_on):
-        sentences.append(words("diagnose.unexplained.no_memory", n=MEMORY_REACH))
-    if last.handed_on:
-        libraries = []
-        sentences.append(words("diagnose.unexplained.handed_on"))
-    elif checks:
-        libraries = []  # its releases are not the matter
-        sentences.insert(0, words("diagnose.refused.means", library=named))
-    elif last.library:
-        key = "releases" if last.of_releases else "library"
-        sentences.append(words(f"diagnose.unexplained.{key}", library=named))
-    else:
-        sentences.append(words("diagnose.unexplained.read"))
     title = "diagnose.refused" if checks else "diagnose.spoken" if last.spoken else "diagnose.unexplained"
+    means = words("diagnose.refused.means" if checks else "diagnose.unexplained.means", library=named)
+    advice, run = ("", None) if checks else _where_to_ask(errors, words)
     return {
         "title": words(title, library=named),
-        "means": " ".join(sentences),
-        "run": f"pip check; pip freeze | grep -i -E '{'|'.join(dict.fromkeys([*libraries, 'torch']))}'"
-        if libraries
-        else None,
+        "means": " ".join(filter(None, (means, _of_memory(last, words), advice))),
+        "run": run,
     }
+
+
+def _of_memory(error: ErrorLine, words: Words) -> str:
+    """Whether the error is about memory, as far as its class and the lines near it tell."""
+    if error.of_code:
+        return words("diagnose.unexplained.of_code", error=error.of_code)
+    if error.handed_on or error.spoken:
+        return ""
+    if error.speaks_of_memory:
+        return words("diagnose.unexplained.of_memory")
+    return "" if error.near_memory else words("diagnose.unexplained.no_memory", n=MEMORY_REACH)
+
+
+_ONE_AFTER_THE_OTHER = {"CUDA": "export CUDA_LAUNCH_BLOCKING=1", "HIP": "export AMD_SERIALIZE_KERNEL=3"}
+
+
+def _where_to_ask(errors: Sequence[ErrorLine], words: Words) -> tuple[str, str | None]:
+    """Where more about the last of the errors is to be found, and a command for it."""
+    last = errors[-1]
+    if last.handed_on:
+        return words("diagnose.unexplained.handed_on"), None
+    if device := next((each.of_device for each in errors if each.of_device), ""):
+        return words("diagnose.unexplained.device", device=device), _ONE_AFTER_THE_OTHER[device]
+    libraries = [each.library for each in errors if each.library]
+    releases = f"pip check; pip freeze | grep -i -E '{'|'.join(dict.fromkeys([*libraries, 'torch']))}'"
+    run = releases if libraries else None
+    if not last.library:
+        return words("diagnose.unexplained.read"), run
+    key = "releases" if last.of_releases else "library"
+    return words(f"diagnose.unexplained.{key}", library=printable(last.library)), run
 
 
 def _about(cause: Cause, words: Words) -> list[str]:
