@@ -71,7 +71,8 @@ def test_a_run_is_known_by_all_that_it_is_made_of() -> None:
 
 
 def test_what_a_simulation_writes_into_a_config_makes_no_other_run_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As transformers does with ``rope_scaling``, which the configs of several tests share."""
+    """As transformers does with ``rope_scaling``, which the configs of several tests share; of what is not recorded
+    beside other runs it is said how to record it."""
     monkeypatch.setattr(simulated_runs, "recorded", dict)
     config = {"model_type": "llama", "rope_scaling": {"type": "linear"}}
     asked: list[dict[str, object]] = []
@@ -86,3 +87,7 @@ def test_what_a_simulation_writes_into_a_config_makes_no_other_run_of_it(monkeyp
     simulated_runs.run_again(config, TrainingSetup(), AMPERE, simulate=simulate, wrapped="")  # type: ignore[arg-type]
     assert asked == [{"model_type": "llama", "rope_scaling": {"type": "linear", "rope_type": "linear"}}]
     assert config == {"model_type": "llama", "rope_scaling": {"type": "linear"}}
+
+    monkeypatch.setattr(simulated_runs, "recorded", lambda: {"another": None})
+    with pytest.raises(AssertionError, match="KB_RECORD=1"):
+        simulated_runs.run_again(config, TrainingSetup(), AMPERE, simulate=simulate, wrapped="")  # type: ignore[arg-type]
