@@ -102,12 +102,13 @@ def stage(root: str, folder: str, day: str) -> dict[str, bytes]:
     from kb.knowledge.bundle import build
     from kb.knowledge.locations import Location, files_under
     from kb.knowledge.packed import PARTS, SOURCES
-    from kb.knowledge.readings import FILE
+    from kb.knowledge.readings import FILE, lend
 
     for name in ("rules", "i18n"):
         ignored = shutil.ignore_patterns(*OF_THE_CHECKOUT)
         shutil.copytree(os.path.join(root, name), os.path.join(folder, name), ignore=ignored)
     location = Location(os.path.join(folder, "rules"), os.path.join(folder, "i18n"), True)
+    lend(location._replace(rules=os.path.join(root, "rules")), location)  # what was found right there
     try:
         build(location, released=day)
     except KnowledgeError as error:

@@ -3,6 +3,7 @@
 import gc
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -19,6 +20,8 @@ from hypothesis import HealthCheck, settings
 
 from checkout_kept import FOUND, KEPT
 from kb.knowledge import load_catalog
+from kb.knowledge.locations import shipped
+from kb.knowledge.readings import lend
 from kb.memory import answers
 from packages import CONSTRAINED, ROOT, build, call, made_once, missing
 
@@ -126,26 +129,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _mark_and_sort(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test: ``site``, ``torch``, ``wheel``, ``process``, ``long``; a test may say so itself."""
+    first: dict[Path, int] = {}
+    left = {*MARKERS} if config.getoption("--quick") else set()
+    left |= set() if config.getoption("--exhaustive") else {"exhaustive"}
+    kept, more = [], []
     for item in items:
         for name in needs(item.path):
             item.add_marker(name)
         if _BUILT & set(getattr(item, "fixturenames", ())):
             item.add_marker("wheel")
-    first: dict[Path, int] = {}
-    for item in items:
-        dear = next((number for number, name in enumerate(MARKERS) if item.get_closest_marker(name)), len(MARKERS))
+        names = {mark.name for mark in item.iter_markers()}
+        dear = next((number for number, name in enumerate(MARKERS) if name in names), len(MARKERS))
         first[item.path] = min(dear, first.get(item.path, dear))
+        (more if names & left else kept).append(item)
     # One worker of pytest builds the site, for minutes; meanwhile the others have more to do than to wait for it.
     site = [path for path, dear in first.items() if MARKERS[dear : dear + 1] == ("site",)]
     built = MARKERS.index("process") + 0.5
     order = {path: built if path in site[1:] else dear for path, dear in first.items()}
-    items.sort(key=lambda item: order[item.path])
-    left = MARKERS if config.getoption("--quick") else ()
-    if not config.getoption("--exhaustive"):
-        left = (*left, "exhaustive")
-    more = {item for item in items if any(map(item.get_closest_marker, left))}
-    config.hook.pytest_deselected(items=list(more))
-    items[:] = [item for item in items if item not in more]
+    config.hook.pytest_deselected(items=more)
+    items[:] = sorted(kept, key=lambda item: order[item.path])
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -171,7 +173,6 @@ def pytest_collection_finish() -> None:
 
     What the tests make is looked through seldom: syntax trees and the tapes of runs live long, and are thousands.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     gc.enable()
@@ -196,8 +197,16 @@ def sdist_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def wheel(sdist_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel built from the sdist, the long way that a package index's users take."""
-    (built,) = made_once(tmp_path_factory, "wheel", lambda folder: build(sdist_source, folder, "wheel")).glob("*.whl")
+    """A wheel built from the sdist, the long way that a package index's users take; but what this checkout's rules were
+    found to hold is not found out again. With ``--exhaustive`` one is built from nothing, and has the same bytes."""
+    rules = sdist_source / "rules"
+
+    def make(folder: Path) -> None:
+        lend(shipped(), shipped()._replace(rules=str(rules)))
+        build(sdist_source, folder, "wheel")
+        shutil.rmtree(rules / ".bundle", ignore_errors=True)
+
+    (built,) = made_once(tmp_path_factory, "wheel", make).glob("*.whl")
     return built
 
 

@@ -1,8 +1,33 @@
 """One test for all rows of a table: thousands of tests, one for each row, took longer to be told of than to be run."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
 from typing import Any
+
+from yaml_file import read_yaml
+
+
+class Rows(Mapping[str, dict[str, Any]]):
+    """The files of a folder by their names, read where a test first asks: each worker of pytest that only collects the
+    tests of hundreds of files reads none."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @cached_property
+    def _read(self) -> dict[str, dict[str, Any]]:
+        return {path.stem: read_yaml(path) for path in sorted(self._folder.glob("*.yaml"))}
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read)
+
+    def __len__(self) -> int:
+        return len(self._read)
 
 
 def for_every(rows: Mapping[str, Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:

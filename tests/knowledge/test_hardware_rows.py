@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
-from every_row import for_every
+from every_row import Rows, for_every
 from yaml_file import read_yaml
 
 RULES = Path(__file__).parents[2] / "rules"
@@ -42,11 +42,7 @@ CONTRACT = [
 ]
 
 
-def rows() -> dict[str, dict[str, Any]]:
-    return {path.stem: read_yaml(path) for path in sorted((RULES / "hardware").glob("*.yaml"))}
-
-
-ROWS = rows()
+ROWS = Rows(RULES / "hardware")
 SOURCES = read_yaml(RULES / "sources.yaml")["sources"]
 each_row = for_every(ROWS)
 

@@ -12,7 +12,7 @@ import pytest
 
 from catalog_sample import load_catalog
 from effort import EXHAUSTIVE
-from every_row import for_every
+from every_row import Rows, for_every
 from kb.advice.run.named_model import ModelIndex
 from kb.memory import architecture_from_config, parameter_count
 from yaml_file import read_yaml
@@ -97,11 +97,7 @@ HUB_NAMES = [
 ]
 
 
-def rows() -> dict[str, dict[str, Any]]:
-    return {path.stem: read_yaml(path) for path in sorted((RULES / "models").glob("*.yaml"))}
-
-
-ROWS = rows()
+ROWS = Rows(RULES / "models")
 SOURCES = read_yaml(RULES / "sources.yaml")["sources"]
 each_row = for_every(ROWS)
 PADS_POSITIONS = (
