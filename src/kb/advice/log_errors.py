@@ -105,8 +105,11 @@ _HANDING = frozenset((
 ))  # fmt: skip
 # a line of code that looks whether all is as it should be, and stops where it is not
 _CHECKS = re.compile(
-    r"raise (?:Value|Type|NotImplemented|Assertion|Import|\w{0,40}(?:Config|Validation))\w{0,20}Error\(|assert\b"
+    r"raise (?:Value|Type|Key|Runtime|NotImplemented|Assertion|Import|\w{0,40}(?:Config|Validation))\w{0,20}Error\(|"
+    r"assert\b"
 )
+# words of an error that tells of another one
+_TELLS_OF_ANOTHER = re.compile(r"\b(?:[Ff]ailed|died|crashed|terminated|above|following error|root cause)\b")
 _LOOKS = re.compile(r"_?(?:is|has)_\w{1,60}_available\Z")  # a function whose error is an answer, and ends nothing
 _FRAME_REACH = 12  # lines from the last frame to the error: its source, marks under it, a notebook's context
 _SOURCE_LINE = re.compile(r"    (?!\s{0,8}\d{1,6}\s)")  # a notebook shows lines around it too, with their numbers
@@ -192,7 +195,10 @@ class ErrorLine(NamedTuple):
     @property
     def of_a_check(self) -> bool:
         """Whether an installed package looked for this itself, and stopped with words of its own."""
-        return bool(self.library and self.raised and _CHECKS.match(self.raised.source) and ":" in self.text)
+        if self.raised is None or not self.raised.library or not _CHECKS.match(self.raised.source):
+            return False
+        words = self.text.partition(": ")[2]
+        return len(words.split()) > 2 and _TELLS_OF_ANOTHER.search(words) is None and not self.handed_on
 
     @property
     def library(self) -> str:

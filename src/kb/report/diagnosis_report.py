@@ -91,8 +91,8 @@ def _unexplained_object(errors: Sequence[ErrorLine], words: Words) -> dict[str, 
     if not errors:
         return {"title": "", "means": "", "run": None}
     last = errors[-1]
-    named = printable(last.library)
-    checks = last.of_a_check and not last.handed_on
+    named = printable(last.raised.library if last.raised else "")
+    checks = last.of_a_check
     title = "diagnose.refused" if checks else "diagnose.spoken" if last.spoken else "diagnose.unexplained"
     means = words("diagnose.refused.means" if checks else "diagnose.unexplained.means", library=named)
     advice, run = ("", None) if checks else _where_to_ask(errors, words)
