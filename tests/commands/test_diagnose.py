@@ -528,7 +528,8 @@ def test_what_is_said_of_an_unknown_error_is_true_of_its_class(
     assert ("releases that do not go together" in said) == error.startswith(("AttributeError", "ImportError"))
 
 
-_BEGUN = 'Traceback (most recent call last):\n  File "/w/train.py", line 9, in <module>\n    trainer.train()\n'
+_BEGUN = "UserWarning: 'pin_memory' argument is set as true but no accelerator is found\n"
+_BEGUN += 'Traceback (most recent call last):\n  File "/w/train.py", line 9, in <module>\n    trainer.train()\n'
 _LACKS = """\
   File "/v/site-packages/unsloth/models/a.py", line 10, in batches
     f = model.inner.forward
@@ -552,11 +553,22 @@ _FIELDS = """\
 """
 
 
+_HANDED = """\
+File ~/v/lib/python3.12/site-packages/transformers/trainer.py:3102, in Trainer.evaluation_loop(self, dataloader)
+   3101     if losses:
+-> 3102         metrics["eval_loss"] = losses.mean().item()
+   3103     return metrics
+
+TypeError: 'float' object does not support item assignment
+"""
+
+
 @pytest.mark.parametrize(
     ("log", "library", "title", "text"),
     [
         (_BEGUN + _LACKS, "unsloth", "An error whose cause kb does not know", "attribute 'inner'"),
         (_BEGUN + _REFUSED, "trl", "trl stopped by a check of its own, and says why", "require `num_labels=1`"),
+        (_HANDED, "transformers", "where a plain float stands in place of what it takes", "item assignment"),
         (_FIELDS, "vllm", "An error whose cause kb does not know", "runner Input should be 'auto' or 'generate'"),
     ],
 )  # fmt: skip
@@ -566,7 +578,8 @@ def test_an_unknown_error_is_told_of_what_met_it_not_of_what_handed_it_on(
     (row,) = of(log).unexplained
     assert (row.library, row.text.endswith(text)) == (library, True)
     said = " ".join(piped(log).stdout.split())
-    assert title in said and ("speaks of memory" in said) == ("AttributeError" not in log)
+    assert title in said and ("speaks of memory" in said) == (row.of_code == "")
+    assert row.raised is not None and not row.raised.source.startswith("3101")
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,12 @@ _OF_CODE = frozenset((
 # of these, those that come of releases beside each other, and those that come of what a library was given
 _OF_RELEASES = frozenset(("AttributeError", "ImportError", "ModuleNotFoundError", "NameError", "TypeError"))
 _OF_WHAT_IS_GIVEN = frozenset(("FileNotFoundError", "KeyError", "NotADirectoryError", "PermissionError"))
-_OF_MEMORY = re.compile(r"memory|alloc|\boom\b|메모리", re.IGNORECASE)
+# a plain value where a library takes something else; None is as often the library's own
+_PLAIN = re.compile(
+    r"(?:Type|Attribute)Error: "
+    r"'(float|int|str|list|tuple|dict|set|bool|bytes|function|generator|ndarray|Tensor)' object "
+)
+_OF_MEMORY = re.compile(r"(?<!pin_)memory|alloc|\boom\b|메모리", re.IGNORECASE)
 MEMORY_REACH = 20  # lines before an error in which a shortage of memory may have been said
 _FRAME_PARTS = re.compile(
     r'\s{0,80}File (?:"(?P<file>[^"]{1,400})", line (?P<line>\d{1,7})(?:, in (?P<function>\S{1,80}))?'
@@ -113,6 +118,7 @@ _TELLS_OF_ANOTHER = re.compile(r"\b(?:[Ff]ailed|died|crashed|terminated|above|fo
 _LOOKS = re.compile(r"_?(?:is|has)_\w{1,60}_available\Z")  # a function whose error is an answer, and ends nothing
 _FRAME_REACH = 12  # lines from the last frame to the error: its source, marks under it, a notebook's context
 _SOURCE_LINE = re.compile(r"    (?!\s{0,8}\d{1,6}\s)")  # a notebook shows lines around it too, with their numbers
+_ARROW = re.compile(r"-{1,6}> ?\d{1,6} (.{1,400})")  # and marks the one that failed
 _SOURCE = 200  # characters kept of a line of code
 _PROCESS = re.compile(r"(?:rank|default|worker|pid=|TP|PP|DP)\s?\d{1,9}|^\d{1,4}(?=: )")
 _MOST_PROCESSES = 64  # whose frames are kept apart
@@ -188,6 +194,12 @@ class ErrorLine(NamedTuple):
         return _SPEAKS_OF_MEMORY.search(self.text) is not None
 
     @property
+    def plain(self) -> str:
+        """The plain type of the value that a library met in place of what it takes, else nothing."""
+        match = _PLAIN.match(self.text)
+        return match[1] if match and self.library else ""
+
+    @property
     def of_releases(self) -> bool:
         """Whether such an error in a library often comes of releases that do not go together."""
         return self.name in _OF_RELEASES
@@ -195,7 +207,7 @@ class ErrorLine(NamedTuple):
     @property
     def of_a_check(self) -> bool:
         """Whether an installed package looked for this itself, and stopped with words of its own."""
-        if self.raised is None or not self.raised.library or not _CHECKS.match(self.raised.source):
+        if self.of_device or self.raised is None or not self.raised.library or not _CHECKS.match(self.raised.source):
             return False
         words = self.text.partition(": ")[2]
         return len(words.split()) > 2 and _TELLS_OF_ANOTHER.search(words) is None and not self.handed_on
@@ -249,7 +261,7 @@ class ErrorLines:
         elif _IGNORED in row:
             self._ignored[_process(row[: message_start(row)])] = line
         if not self.may_have_frames(row):
-            if any(line == at + 1 for at, _, _ in self._frames.values()):
+            if "-> " in row or any(line == at + 1 for at, _, _ in self._frames.values()):
                 self._see_source(line, row)
             return
         start = message_start(row)
@@ -274,8 +286,11 @@ class ErrorLines:
         """Keep the line of code of the frame above, where the same process wrote it."""
         start = message_start(row)
         at, frame, own = self._frames.get(_process(row[:start]), (0, None, None))
-        if frame is not None and not frame.source and at == line - 1 and _SOURCE_LINE.match(row, start):
-            sourced = frame._replace(source=row[start:].strip()[:_SOURCE])
+        arrow = _ARROW.match(row, start)
+        if frame is None or frame.source or line - at > (_FRAME_REACH if arrow else 1):
+            return
+        if arrow or _SOURCE_LINE.match(row, start):
+            sourced = frame._replace(source=(arrow[1] if arrow else row[start:]).strip()[:_SOURCE])
             self._frames[_process(row[:start])] = at, sourced, sourced if own is frame else own
 
     def note_near(self, line: int, rows: Iterable[str]) -> None:

@@ -129,8 +129,8 @@ def _where_to_ask(errors: Sequence[ErrorLine], words: Words) -> tuple[str, str |
     run = releases if libraries else None
     if not last.library:
         return words("diagnose.unexplained.read"), run
-    key = "releases" if last.of_releases else "library"
-    return words(f"diagnose.unexplained.{key}", library=printable(last.library)), run
+    key = "plain" if last.plain else "releases" if last.of_releases else "library"
+    return words(f"diagnose.unexplained.{key}", library=printable(last.library), kind=last.plain), run
 
 
 def _about(cause: Cause, words: Words) -> list[str]:
