@@ -357,3 +357,66 @@ def test_a_default_that_the_environment_may_change_is_marked(script: str, open_t
     (unit,) = read(script + "\n")
     found = unit.settings["inference.batch_size"]
     assert (found.value, found.by_default) == (16, open_to_change)
+
+
+FLOW = r"""
+B=2; [ -n "$1" ] && B=4; python x.py --seed 1 --batch_size $B
+B=2; [ -n "$1" ] && { B=4; }; python x.py --seed 2 --batch_size $B
+B=2; (B=4; python x.py --seed 3 --batch_size $B); python x.py --seed 4 --batch_size $B
+B=2; unused() { B=4; python x.py --seed 5 --batch_size 8; }; python x.py --seed 6 --batch_size $B
+train() { local B=4 name=${2:-16}; python x.py --seed 7 --batch_size "$1"; python x.py --seed 8 --batch_size $name; }
+B=2; train 8; python x.py --seed 9 --batch_size $B
+raise() { B=4; }; B=2; raise; python x.py --seed 10 --batch_size $B
+twice() { python x.py --seed 11 --batch_size $B --max_new_tokens 5 $1; }; B=2; twice; B=4; twice --fp16
+B=2; for each in a b; do python x.py --seed 12 --batch_size $B; B=$((B * 2)); done
+B=2; ((B *= 2)); python x.py --seed 13 --batch_size $B
+B=2; IFS=, read -r B C <<< "4,8"; python x.py --seed 14 --batch_size $B
+B=2; printf -v B 4; python x.py --seed 15 --batch_size $B
+A=(2 4); A[0]=8; python x.py --seed 16 --batch_size ${A[@]}
+echo B=4 > more.sh; B=2; . ./more.sh; python x.py --seed 17 --batch_size $B
+B=2; if [ -z "$1" ]; then B=4; python x.py --seed 18 --batch_size $B; fi; python x.py --seed 19 --batch_size $B
+train=2; case "$1" in train) B=3 ;; *) B=5; python x.py --seed 20 --batch_size $B ;; esac
+N=; python x.py --seed 21 --batch_size 4 $N --max_new_tokens 5
+python x.py --seed 22 --batch_size {2..4}
+python x.py --seed 23 --batch_size ${1:-4}
+timeout 5 python x.py --seed 24 --batch_size 4
+B="2 4"; python x.py --seed 25 --prefix ./$B --batch_size 8
+false && exit; exit
+python x.py --seed 26 --batch_size 2
+"""
+"""Each start has a seed of its own; which of them bash makes, and with which batch, is asked of bash."""
+NOT_TOLD = {1, 2, 11, 12, 13, 14, 15, 16, 17, 19, 22}  # of these the reading says that only a run can tell
+
+
+def test_what_is_read_of_a_script_is_what_bash_makes_of_it(tmp_path: Path) -> None:
+    made: dict[int, set[int]] = {}
+    for words in arguments_in_bash(FLOW, tmp_path):
+        made.setdefault(int(words[2]), set()).add(int(words[words.index("--batch_size") + 1]))
+    said = {unit.settings["training.seed"].value: unit.settings["inference.batch_size"].value for unit in read(FLOW)}
+    assert said.keys() == made.keys() == {*range(1, 26)} - {5}
+    assert {seed for seed, batch in said.items() if is_unknown(batch)} == NOT_TOLD
+    assert {seed: {batch} for seed, batch in said.items() if not is_unknown(batch)}.items() <= made.items()
+
+
+def test_a_function_that_runs_twice_is_one_run_of_what_both_have_alike() -> None:
+    (unit,) = [unit for unit in read(FLOW) if unit.settings["training.seed"].value == 11]
+    assert is_unknown(unit.settings["inference.batch_size"].value)
+    assert (unit.keys["max_new_tokens"].value, unit.maybe) == ("5", ("training.fp16",))
+
+
+def test_a_word_that_looks_like_arguments_may_be_a_value() -> None:
+    (unit,) = read("python x.py --model_name_or_path gpt2 --optim $OPTIMIZER --lora_target_modules $TARGETS --fp16\n")
+    assert (unit.events, unit.settings["training.fp16"].value) == ((), True)
+    assert is_unknown(unit.settings["training.optim"].value)
+
+
+def test_a_backslash_that_ends_the_file_is_no_word() -> None:
+    assert read("python x.py --batch_size 2 --lora_target_modules q v \\")[0].keys["lora_target_modules"].value == (
+        "q",
+        "v",
+    )
+
+
+def test_a_readme_is_typed_in_more_shells_than_one() -> None:
+    text = "python x.py --batch_size 2\nexit\npython x.py --batch_size 4\n"
+    assert [len(read_shell(text, name, READER)) for name in ("run.sh", "README.md")] == [1, 2]

@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kb.config.dialect.dialects import LAST
+from kb.config.programs import DOCUMENTS
 from kb.config.shell.expand import UNTOLD, UNTOLD_OPTIONS, Argument, Environment
 from kb.config.shell.flags import Flag, Speller, known_when_run, opened, read_value, repeated, setting_at, setting_of
-from kb.config.shell.launch import Launch, Tool, Tools, read_launch, wraps
+from kb.config.shell.launch import Launch, Tool, Tools, either, read_launch, wraps
 from kb.config.shell.lexer import Command, Fault, Word, split_commands
+from kb.config.shell.order import in_order
 from kb.config.shell.processes import ASKED, IN_ENVIRONMENT, OF_FSDP, Surroundings, read_allotment
 from kb.config.text.source import Places
 from kb.core.catalog import Dialect
@@ -97,8 +99,7 @@ class CommandReader:
         Columns and offsets count in ``text``. Any program will do, and so do flags alone.
         """
         environment = Environment(text)
-        for command in split_commands(text):
-            arguments = environment.take(command)
+        for command, arguments in in_order(split_commands(text), environment):
             around = Surroundings(variables=environment.told(command, ASKED), fixed=environment.fixed(command, ASKED))
             launch = read_launch(arguments, text, any_program=True, around=around, tools=self.tools)
             if launch is not None and (launch.flags or launch.before or launch.config):
@@ -120,10 +121,9 @@ def read_shell(
     places = Places(text)
     environment, allotment = Environment(text), read_allotment(text)
     environment.know(allotment.variables())
-    runs: list[tuple[Command, Launch]] = []
-    faults: dict[int, list[Event]] = {}
-    for command in split_commands(text):
-        arguments = environment.take(command)
+    commands = split_commands(text)
+    runs: dict[tuple[int, str], tuple[Command, Launch]] = {}
+    for command, arguments in in_order(commands, environment, ends=not path.endswith(DOCUMENTS)):
         around = Surroundings(allotment, environment.told(command, ASKED), environment.fixed(command, ASKED))
         launches = (
             read_launch(each, text, around=around, tools=reader.tools)
@@ -131,23 +131,27 @@ def read_shell(
         )
         runs_here = (each for each in launches if each is not None)
         launch = next((each for each in runs_here if wanted(each.program) or _says_something(each, reader)), None)
-        events = [_event(fault, command, text, places) for fault in command.faults]
         if launch is not None:
             still = tuple(word for word in launch.open if not environment.tells_flags_of(word, command.words))
             launch = launch._replace(maybe=environment.may_say(command.words), open=still)
-            runs.append((command, launch.on_chosen_gpus(environment.chooses_gpus(command))))
-            faults.setdefault(len(runs) - 1, []).extend(events)
-        elif events:
-            faults.setdefault(max(len(runs) - 1, 0), []).extend(events)
-    if not runs:
+            launch = launch.on_chosen_gpus(environment.chooses_gpus(command))
+            key = command.start, launch.program or launch.script
+            runs[key] = (command, either(runs[key][1], launch) if key in runs else launch)
+    found = sorted(runs.values(), key=lambda run: run[0].start)
+    faults: dict[int, list[Event]] = {}
+    for command in commands:
+        if command.faults:
+            at = max(sum(run.start <= command.start for run, _ in found) - 1, 0)
+            faults.setdefault(at, []).extend(_event(fault, command, text, places) for fault in command.faults)
+    if not found:
         span = places.span(0, len(text))
         events = faults.get(0, [])
         nothing = Unit(path=path, section=None, dialect=None, settings={}, span=span, events=tuple(events))
         return (nothing,) if events else ()
     units = []
-    for index, (command, launch) in enumerate(runs):
+    for index, (command, launch) in enumerate(found):
         span = places.span(command.start, command.end)
-        section = f"{launch.script or 'line'}:{span.line}" if len(runs) > 1 else None
+        section = f"{launch.script or 'line'}:{span.line}" if len(found) > 1 else None
         unit = unit_of(launch, reader.speller(launch), path, section, places, span)
         units.append(unit._replace(events=(*faults.get(index, ()), *unit.events)))
     return tuple(units)

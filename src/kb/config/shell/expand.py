@@ -2,17 +2,18 @@
 
 import ast
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from kb.config.shell.lexer import Command, Piece, Word
+from kb.config.shell.order import BEFORE_COMMANDS, CLOSING, DECLARATIONS, OPENING, READ, assigned, changed_by, set_item
 from kb.core.record import NamedTuple
 
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
-_DECLARATIONS = frozenset(("export", "readonly", "declare", "typeset", "local"))
-_OPENING = frozenset(("if", "for", "while", "until", "case", "select"))
-_CLOSING = frozenset(("fi", "done", "esac"))
-_KEYWORDS = frozenset(("then", "else", "elif", "do", "!", "{", "}", "time", "if", "while", "until"))
+_NEXT_BRANCH = frozenset(("else", "elif", ";;", ";&", ";;&"))
+# Commands that end well where the script is to go on, so that what follows ``&&`` holds.
+_SURE = frozenset(("cd", "pushd", "mkdir", "source", ".", "set", "true", ":", "echo", "module", "conda"))
+_OF_THE_SHELL = re.compile(r"(?:^|/)(?:activate|[\w.-]*(?:bashrc|profile)|(?:conda|setvars|modules?)\.sh|bash)\Z")
+_POSITIONS = tuple("@123456789")
 _CONTINUED = re.compile(r"\\\r?\n")
 _NAMED = re.compile(r"(?:--)?\+{0,2}[A-Za-z_][\w.-]*=")
 LONGEST_TEXT = 2**17  # bytes of one argument that Linux takes (MAX_ARG_STRLEN); a variable set to itself twice doubles
@@ -20,7 +21,7 @@ MOST_ARGUMENTS = 2**13
 UNTOLD, UNTOLD_OPTIONS = "\0", "\1"  # stand in a text of several words for a part that nobody knows: a value, or flags
 _UNTOLD = re.compile(r"[\0\1]")
 _FLAGS = re.compile(r"(?:^|[\s=])--([A-Za-z][\w.-]*)")
-_OPTIONS = re.compile(r"ARG|OPT|FLAG|PARAM|EXTRA|^[@*]$", re.I)
+_OPTIONS = re.compile(r"ARG(?!E|I|O)|OPT(?!IM)|FLAG|PARAM|EXTRA|^[@*]$", re.I)  # no target, no optimizer
 
 
 class Argument(NamedTuple):
@@ -52,45 +53,171 @@ class _Literal(NamedTuple):
     defaults: frozenset[int] = frozenset()
 
 
+class _Frame(NamedTuple):
+    """What is open, and what the variables were before it: of a branch and a loop they are not known behind it, of
+    ``( … )`` they are as they were; of a function those that are its own.
+    """
+
+    kind: str
+    before: dict[str, _Literal | None]
+    touched: set[str]
+    own: set[str]
+
+
 @dataclass(slots=True)
 class Environment:
     """What the script's variables hold at some point. A name maps to None where its value is not known."""
 
     script: str = ""  # the whole text, for here-documents
     variables: dict[str, _Literal | None] = field(default_factory=dict)
-    depth: int = 0  # of if, for, while and case: what they assign may or may not hold later
-    chosen: dict[str, frozenset[str]] = field(default_factory=dict)  # flags that such a variable may hold, by its name
+    frames: list[_Frame] = field(default_factory=list)
+    chosen: dict[str, frozenset[str]] = field(
+        default_factory=dict
+    )  # flags that a variable of a branch may hold, by name
+    sure: bool = True  # the command runs where the one above it does: not behind ``||``, or ``&&`` and a test
+    ends_well: bool = True  # the command above, where the script is to go on
+    pattern: bool = False  # what comes next is a pattern of ``case``
+    changing: Set[str] = frozenset()  # names that a loop about to begin sets
+
+    @property
+    def certain(self) -> bool:
+        """Whether what stands here runs whenever the script comes to it, and what it sets holds afterwards."""
+        return self.sure and all(frame.kind in ("{", "function") for frame in self.frames)
 
     def take(self, command: Command) -> tuple[Argument, ...]:
         """The arguments of the command after keywords and ``NAME=value`` prefixes; assignments are remembered."""
+        self._follow(command.before)
         words = list(command.words)
-        while words and (literal := words[0].literal) is not None and literal in _OPENING | _CLOSING | _KEYWORDS:
-            self.depth += (literal in _OPENING) - (literal in _CLOSING)
+        if self.pattern and words[0].literal != "esac":
+            self.pattern = False
+            return ()
+        self.pattern = False
+        while words and (literal := words[0].literal) is not None and literal in OPENING.keys() | BEFORE_COMMANDS:
+            self._keyword(literal)
             if literal in ("for", "select", "case"):
-                self._forget(words[1:2])
+                self.pattern = literal == "case" and len(words) < 4
+                self._forget_names(changed_by(words))
                 return ()
             words.pop(0)
-        if words and words[0].literal in _DECLARATIONS:
-            words = [word for word in words[1:] if not (word.literal or "").startswith("-")]
-            self._assign(words)
-            return ()
-        if words and words[0].literal == "read" and command.heredoc is not None and self.depth == 0:
-            self._read_into(words[1:], command.heredoc)
-            return ()
-        if words and words[0].literal in ("read", "unset", "mapfile", "getopts"):
-            self._forget(words[1:])
+        of_variables = not words or words[0].literal in DECLARATIONS or all(map(assigned, words))
+        self.ends_well = of_variables or words[0].literal in _SURE
+        return self._taken(words, command.heredoc)
+
+    def _taken(self, words: list[Word], heredoc: tuple[int, int] | None) -> tuple[Argument, ...]:
+        if words and words[0].literal in DECLARATIONS:
+            self._declare(words)
             return ()
         prefixes = 0
-        while prefixes < len(words) and _assigned(words[prefixes]):
+        while prefixes < len(words) and assigned(words[prefixes]):
             prefixes += 1
-        if prefixes == len(words):
+        rest = words[prefixes:]
+        if not rest:
             self._assign(words)
             return ()
-        return tuple(argument for word in words[prefixes:] for argument in self.expand(word))
+        if rest[0].literal == "read" and heredoc is not None and self.certain:
+            self._read_into(rest[1:], heredoc)
+            return ()
+        if rest[0].literal in READ or set_item(rest[0]):
+            self._forget_names(changed_by(rest))
+            return ()
+        if rest[0].literal in ("source", "."):
+            self._forget_names(self._sourced(rest))
+        return tuple(argument for word in rest for argument in self.expand(word))
+
+    def _declare(self, words: Sequence[Word]) -> None:
+        """``export``, ``local``; what ``-i``, ``-l`` or ``-u`` make of a value is not known."""
+        options = {
+            letter for word in words[1:] if (word.literal or "").startswith("-") for letter in word.literal or ""
+        }
+        named = [word for word in words[1:] if not (word.literal or "").startswith("-")]
+        function = next((each for each in reversed(self.frames) if each.kind.startswith("function")), None)
+        if function is not None and "g" not in options and words[0].literal in ("local", "declare", "typeset"):
+            function.own.update(map(_name_of, named))
+        self._assign(named)
+        if words[0].literal != "export" and options & {"i", "l", "u", "n"}:
+            self._forget_names(map(_name_of, named))
+
+    def _sourced(self, words: Sequence[Word]) -> tuple[str, ...]:
+        """What a file that is read in may set: anything but where it only makes a shell ready."""
+        named = "".join(piece.text for word in words[1:2] for piece in word.pieces if piece.kind == "literal")
+        ready = _OF_THE_SHELL.search(named) is not None
+        return () if ready else tuple(name for name in self.variables if not name.startswith("SLURM_"))
+
+    def _follow(self, operators: Sequence[str]) -> None:
+        """The operators in front of a command: how it hangs on the one above."""
+        if not operators:
+            self.sure = True
+        for at, operator in enumerate(operators):
+            self.sure = self.sure and self.ends_well if operator == "&&" else operator not in ("||", "|", "|&")
+            if operator == "(" and operators[at + 1 : at + 2] != (")",):
+                self.open("(")
+            elif operator == ")" and operators[at - 1 : at] != ("(",):
+                self._close("(")
+            elif operator in _NEXT_BRANCH:
+                self._next_branch()
+                self.pattern = True
+
+    def _keyword(self, word: str) -> None:
+        if word in OPENING:
+            kind = OPENING[word]
+            self.open("branch" if kind == "{" and not self.sure else kind)
+        elif word in CLOSING:
+            self._close(CLOSING[word])
+        elif word in _NEXT_BRANCH:
+            self._next_branch()
+        self.sure = self.sure or word not in ("!", "time")
+
+    def open(self, kind: str) -> None:
+        """Begin what ends with a closing word: ``{`` behind a test is a branch too, which ``}`` ends."""
+        self.frames.append(_Frame(kind, dict(self.variables), set(), set()))
+        if kind == "loop":
+            self._forget_names(self.changing)
+
+    def _close(self, kind: str) -> None:
+        kinds = ("{", "branch") if kind == "{" else (kind,)
+        if not self.frames or self.frames[-1].kind not in kinds:
+            return
+        frame = self.frames.pop()
+        if frame.kind in ("branch", "loop"):
+            self.variables = {**frame.before, **dict.fromkeys(frame.touched)}
+        elif frame.kind == "(":
+            self.variables = frame.before
+
+    def _next_branch(self) -> None:
+        if self.frames and self.frames[-1].kind == "branch":
+            self.variables = dict(self.frames[-1].before)
+
+    def call(self, arguments: Sequence[Argument] | None) -> None:
+        """A function begins, with these arguments, None unknown; :meth:`returned` ends it."""
+        self.open("function" if self.sure and arguments is not None else "function, perhaps")
+        self.frames[-1].own.update(_POSITIONS)
+        for name in _POSITIONS:
+            self.variables.pop(name, None)
+        words = (_ANY,) if arguments is None else tuple(arguments)
+        several = next((at for at, each in enumerate(words) if each.text is None and each.options), len(words))
+        held = [None if each.text is None else _held(each.text, each.start, each.end) for each in words[:several]]
+        known = several == len(words)
+        rest = (_Literal("", ()) if known else None,) * 9
+        self.variables |= dict(zip(_POSITIONS[1:], (*held, *rest), strict=False))
+        self.variables["@"] = _Literal("", (), tuple(map(_share, words))) if known else None
+
+    def returned(self) -> None:
+        """The function that began last ends: what it set stays, but for its own names."""
+        while self.frames and not self.frames[-1].kind.startswith("function"):
+            self._close(self.frames[-1].kind)
+        if not self.frames:
+            return
+        frame = self.frames.pop()
+        if frame.kind != "function":
+            self.variables = {**frame.before, **dict.fromkeys(frame.touched - frame.own)}
+        for name in frame.own:
+            self.variables.pop(name, None)
+            if name in frame.before:
+                self.variables[name] = frame.before[name]
 
     def _read_into(self, words: list[Word], body: tuple[int, int]) -> None:
         """``read -r -d '' NAME <<EOF``: the whole body is the variable's text; without ``-d`` only a line would be."""
-        self._forget(words)
+        self._forget_names(word.literal for word in words if word.literal is not None)
         names = [word.literal for word in words if (word.literal or "").isidentifier()]
         options = [word.literal or "" for word in words[:-1]]
         if len(names) != 1 or not any(word.startswith("-") and word.endswith("d") for word in options):
@@ -98,12 +225,12 @@ class Environment:
         offsets = list(range(*body))
         for found in reversed(list(_CONTINUED.finditer(self.script, *body))):
             del offsets[found.start() - body[0] : found.end() - body[0]]
-        self.variables[names[0] or ""] = _Literal("".join(self.script[at] for at in offsets), tuple(offsets))
+        self._set(names[0] or "", _Literal("".join(self.script[at] for at in offsets), tuple(offsets)))
 
     def chooses_gpus(self, command: Command) -> bool:
         """Whether the command, or the script before it, says which GPUs are to be seen."""
-        assigned = (_assigned(word) for word in command.words)
-        return "CUDA_VISIBLE_DEVICES" in (*self.variables, *(match[1] for match in assigned if match))
+        here = (match[1] for word in command.words if (match := assigned(word)))
+        return "CUDA_VISIBLE_DEVICES" in (*self.variables, *here)
 
     def told(self, command: Command, names: Collection[str]) -> dict[str, str | None]:
         """Those of ``names`` that the command's own assignments or the script before it set; None is not known."""
@@ -112,14 +239,14 @@ class Environment:
             if name in self.variables:
                 found[name] = _plain(self.variables[name])
         for word in command.words:
-            match = _assigned(word)
+            match = assigned(word)
             if match is not None and match[1] in names:
                 found[match[1]] = _plain(self._value(word, len(match[0])))
         return found
 
     def fixed(self, command: Command, names: Collection[str]) -> frozenset[str]:
         """Those of ``names`` that are set, and to nothing that the environment may have otherwise."""
-        set_here = {match[1]: self._value(word, len(match[0])) for word in command.words if (match := _assigned(word))}
+        set_here = {match[1]: self._value(word, len(match[0])) for word in command.words if (match := assigned(word))}
         held = {name: set_here.get(name, self.variables.get(name)) for name in names}
         return frozenset(name for name, value in held.items() if value is not None and not value.defaults)
 
@@ -128,29 +255,33 @@ class Environment:
         for name, text in variables.items():
             self.variables.setdefault(name, _Literal(text, (0,) * len(text)))
 
-    def _forget(self, words: list[Word]) -> None:
-        for word in words:
-            if word.literal is not None:
-                self.variables[word.literal] = None
+    def _forget_names(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._set(name, None)
+
+    def _set(self, name: str, value: _Literal | None) -> None:
+        self.variables[name] = value
+        for frame in self.frames:
+            frame.touched.add(name)
 
     def _assign(self, words: list[Word]) -> None:
         for word in words:
-            match = _assigned(word)
+            match = assigned(word)
             if match is None:
                 continue
             name, added = match[1], bool(match[2])
             self._note_flags(name, word, added=added)
-            value = None if self.depth else self._value(word, len(match[0]))
+            value = self._value(word, len(match[0])) if self.sure else None
             if added and value is not None:
                 value = _join(self.variables.get(name), value)
-            self.variables[name] = value
+            self._set(name, value)
 
     def _note_flags(self, name: str, word: Word, *, added: bool) -> None:
         """Which flags a variable may hold that a branch gives a value, or that is made of such a one."""
         found = self.may_say((word,))
-        if added or self.depth:
+        if added or not self.certain:
             found |= self.chosen.get(name, frozenset())
-        if self.depth:
+        if not self.certain:
             before = self.variables.get(name)
             held = "" if before is None else " ".join((before.text, *(each.text or "" for each in before.items or ())))
             texts = (
@@ -196,11 +327,13 @@ class Environment:
         if piece.kind == "literal":
             return _Literal(piece.text, tuple(range(piece.start, piece.start + len(piece.text))))
         if piece.kind == "unknown":
-            return None
+            return self.variables.get("@") if piece.text == "@" else None
         if piece.kind == "sum":
             return self._reckoned(piece)
         if piece.text in self.variables:
             value = self.variables[piece.text]
+            if value == _Literal("", ()) and piece.default is not None:
+                return _Literal(piece.default, (piece.start,) * len(piece.default))
             return value if value is None or (value.items is None) == (piece.kind == "variable") else None
         if piece.default is None:
             return None
@@ -235,6 +368,8 @@ class Environment:
                 return (Argument(None, word.start, word.end, options=_seems_options(piece)),)
             if value.items is not None:
                 return value.items
+            if not value.text and not piece.quoted:
+                return ()  # without quotes around it nothing is handed on
             one = piece.quoted or (piece.default is not None and piece.text not in self.variables)  # "a b" of a default
             if not one and any(character.isspace() for character in value.text):
                 return _split(value)
@@ -244,20 +379,30 @@ class Environment:
             if part is None or _plain(part) is None:
                 named = _NAMED.match(text)
                 return (Argument(None, word.start, word.end, begins=named[0] if named else ""),)
+            if piece.kind == "variable" and not piece.quoted and any(map(str.isspace, part.text)):
+                return (Argument(None, word.start, word.end),)  # it is cut into several
             text += part.text
             by_default |= bool(part.defaults)
         return (Argument(text, word.start, word.end, from_variable=True, by_default=by_default),)
+
+
+_ANY = Argument(None, 0, 0, options=True)
+
+
+def _held(text: str, start: int, end: int) -> _Literal:
+    """A text that stands from ``start`` to ``end``, quotes counted."""
+    return _Literal(text, tuple(min(start + at, max(end - 1, start)) for at in range(len(text))))
+
+
+def _name_of(word: Word) -> str:
+    match = assigned(word)
+    return match[1] if match else word.literal or ""
 
 
 def _plain(value: _Literal | None) -> str | None:
     """The text of a value that is known as a whole."""
     known = value is not None and value.items is None and _UNTOLD.search(value.text) is None
     return value.text if value is not None and known else None
-
-
-def _assigned(word: Word) -> re.Match[str] | None:
-    first = word.pieces[0] if word.pieces else None
-    return _ASSIGNMENT.match(first.text) if first and first.kind == "literal" and not first.quoted else None
 
 
 def _seems_options(piece: Piece) -> bool:

@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import Any
 
 from kb.config.shell.expand import Argument
-from kb.config.shell.flags import Flag, is_flag, read_flags, short_flags
+from kb.config.shell.flags import Flag, is_flag, last_flags, read_flags, short_flags
 from kb.config.shell.processes import NOTHING_AROUND, Processes, Surroundings, one_device, processes_of, tool_processes
 from kb.config.shell.serving import VLLM_VARIABLES, Started, read_server, release_of_image, spelt_out
 from kb.core.catalog import Dialect
@@ -152,7 +152,10 @@ def overrides_of(arguments: Sequence[Argument], text: str) -> list[tuple[str, Ar
 
 
 _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*\Z")
-_OF_THE_SYSTEM = ("nohup", "exec", "time", "env", "sudo", "nice", "ionice", "stdbuf", "numactl", "taskset", "command")
+_OF_THE_SYSTEM = (
+    "nohup", "exec", "time", "env", "sudo", "nice", "ionice", "stdbuf", "numactl", "taskset", "command", "timeout",
+    "setsid",
+)  # fmt: skip
 _OF_CLUSTERS = ("srun", "mpirun", "mpiexec", "ray")
 _OF_ENVIRONMENTS = ("uv", "poetry", "pipenv", "pdm", "rye", "hatch", "conda", "mamba", "micromamba", "pixi")
 _WRAPPERS = frozenset((*_OF_THE_SYSTEM, *_OF_CLUSTERS, *_OF_ENVIRONMENTS))  # they run the command that follows
@@ -200,6 +203,45 @@ class Launch(NamedTuple):
     def on_chosen_gpus(self, chosen: bool) -> "Launch":
         """The same run where the script chooses the GPUs: one process then need not mean DataParallel over all."""
         return self._replace(launcher=None) if chosen and self.launcher == "python" else self
+
+
+def either(one: Launch, other: Launch) -> Launch:
+    """A command that runs several times, as far as its runs are alike: what differs only a run can tell."""
+    if one == other:
+        return one
+    flags, maybe = _in_both(one.flags, other.flags)
+    before, of_launcher = _in_both(one.before, other.before)
+    short, _ = _in_both(one.short, other.short)
+    told = {name: one.environment.get(name) for name in (*one.environment, *other.environment)}
+    environment = {name: value if other.environment.get(name) == value else None for name, value in told.items()}
+    config = one.config if one.config is None or one.config.text is None else one.config._replace(text=None)
+    return one._replace(
+        flags=flags,
+        before=before,
+        short=short,
+        maybe=one.maybe | other.maybe | maybe | of_launcher,
+        environment=environment,
+        config=one.config if one.config == other.config else config or other.config,
+        processes=one.processes if one.processes == other.processes else Processes(None, None),
+        visible=one.visible if one.visible == other.visible else None,
+        open=(*one.open, *other.open),
+    )
+
+
+def _in_both(one: Sequence[Flag], other: Sequence[Flag]) -> tuple[tuple[Flag, ...], frozenset[str]]:
+    """The flags of two runs, with the values that they share; and the names of those that one has alone."""
+    if one == other:
+        return tuple(one), frozenset()
+    again = last_flags(other)
+    kept = []
+    for flag in last_flags(one).values():
+        same = again.get(flag.name)
+        if same is not None and [each.text for each in same.values] != [each.text for each in flag.values]:
+            unknown = (flag.values or same.values)[0]._replace(text=None)
+            kept.append(flag._replace(values=(unknown,)))
+        elif same is not None:
+            kept.append(flag)
+    return tuple(kept), frozenset(again) ^ {flag.name for flag in one}
 
 
 def read_launch(

@@ -54,22 +54,25 @@ class Command(NamedTuple):
     line_start: int
     faults: tuple[Fault, ...] = ()
     heredoc: tuple[int, int] | None = None  # where the body of its here-document lies
+    before: tuple[str, ...] = ()  # operators between the command above and this one, ``&&``; none: a new line
 
 
-_PLAIN = re.compile(r"[^\s'\"\\$`;&|()<>]+")
-_BETWEEN_ITEMS = re.compile(r"(?:\s|\\\r?\n|#[^\r\n]*)+")
+_PLAIN = re.compile(r"[^ \t\r\n'\"\\$`;&|()<>]+")  # to a shell a no-break space is a letter like any other
+_BRACES = re.compile(r"(?!\w+\+?=).*?\{[^{}]*(?:,|\.\.)[^{}]*\}")  # `{q,v}_proj`, `{1..3}`: several words
+_BETWEEN_ITEMS = re.compile(r"(?:[ \t\r\n]|\\\r?\n|#[^\r\n]*)+")
 _BLANK = re.compile(r"[ \t]+")
-_CONTINUATION = re.compile(r"\\\r?\n")
+_CONTINUATION = re.compile(r"\\(?:\r?\n|\Z)")
 _FAULT = re.compile(r"\\([ \t]+)(#[^\r\n]*)?(?=\r?\n|\Z)")
 _COMMENT = re.compile(r"#[^\r\n]*")
 _COMMENT_LINES = re.compile(r"(?:[ \t]*#[^\n]*\n)+(?=[ \t]*-)")
 _REDIRECTION = re.compile(r"(?:\d*|&)(?:<<<|>>|>\||[<>]&?)[ \t]*")
 _PLACEHOLDER = re.compile(r"<[A-Za-z][\w./-]*>(?=[ \t]*(?:[\\#-]|\r?\n|\Z))")  # `<OUTPUT_DIR> \`: to be filled in
 _HEREDOC = re.compile(r"\d*<<-?[ \t]*(['\"]?)([A-Za-z0-9_.-]+)\1")
+_ARITHMETIC = frozenset(("if", "elif", "while", "until", "for", "then", "else", "do", "{", "!"))  # before ``((…))``
 _OPERATOR = re.compile(r";;&?|;&|&&|\|\|?&?|[;&()]")
 _EXPR = re.compile(r"\s*expr\s((?:[\w\s${}+/%-]|\\\*)+)")  # of whole numbers, as ``$(expr 16 / $processes)``
-_SIMPLE_VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
-_BRACED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:(\[[@*]\])|:?[-=](.*))?\Z", re.S)
+_SIMPLE_VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*|[1-9])")
+_BRACED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*|[1-9])(?:(\[[@*]\])|:?[-=](.*))?\Z", re.S)
 _DOUBLE_PLAIN = re.compile(r"[^\"\\$`]+")
 _SIMPLE_DEFAULT = re.compile(r"[^\s'\"\\$`{}*?]*\Z")
 _QUOTED_DEFAULT = re.compile(r"(?:\"([^'\"\\$`{}*?]*)\"|'([^'\"\\$`{}*?]*)')\Z")
@@ -80,6 +83,7 @@ class _State:
     words: list[Word] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     heredocs: list[str] = field(default_factory=list)
+    before: list[str] = field(default_factory=list)
     line_start: int = 0
 
 
@@ -130,13 +134,28 @@ class _Lexer:
         elif found := _REDIRECTION.match(text, at):
             self.at = found.end()
             self._word()  # its target is no argument
+        elif text.startswith("((", at) and self._arithmetic():
+            pass
         elif found := _OPERATOR.match(text, at):
             self._finish()
+            self.state.before.append(found[0])
             self.at = found.end()
         elif word := self._word():
             self.state.words.append(word)
         else:
             self.at += 1
+
+    def _arithmetic(self) -> bool:
+        """``((…))`` where a command may stand is ``let "…"``; the cursor goes behind it."""
+        words, inner = self.state.words, self.at + 2
+        end = _closing(self.text, inner, "(", ")")
+        if (words and words[-1].literal not in _ARITHMETIC) or not self.text.startswith(")", end):
+            return False
+        self._finish()
+        sum_ = Piece("literal", self.text[inner : end - 1], inner, True)
+        self.state.words += (_let(self.at), Word((sum_,), inner, end - 1))
+        self.at = end + 1
+        return True
 
     def _comment_below(self) -> None:
         """A whole-line comment between continued lines ends the command, though a flag follows below it."""
@@ -167,8 +186,10 @@ class _Lexer:
                     end=last.end,
                     line_start=state.line_start,
                     faults=tuple(state.faults),
+                    before=tuple(state.before),
                 )
             )
+            state.before.clear()
         state.words.clear()
         state.faults.clear()
 
@@ -181,7 +202,8 @@ class _Lexer:
         while self.at < len(text):
             character = text[self.at]
             if found := _PLAIN.match(text, self.at):
-                pieces.append(Piece("literal", found[0], self.at, False))
+                kind: PieceKind = "literal" if _BRACES.match(found[0]) is None else "unknown"
+                pieces.append(Piece(kind, found[0], self.at, False))
                 self.at = found.end()
             elif character == "'":
                 end = _or_end(text, text.find("'", self.at + 1))
@@ -250,8 +272,9 @@ class _Lexer:
         if text.startswith("${", start):
             self.at = _closing(text, start + 2, "{", "}")
             inner = _BRACED.match(text[start + 2 : self.at - 1])
-            if inner is None:
-                return Piece("unknown", "", start, quoted)
+            if inner is None or (inner[2] == "[*]" and quoted):
+                every = {"${@}": "@", "${*}": "@", "${@:": "*"}.get(text[start : start + 4], "")
+                return Piece("unknown", every, start, quoted)
             if inner[2]:
                 return Piece("array", inner[1], start, quoted)
             default = None if inner[3] is None else _default(inner[3], quoted)
@@ -274,6 +297,10 @@ class _Lexer:
         else:
             self.at = start + 2
         return Piece("unknown", text[start + 1 : start + 2], start, quoted)
+
+
+def _let(at: int) -> Word:
+    return Word((Piece("literal", "let", at, True),), at, at + 2)
 
 
 def _closing(text: str, at: int, opening: str, closing: str) -> int:
