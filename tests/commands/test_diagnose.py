@@ -171,6 +171,7 @@ def test_a_context_that_says_how_near_it_has_to_stand_counts_no_farther() -> Non
             "checkpoint True",
         ),
         ("SignalException: Process 22 got signal: 15\n", "checkpoint True"),
+        ("EL0004: [PID: 4112] Failed to allocate memory.\n", "expandable_segments"),  # of sizes the log tells nothing
         ("llama_model_load: error loading model: missing tensor 'blk.9.ffn_norm.weight'\n", "names no architecture"),
         (
             "torch._inductor.exc.GPUTooOldForTriton: Found Tesla P40 which is too old to be supported by the triton "
@@ -586,7 +587,9 @@ def test_an_unknown_error_is_told_of_what_met_it_not_of_what_handed_it_on(
     ("error", "said", "never"),
     [
         ("RuntimeError: CUDA driver error: device not ready", "CUDA_LAUNCH_BLOCKING=1", "search"),
+        ("RuntimeError: CUDA error: peer access is not supported between them", "raised in tables", "LAUNCH_BLOCKING"),
         ("nbclient.exceptions.DeadKernelError: Kernel died", "another process", "pip freeze"),
+        ("ERROR 07-04 17:35:16 [m.py:1] Worker proc V-1 died unexpectedly, shutting down.", "another process", "pip"),
         ("ValueError: no memory for slot 3", "The line speaks of memory", "asks for no memory"),
         ('RuntimeError: ASSERT FAILED at "CachingAllocator.cpp":427', "raised in tables", "speaks of memory"),
     ],
@@ -595,6 +598,8 @@ def test_what_an_unknown_error_is_about_decides_where_to_look(error: str, said: 
     frame = '  File "/v/site-packages/tables/base.py", line 5, in get\n    return one(rows)\n'
     shown = " ".join(piped(f"Traceback (most recent call last):\n{frame}{error}\n").stdout.split())
     assert said in shown and never not in shown
+    later = f"Traceback (most recent call last):\n{frame.replace('tables', 'rows')}Exception: off\n"
+    assert "LAUNCH_BLOCKING" not in piped(f"Traceback (most recent call last):\n{frame}{error}\n{later}").stdout
 
 
 def test_a_frame_of_another_process_is_not_where_an_error_was_raised() -> None:
@@ -636,6 +641,7 @@ def test_what_a_log_ends_with_is_shown_where_nothing_raises_an_error() -> None:
     assert not of("server: the device failed\n" + "step\n" * 30).unexplained
     assert not of('ERROR 06-30 Error in the prompt\nINFO: - "POST /v1/chat HTTP/1.1" 400 Bad Request\n').unexplained
     assert not of("WARNING: the device failed\nUserWarning: it failed\nINFO: 0 tests failed\n").unexplained
+    assert not of("ggml_x: failed to allocate pinned memory\nmain: server is listening on http://x\n").unexplained
 
 
 def test_an_error_that_the_run_went_on_after_is_not_shown() -> None:

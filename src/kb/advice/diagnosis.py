@@ -3,7 +3,7 @@ and why a watched command ended. Pure.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from kb.advice.log_errors import ErrorLine, telling_errors
@@ -41,17 +41,18 @@ class Step(NamedTuple):
     needs: frozenset[str] = frozenset()
 
 
-def steps_of(rows: Sequence[Mapping[str, Any]], lookup: Lookup) -> tuple[Step, ...]:
+def steps_of(rows: Sequence[Mapping[str, Any]], lookup: Lookup, variables: Container[str] = ()) -> tuple[Step, ...]:
     """The steps that are not ruled out, in the order of the file; none that changes what an earlier one does.
 
     Args:
         rows: ``steps`` of a remedy, with checked trees.
         lookup: facts and the log's numbers by name.
+        variables: names of the log's numbers. A step that needs one which the log does not tell says nothing.
     """
     steps: list[Step] = []
     for row in rows:
         applies: Any = compile_tree(row["when_tree"])(lookup) if "when" in row else True
-        if not _applies(applies):
+        if not _applies(applies, variables):
             continue
         changes = _changes(row.get("set", {}), lookup)
         known = changes and all(change.new is not None for change in changes)
@@ -61,9 +62,9 @@ def steps_of(rows: Sequence[Mapping[str, Any]], lookup: Lookup) -> tuple[Step, .
     return tuple(steps)
 
 
-def _applies(value: Any) -> bool:
+def _applies(value: Any, variables: Container[str]) -> bool:
     if is_unknown(value):
-        return not any(name.startswith(_PREDICTED) for name in value.needs)
+        return not any(name.startswith(_PREDICTED) or name in variables for name in value.needs)
     return bool(value)
 
 
@@ -259,7 +260,7 @@ def _cause(found: _Found, remedies: Remedies, facts: Lookup) -> Cause:
         numbers=numbers.known(),
         names={each: text_of(row) for each, row in variables.items()},
         phase=_phase(base, telling),
-        steps=steps_of(data["steps"], numbers.get),
+        steps=steps_of(data["steps"], numbers.get, variables),
     )
 
 

@@ -51,24 +51,33 @@ _SPOKEN = re.compile(
     r"\d{3} Internal Server Error: |(?:zsh|bash|sh): (?:abort|segmentation fault)|"
     r"(?:double free|malloc|free|munmap_chunk|corrupted)\b.{0,40}(?:corruption|invalid|corrupted)|"
     r"[\w:]{3,60}: .{0,200}\b(?:failed\b|Error[A-Z])|[A-Z]{2}\d{4}: |"
-    r".{0,200}\b(?:unexpectedly stopped|has terminated|terminating due to)\b)"
+    r".{0,200}\b(?:unexpectedly stopped|died unexpectedly|has terminated|terminating due to)\b)"
 )
 # a count of none that failed, and what is gone on after
 _NO_FAILURE = re.compile(
     r"\b(?:0|no|none|nothing)\s(?:\w{1,30}\s)?failed\b|\bfailed\b[:=]?\s{0,3}0(?![\w.])|\b(?:retry(?:ing)?|continuing|skipping)\b",
     re.IGNORECASE,
 )
+_SERVES = ('HTTP/1.1" ', "server is listening on", "Application startup complete")
 _LAST_LINES = 20  # what was spoken of further up did not end the run
 # what only hands on that another process, or a line before, failed
 _HANDED_ON = re.compile(
     r"received by PID|failed \(exitcode: |llama runner process has terminated: exit status|ChildFailedError|"
     r"CalledProcessError|DistBackendError|ProcessExitedException|ProcessRaisedException|"
     r"Engine core initialization failed|EngineDeadError|ActorDiedError|ActorUnavailableError|WorkerCrashedError|"
-    r"unexpectedly stopped|\bqueue\.Empty\b|DeadKernelError|BrokenProcessPool|TerminatedWorkerError|"
+    r"unexpectedly stopped|died unexpectedly|\bqueue\.Empty\b|DeadKernelError|BrokenProcessPool|TerminatedWorkerError|"
     r"(?i:sigquit) (?:received|from a child)"
 )
-_SPEAKS_OF_MEMORY = re.compile(r"\b(?:memory|allocate|oom)\b|메모리", re.IGNORECASE)
-_OF_DEVICE = re.compile(r"\b(CUDA|HIP)(?: driver)? error: ")
+_SPEAKS_OF_MEMORY = re.compile(
+    r"\b(?:of|enough|insufficient|no|more|free|available|GPU|host|CUDA|device|system|shared) memory\b|"
+    r"\bmemory (?:is|was|allocat|limit|exceed|budget|leak)|\bV?RAM\b|\boom\b|\bto allocate\b|cannot allocate|메모리",
+    re.IGNORECASE,
+)
+# faults of a kernel, which CUDA and HIP report at a later call; others are given by the call itself
+_OF_DEVICE = re.compile(
+    r"\b(CUDA|HIP)(?: driver)? error: (?:.{0,20}(?:illegal|misaligned|device-side|uncorrectable|launch)\b|"
+    r"unknown error|device not ready|unspecified)"
+)
 # what Python itself raises of names, types, files and values: whatever the cause, no memory was asked for
 _OF_CODE = frozenset((
     "AttributeError", "FileNotFoundError", "ImportError", "IndentationError", "IndexError", "JSONDecodeError",
@@ -347,7 +356,7 @@ class ErrorLines:
 
     def go_on(self, row: str) -> None:
         """A line after one that was kept: it may be what that says is wrong, or an answer of a server that lives on."""
-        if 'HTTP/1.1" ' in row:
+        if any(sign in row for sign in _SERVES):
             self.spoken = []
         own = row[message_start(row) :].rstrip()
         if not self._open or not own:

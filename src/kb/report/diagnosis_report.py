@@ -122,8 +122,10 @@ def _where_to_ask(errors: Sequence[ErrorLine], words: Words) -> tuple[str, str |
     last = errors[-1]
     if last.handed_on:
         return words("diagnose.unexplained.handed_on"), None
-    if device := next((each.of_device for each in errors if each.of_device), ""):
-        return words("diagnose.unexplained.device", device=device), _ONE_AFTER_THE_OTHER[device]
+    device = next((each for each in errors if each.of_device), last)
+    if device.of_device and device.raised == last.raised:  # the same call, or what it led to there
+        name = device.of_device
+        return words("diagnose.unexplained.device", device=name), _ONE_AFTER_THE_OTHER[name]
     libraries = [each.library for each in errors if each.library]
     releases = f"pip check; pip freeze | grep -i -E '{'|'.join(dict.fromkeys([*libraries, 'torch']))}'"
     run = releases if libraries else None
