@@ -14,7 +14,8 @@ from kb.config.python.held import UnknownValueError
 from kb.config.python.loop_pass import Pass
 from kb.config.python.origins import PARALLEL, Origins, Traced
 from kb.config.python.places import Made, Where
-from kb.config.python.syntax import called_name, dotted_name
+from kb.config.python.source_says import OWN_TUNING, TELLS
+from kb.config.python.syntax import called_name, dotted_name, words_of
 from kb.core.document import NO_SUCH_RUN
 from kb.core.expression import Unknown
 
@@ -32,10 +33,8 @@ _OF_TYPE = ("dtype", "precision", "type")
 # Lines that change the type of weights otherwise: by default, or one by one (p.data = p.data.half()).
 _ELSEWISE = re.compile(r"set_default_dtype\(|set_default_tensor_type\(|\.data\s*=\s*[\w.]+\.data\.(?:half|bfloat16)\(")
 _AFTER_TRAINING = re.compile(r"infer|eval|test|predict|generat|export|save|convert|demo|chat")
-_CHANGING = frozenset((  # words of functions that change which weights train, or what they are
-    "lora", "adapter", "adapters", "freeze", "unfreeze", "inject", "peft", "quantize", "prune", "replace", "patch",
-    "apply", "surgery", "tune", "trainable", "requires",
-))  # fmt: skip
+# Words of functions that change which weights train, or what they are.
+_CHANGING = OWN_TUNING | {"quantize", "prune", "replace", "patch", "apply", "tune", "requires"}
 _CHOOSES = re.compile(
     r"(?m)^[^#\n]*(?:\.requires_grad\s*=(?!=)\s*(?!True\b)|\.requires_grad_\(\s*(?!True\b|\))"
     r"|\.(?:train_adapter|add_adapter|freeze_\w+)\()"
@@ -45,7 +44,6 @@ _CHECKPOINTS = re.compile(r"checkpointing_enable\(|prepare_model_for_\w+_trainin
 _TRAINS_OTHERWISE = re.compile(r"\bunsloth\b|\.training\s*=(?!=)|[\"']train(?:ing)?[\"']\s*,\s*True\b")
 _OWN_TRAIN = re.compile(r"(?m)^[ \t]+(?:async )?def train\(\s*self\b(?!\s*,\s*mode\b)")  # of a trainer, not of a module
 _KNOWN = ("get_peft_model", "prepare_model_for_kbit_training")
-_TELLS = frozenset(("print", "count", "get", "show", "log", "num", "report", "summary"))  # and changes nothing
 _NO_PART = frozenset(("config", "generation_config", "tokenizer", "name", "device", "optimizer", "hf_device_map"))
 _AVERAGE = re.compile(r"EMA$|^EMA|ExponentialMovingAverage|^AveragedModel$|^Lookahead$")
 _HEADS = frozenset(("classifier", "score", "head", "fc", "dropout", "out_proj", "pooler"))
@@ -234,8 +232,8 @@ class OfModel:
         """That a function of the program's own may change which weights train: ``apply_lora(model)``."""
         name = dotted_name(forward.node.func)
         for node, at, _ in self._entry.names.calls:
-            words = _words_of(called_name(node))
-            if not words & _CHANGING or words & _TELLS or called_name(node) in _KNOWN:
+            words = words_of(called_name(node))
+            if not words & _CHANGING or words & TELLS or called_name(node) in _KNOWN:
                 continue
             given = (*node.args, *(keyword.value for keyword in node.keywords))
             if any(dotted_name(each) == name or self._is_of(each, at, self._entry, model) for each in given):
@@ -359,11 +357,6 @@ def _trains_out_of_sight(owners: list["Expressions"]) -> bool:
 
 
 @lru_cache(1000)
-def _words_of(name: str) -> frozenset[str]:
-    """``apply``, ``lora`` of ``applyLora``."""
-    return frozenset(re.split(r"[_\W]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).casefold()))
-
-
 def _two_models(one: ast.Call, other: ast.Call) -> Said:
     names = [dotted_name(each.func) or "model" for each in (one, other)]
     return Said(NOT_MODELLED, " + ".join(f"{each}(…)" for each in names), other, "forward")

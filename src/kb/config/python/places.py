@@ -3,7 +3,7 @@
 import ast
 from typing import TYPE_CHECKING
 
-from kb.config.python.syntax import holder_of, inside_self, root_name
+from kb.config.python.syntax import dotted_name, holder_of, inside_self, root_name
 from kb.core.record import NamedTuple
 
 if TYPE_CHECKING:
@@ -225,9 +225,8 @@ class _Walk:
             merges = isinstance(node, ast.AugAssign) and isinstance(node.op, ast.BitOr)
             if merges and isinstance(node.target, ast.Name):  # config |= {"batch": 1}: in place
                 names.change(node.target.id)
-            holder = self._class_names.get(scope[:-1])
-            if holder and isinstance(node.target, ast.Attribute):  # self.batch *= 2
-                names.members.setdefault((holder, node.target.attr), []).append(Binding(None, at))
+            if isinstance(node.target, ast.Attribute):  # args.batch *= 2, self.batch *= 2
+                self._attribute(node.target, Binding(None, at))
         elif isinstance(node, ast.Global | ast.Nonlocal):
             for name in node.names:
                 names.change(name)
@@ -311,12 +310,7 @@ class _Walk:
                 self._names.bind(at.scope, target.id, Binding(node.value, at))
                 continue
             if isinstance(target, ast.Attribute):
-                self._names.attributes.setdefault(dotted_or_none(target.value) or "", []).append(
-                    (target.attr, Binding(node.value, at))
-                )
-            holder = self._class_names.get(at.scope[:-1])
-            if holder and isinstance(target, ast.Attribute) and getattr(target.value, "id", "") == "self":
-                self._names.members.setdefault((holder, target.attr), []).append(Binding(node.value, at))
+                self._attribute(target, Binding(node.value, at))
             if isinstance(target, ast.Tuple | ast.List) and isinstance(node.value, ast.Tuple | ast.List):
                 pairs = list(zip(target.elts, node.value.elts, strict=False))
                 alike = len(target.elts) == len(node.value.elts)
@@ -345,6 +339,14 @@ class _Walk:
         if isinstance(first, ast.Tuple) and first.elts and isinstance(first.elts[0], ast.Name):
             return first.elts[0].id  # model, tokenizer = FastLanguageModel.from_pretrained(…)
         return dotted_or_none(first)
+
+    def _attribute(self, target: ast.Attribute, binding: Binding) -> None:
+        """An attribute that gets a value, of whatever holds it, and of a class whose method gives it to ``self``."""
+        names, held = self._names, dotted_name(target.value) or ""
+        names.attributes.setdefault(held, []).append((target.attr, binding))
+        holder = self._class_names.get(binding.where.scope[:-1])
+        if holder and held == "self":
+            names.members.setdefault((holder, target.attr), []).append(binding)
 
     def _targets(self, target: ast.expr, at: Where) -> None:
         """Names that get a value which is not known, or whose value is changed."""

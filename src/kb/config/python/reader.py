@@ -29,8 +29,8 @@ from kb.config.python.refused import (
     with_arguments,
     with_gone,
 )
-from kb.config.python.runs import CUTTING, PREPARED, Run, runs_of
-from kb.config.python.source_says import goes_its_own_way, said_by_source
+from kb.config.python.runs import CUTTING, MERGED, PREPARED, Run, runs_of
+from kb.config.python.source_says import ADAPTER, goes_its_own_way, said_by_source, tuned_elsewhere
 from kb.config.python.syntax import Module, called_name, dotted_name
 from kb.config.python.values import Arguments, Values, given_to
 from kb.config.text import guard
@@ -45,7 +45,7 @@ from kb.core.record import NamedTuple
 
 DIALECT = "python"
 OF_OTHERS = frozenset((  # most of their keywords are no settings
-    *CUTTING, TRAINER, "tokenized", "prepared", "checkpointing", "adapter", "peft", "format", LOSS, "pooling",
+    *CUTTING, MERGED, TRAINER, "tokenized", "prepared", "checkpointing", "adapter", "peft", "format", LOSS, "pooling",
     "transformer",
 ))  # fmt: skip
 TRAINING = "hf"  # whose defaults hold where a file has no training call
@@ -116,8 +116,11 @@ class PythonReader:
         around = sources or NoSources()
         based = (as_based(call, module, names, path, around, self._table) for call in calls)
         calls = [of_own_model(call, module, names, path, around) for call in based if call is not None]
+        trainers = [call for call in calls if call.kind.group == TRAINER]
         given = {
-            call.number: given_to(call, module, values, names, self.compiled(call.kind.dialect or DIALECT).targets)
+            call.number: given_to(
+                call, module, values, names, self.compiled(call.kind.dialect or DIALECT).targets, trainers
+            )
             for call in calls
         }
         found = Analysis(module, calls, given, values, names, by_default, module.source)
@@ -186,7 +189,7 @@ class PythonReader:
             if call.kind.group == TRAINER and run.own is not None:
                 settings = evaluated_rows(call, analysis.values.expressions, analysis.name_span(call)) | settings
         if run.own is not None and not run.own.kind.module:  # a server trains nothing
-            settings |= said_by_source(analysis.module.text, settings, analysis.name_span(run.own))
+            settings |= self._by_source(run.own, calls, settings, analysis)
             around = analysis.values.expressions.shared.sources
             at = analysis.values.expressions.path
             events += metric_of_nobody(settings, analysis.calls, analysis.module, analysis.names, at, around)
@@ -206,6 +209,19 @@ class PythonReader:
             hidden=tuple(dict.fromkeys(hidden)),
             keys=keys,
         )
+
+    def _by_source(
+        self, own: Call, calls: Sequence[Call], settings: Mapping[str, Setting], analysis: "Analysis"
+    ) -> dict[str, Setting]:
+        """What the source says beside its calls, and what another module may do to the model that the trainer is
+        given, where no adapter is known."""
+        span = analysis.name_span(own)
+        found = said_by_source(analysis.module.text, settings, span)
+        given = next((call.argument("model") for call in calls if call.kind.group == TRAINER), None)
+        model = dotted_name(given) if given is not None else None
+        if model is None or any(name == ADAPTER or name.startswith("lora.") for name in (*settings, *found)):
+            return found
+        return found | tuned_elsewhere(model, analysis.values.expressions, span)
 
     def _hidden_of(self, run: Run, calls: Sequence[Call], analysis: "Analysis") -> list[str]:
         """The settings of a run that code out of sight may say."""
@@ -319,6 +335,8 @@ class Analysis(NamedTuple):
         if run.own is not None and run.own.loop is not None:
             return True
         calls = [call for call in (run.own,) if call is not None] or [*run.certain, *run.doubtful]
+        if any(self.given[call.number].changed for call in calls):
+            return True
         found = (given.value for call in calls for given in self.given[call.number].known)
         return any(node.kind == MAPPING or not isinstance(node.data, Unknown) for node in found)
 

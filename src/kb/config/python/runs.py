@@ -1,15 +1,18 @@
 """Which of a program's calls belong to one run: the trainer that takes its arguments, its model and its adapters."""
 
+import ast
 from collections.abc import Collection, Iterable, Mapping
 
 from kb.config.python.calls import LOSS, TRAINER, Call, Loop
-from kb.config.python.places import Scope
+from kb.config.python.places import ROUND, Scope
 from kb.config.python.syntax import dotted_name
 from kb.core.record import NamedTuple
 
 CUTTING = ("tokenizer", "target")  # groups of the calls that cut texts
 MADE = ("model", "loader", "accelerator")  # groups of what a loop of the program's own is made of
 WIDTHS = ("quantization", "prepared", "lora", "adapter")  # of calls that say how wide the weights are and which train
+ADAPTERS = ("lora", "adapter")
+MERGED = "merged"  # the group of calls that put adapters into the weights, and take them off
 PREPARED = "quantization.prepared"
 
 
@@ -66,11 +69,16 @@ def _run(own: Call | None, others: list[Call]) -> Run:
             groups.setdefault(call.kind.group, []).append(call)
     trainers = groups.pop(TRAINER, [])
     trainer = _trainer_of(own, trainers)
+    merged = _merged_for(trainer, groups.pop(MERGED, []))
+    if trainer is not None and merged is not None:
+        groups |= {name: _left_after(merged, groups[name], trainer, groups) for name in ADAPTERS if name in groups}
     if trainer is not None:
         adapters = [each for each in groups.get("lora", ()) if not _is_of_another(each, trainer, trainers, groups)]
         groups = {name: adapters if name == "lora" else alike for name, alike in groups.items()}
     anchor = trainer or own
     certain: list[Call] = [trainer] if trainer is not None else []
+    if merged is not None and not any(groups.get(name) for name in ADAPTERS):
+        certain.append(merged)  # PEFT leaves the weights frozen: whether anything trains, nobody knows
     doubtful: list[Call] = []
     for group, alike in groups.items():
         candidates = [call for call in alike if call.home is None] or alike
@@ -80,6 +88,7 @@ def _run(own: Call | None, others: list[Call]) -> Run:
         for call in chosen:
             sure = len(chosen) == 1 and _is_met(call, anchor)
             sure |= own is not None and own.loop is not None and group in MADE  # the loop's own, followed there
+            sure &= group not in ADAPTERS or merged is None or _is_met(merged, anchor)
             (certain if sure else doubtful).append(call)
     if anchor is not None and _loads_whole(certain, anchor):
         certain, doubtful = ([each for each in calls if not _elsewhere(each, anchor)] for calls in (certain, doubtful))
@@ -130,18 +139,50 @@ def _is_of_another(
     """Whether an adapter's config is another trainer's alone: that is given it, with another model, and this trainer
     is given none, with a model that is loaded anew.
     """
-
-    def takes(call: Call) -> bool:
-        given = (*call.node.args, *(each.value for each in call.node.keywords))
-        return any(each is adapter.node or (adapter.target or "") == dotted_name(each) for each in given)
-
-    theirs = [each for each in trainers if takes(each)]
+    theirs = [each for each in trainers if _takes(each, adapter)]
     model = _name_given(trainer, "model")
     loaded = model is not None and any(each.target == model for each in groups.get("model", ()))
     open_ended = any(each.arg in (None, "peft_config") for each in trainer.node.keywords)
-    if not theirs or not loaded or open_ended or trainer in theirs or any(map(takes, groups.get("adapter", ()))):
+    if (
+        not theirs
+        or not loaded
+        or open_ended
+        or trainer in theirs
+        or any(_takes(each, adapter) for each in groups.get("adapter", ()))
+    ):
         return False
     return all(_name_given(each, "model") not in (None, model) for each in theirs)
+
+
+def _merged_for(trainer: Call | None, merged: Iterable[Call]) -> Call | None:
+    """The last call before a trainer whose result it trains, and that puts a model's adapters into its weights."""
+    if trainer is None:
+        return None
+    model, name = trainer.argument("model"), _name_given(trainer, "model")
+    before = [
+        each for each in merged if each.node is model or (name and each.target == name and each.number < trainer.number)
+    ]
+    return before[-1] if before else None
+
+
+def _left_after(
+    merged: Call, adapters: Iterable[Call], trainer: Call, groups: Mapping[str, Collection[Call]]
+) -> list[Call]:
+    """The adapters of a trainer whose model had some that lie in its weights by then: those that come after, and a
+    config that is used after."""
+    within = {id(each) for each in ast.walk(merged.node)}
+
+    def after(call: Call) -> bool:
+        return call.number > merged.number and id(call.node) not in within
+
+    used = [trainer, *filter(after, groups.get("adapter", ()))]
+    return [each for each in adapters if after(each) or any(_takes(call, each) for call in used)]
+
+
+def _takes(call: Call, made: Call) -> bool:
+    """Whether a call is given what another makes."""
+    given = (*call.node.args, *(each.value for each in call.node.keywords))
+    return any(each is made.node or (made.target or "") == dotted_name(each) for each in given)
 
 
 def _name_given(call: Call, name: str) -> str | None:
@@ -172,6 +213,7 @@ def _chosen(candidates: list[Call], anchor: Call | None, linked: set[str]) -> li
     if len(candidates) <= 1:
         return candidates
     if anchor is not None:
+        candidates = [each for each in candidates if not _comes_after(each, anchor)] or candidates
         near = [each for each in candidates if each.where.scope == anchor.where.scope[: len(each.where.scope)]]
         candidates = near or candidates
         before = [each for each in candidates if each.number < anchor.number]
@@ -181,6 +223,12 @@ def _chosen(candidates: list[Call], anchor: Call | None, linked: set[str]) -> li
     last = candidates[-1].where
     instead = any(each.where.excludes(last) for each in candidates[:-1])
     return candidates[-1:] if anchor is not None and last.holds_at(anchor.where) and not instead else candidates
+
+
+def _comes_after(call: Call, anchor: Call) -> bool:
+    """Whether a call stands behind the run in the same function, and no loop comes by again."""
+    again = any(arm == ROUND for _, arm in anchor.where.branch)
+    return call.where.scope == anchor.where.scope and call.number > anchor.number and not again
 
 
 def _before(candidates: list[Call], anchor: Call | None) -> list[Call]:

@@ -7,16 +7,22 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import permutations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from kb.config.python.calls import body_of
 from kb.config.python.declared import is_of_flags, nodes_of
-from kb.config.python.syntax import called_name
+from kb.config.python.syntax import called_name, dotted_name, words_of
 from kb.core.document import NO_SUCH_RUN, Setting
 from kb.core.expression import Unknown
 from kb.core.finding import Span
 from kb.core.program import freezes, has_own_loss
 
+if TYPE_CHECKING:
+    from kb.config.python.expressions import Expressions
+    from kb.config.python.names import Names
+
 ADAPTER, LORA, FUSED = "run.adapter", "lora.enabled", "model.fused_loss"
+_LIBRARIES = ("accelerate", "peft", "transformers", "trl", "unsloth")
 OWN_LAYER = r"(?im)^class (\w*(?:lora|adapter)\w*)\((?:\w+\.)*(?:Module|Linear\w*)\b"
 LOSS, COLUMNS = "embedding.loss", "embedding.columns"
 # The columns of a data set of triplets by the names that Sentence Transformers' own have, or a sample of three texts.
@@ -67,6 +73,46 @@ def _own_adapter(text: str, span: Span) -> dict[str, Setting]:
         return {}
     unknown = Unknown(frozenset((LORA,)), NO_SUCH_RUN)
     return {LORA: Setting(unknown, span, span, ("requires_grad",), alias=True)}
+
+
+OWN_TUNING = frozenset((  # words of functions that put adapters into a model, or choose which weights train
+    "lora", "adapter", "adapters", "freeze", "unfreeze", "inject", "peft", "trainable", "surgery",
+))  # fmt: skip
+TELLS = frozenset((  # of functions that change nothing
+    "print", "count", "get", "show", "log", "num", "report", "summary", "save", "merge",
+))  # fmt: skip
+
+
+def tuned_elsewhere(model: str, entry: "Expressions", span: Span) -> dict[str, Setting]:
+    """That a function of another module is given the model, and may choose there which of its weights train: its text
+    says so, or, where it is not found, its name (``inject_adapter(model)``).
+
+    Args:
+        model: the name that the trainer is given its model by.
+    """
+    for node, _, _ in entry.names.calls:
+        given = (*node.args, *(keyword.value for keyword in node.keywords))
+        if not any(dotted_name(each) == model for each in given):
+            continue
+        name, body = called_name(node), body_of(entry, node.func)
+        function = body.owner.names.definition(body.scope[-1]) if body is not None and body.scope else None
+        words = words_of(name)
+        tunes = bool(words & OWN_TUNING) and not words & TELLS
+        if function is not None:
+            text = ast.unparse(function)
+            tunes |= freezes(text) or re.search(OWN_LAYER, text) is not None
+        elif tunes:
+            tunes = not _is_of_library(name, entry.names)
+        if tunes:
+            unknown = Unknown(frozenset((LORA,)), NO_SUCH_RUN)
+            return {LORA: Setting(unknown, span, span, (name,), alias=True)}
+    return {}
+
+
+def _is_of_library(name: str, names: "Names") -> bool:
+    """Whether a library of Hugging Face's, or none, has the function: then its calls are known here."""
+    found = [imported for _, imported in names.imports_of(name)]
+    return not found or any(each.module.partition(".")[0] in _LIBRARIES for each in found if not each.level)
 
 
 def _unknown(name: str, span: Span, key: str) -> Setting:

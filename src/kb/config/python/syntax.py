@@ -165,6 +165,11 @@ def called_name(node: ast.AST) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else str(getattr(node.func, "id", ""))
 
 
+def words_of(name: str) -> frozenset[str]:
+    """``apply``, ``lora`` of ``applyLora``."""
+    return frozenset(re.split(r"[_\W]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).casefold()))
+
+
 def is_called(node: ast.Call, names: tuple[str, ...]) -> bool:
     """Whether this is called, by whatever holds it."""
     return called_name(node) in names

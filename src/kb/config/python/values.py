@@ -1,7 +1,7 @@
 """Values that a Python program gives: an expression as a config's value, what calls are given, what is set later."""
 
 import ast
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from copy import copy
 from typing import Any
 
@@ -229,26 +229,36 @@ _Known = dict[tuple[str, ...], Given]  # by their paths
 
 
 class Arguments(NamedTuple):
-    """What a call is given: what is written out, and whether there is a ``**more`` that cannot be told."""
+    """What a call is given: what is written out, whether there is a ``**more`` that cannot be told, and whether any
+    of it may be changed later."""
 
     known: tuple[Given, ...]
     hides: bool
+    changed: bool = False
 
 
-def given_to(call: Call, module: Module, values: Values, names: Names, settings: Container[str]) -> Arguments:
+def given_to(
+    call: Call, module: Module, values: Values, names: Names, settings: Container[str], trainers: Iterable[Call] = ()
+) -> Arguments:
     """What a call is given, and what its object is given afterwards.
 
     Args:
         settings: the names that are settings of what the call makes.
+        trainers: the calls of trainers, which hold the arguments that they are given: ``trainer.args.seed = 1``.
     """
     if call.home is not None:
         known, hides = _given_elsewhere(call, call.home, module, values)
     else:
         known, hides = _given_here(call, module, values)
-    for name, expression, node in _set_later(call, names, values, settings):
+    changed = False
+    for name, expression, node in _set_later(call, names, values, settings, trainers):
         node.alias = True  # a fix that gives the call this argument would change nothing
+        if name == ANY:
+            changed = True
+            known = {path: each._replace(value=node) if path[1] in settings else each for path, each in known.items()}
+            continue
         _add(known, Given((str(call.number), name), values.key(module.extent(expression), name), node))
-    return Arguments(tuple(known.values()), hides)
+    return Arguments(tuple(known.values()), hides or changed, changed)
 
 
 def _given_here(call: Call, module: Module, values: Values) -> tuple[_Known, bool]:
@@ -318,24 +328,67 @@ def _add(known: _Known, given: Given) -> None:
             _add(known, Given((*given.path, key.value), key, value))
 
 
-def _set_later(call: Call, names: Names, values: Values, known: Container[str]) -> Iterator[tuple[str, ast.expr, Node]]:
+ANY = "*"  # in the place of an attribute's name: any of them
+# Methods by which the arguments of a Trainer change themselves, several at once.
+_SETTERS = ("set_dataloader", "set_evaluate", "set_optimizer", "set_testing", "set_training")
+
+
+def _set_later(
+    call: Call, names: Names, values: Values, known: Container[str], trainers: Iterable[Call]
+) -> Iterator[tuple[str, ast.expr, Node]]:
     """The attributes that a run's arguments are given before it trains: name, expression and value.
 
     One that another function gives, or that an ``if`` gives of which only a run can tell, is unknown.
 
     Args:
         known: the names that are settings.
+        trainers: those that may hold the arguments.
     """
     target = call.target
     if target is None or call.kind.dialect is None:
         return
-    for attribute, binding in names.set_on(target):
-        if attribute not in known or binding.value is None:
-            continue
-        sure = _is_given(call, target, binding, names, values)
-        if sure is not None:
-            at = binding.where.told(call.where)
-            yield attribute, binding.value, values.node(binding.value, at) if sure else values.unknown(binding.value)
+    holders = [target, *(f"{each.target}.args" for each in trainers if each.target and _takes(each, call))]
+    for holder in holders:
+        for attribute, binding in (*names.set_on(holder), *_set_by_calls(holder, names)):
+            if attribute not in known and attribute != ANY:
+                continue
+            sure = _is_given(call, target, binding, names, values)
+            if sure is not None:
+                value = binding.value if binding.value is not None else call.node
+                told = sure and binding.value is not None and attribute != ANY
+                at = binding.where.told(call.where)
+                yield attribute, value, values.node(value, at) if told else values.unknown(value)
+
+
+def _takes(trainer: Call, call: Call) -> bool:
+    """Whether a trainer is given what the call makes as its arguments."""
+    given = trainer.argument("args")
+    return given is not None and (given is call.node or dotted_name(given) == call.target)
+
+
+def _set_by_calls(holder: str, names: Names) -> Iterator[tuple[str, Binding]]:
+    """What calls give the attributes of an object: ``setattr(args, "seed", 1)``, ``vars(args).update(…)``,
+    ``args.set_training(…)``, ``dataclasses.replace(args, …)``; of names that cannot be told, any of them."""
+    for node, at, _ in names.calls:
+        name = dotted_name(node.func) or ""
+        of_it = bool(node.args) and dotted_name(node.args[0]) == holder
+        if of_it and name == "setattr" and len(node.args) == 3:
+            key = node.args[1]
+            yield str(key.value) if isinstance(key, ast.Constant) else ANY, Binding(node.args[2], at)
+        elif of_it and name in ("dataclasses.replace", "replace"):
+            yield from ((each.arg or ANY, Binding(None, at)) for each in node.keywords)
+        elif name in (f"{holder}.{each}" for each in _SETTERS) or _is_update_of(node.func, holder):
+            yield ANY, Binding(node, at)
+
+
+def _is_update_of(func: ast.expr, holder: str) -> bool:
+    """``vars(args).update`` and ``args.__dict__.update``."""
+    if not isinstance(func, ast.Attribute) or func.attr != "update":
+        return False
+    inside = func.value
+    if isinstance(inside, ast.Call):
+        return dotted_name(inside.func) == "vars" and bool(inside.args) and dotted_name(inside.args[0]) == holder
+    return dotted_name(inside) == f"{holder}.__dict__"
 
 
 def _is_given(call: Call, target: str, binding: Binding, names: Names, values: Values) -> bool | None:

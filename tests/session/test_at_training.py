@@ -1,0 +1,115 @@
+"""What a run is by the time it trains: arguments that were changed, adapters that were merged, the model that the
+trainer was given."""
+
+from pathlib import Path
+
+import pytest
+
+from catalog_sample import shallow_catalog
+from kb.advice.question import Question
+from kb.core.result import UnitResult
+from kb.session.around import Checking
+from kb.session.prepare import file_checker
+from kb.session.project import Project
+
+CATALOG = shallow_catalog()
+HEAD = """
+import dataclasses
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Trainer, TrainingArguments
+from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B")
+"""
+
+
+def runs(folder: Path, text: str) -> list[UnitResult]:
+    (folder / "train.py").write_text(text, "utf-8")
+    checker = file_checker(CATALOG, Project(), Question.of(gpu="rtx-4090"), Checking(root=str(folder)))
+    return list(checker.check(text.encode(), str(folder / "train.py")).results)
+
+
+@pytest.mark.parametrize(
+    ("changes", "batches"),
+    [
+        ("trainer.args.gradient_accumulation_steps = 4", (2, 4)),
+        ("setattr(args, 'per_device_train_batch_size', 8)", (8, 1)),
+        ("args.per_device_train_batch_size *= 2", None),
+        ("for name, value in table.items():\n    setattr(args, name, value)", None),
+        ("vars(args).update(table)", None),
+        ("args.set_dataloader(train_batch_size=8)", None),
+        ("other.per_device_train_batch_size *= 2", (2, 1)),
+    ],
+)
+def test_arguments_are_as_they_are_once_the_trainer_trains(
+    tmp_path: Path, changes: str, batches: tuple[int, int] | None
+) -> None:
+    text = (
+        HEAD + "args = TrainingArguments('out', per_device_train_batch_size=2, gradient_accumulation_steps=1)\n"
+        f"trainer = Trainer(model=model, args=args, train_dataset=rows)\n{changes}\ntrainer.train()\n"
+    )
+    setups = [each.setup for each in runs(tmp_path, text)]
+    known = [
+        (each.per_device_train_batch_size, each.gradient_accumulation_steps) for each in setups if each.batch_known
+    ]
+    assert known == ([batches] if batches else [])
+
+
+SFT = """
+lora = LoraConfig(r=16, target_modules=["q_proj"])
+sft = SFTTrainer(model=model, args=SFTConfig("sft", per_device_train_batch_size=4), peft_config=lora, train_dataset=a)
+sft.train()
+{merge}
+trainer = DPOTrainer({given}, args=DPOConfig("dpo", per_device_train_batch_size=2), train_dataset=b)
+trainer.train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("merge", "given", "method"),
+    [
+        ("model = sft.model.merge_and_unload()", "model=model", None),  # PEFT leaves it frozen
+        ("model = sft.model.merge_and_unload()", "model=model, peft_config=lora", "lora"),
+        ("if merged:\n    model = sft.model.merge_and_unload()", "model=model", None),
+        ("model = PeftModel.from_pretrained(model, 'a').merge_and_unload()", "model=model, peft_config=lora", "lora"),
+        ("kept = sft.model.merge_and_unload()", "model=sft.model", "lora"),
+    ],
+)
+def test_merged_adapters_train_no_longer(tmp_path: Path, merge: str, given: str, method: str | None) -> None:
+    first, second = (each.setup for each in runs(tmp_path, HEAD + SFT.format(merge=merge, given=given)))
+    assert first.method == "lora"
+    assert (second.method if second.method_known else None) == method
+
+
+AFTERWARDS = """
+def load():
+    packed = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
+    return AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-1.5B", quantization_config=packed), None
+
+model, tokenizer = load()
+model = get_peft_model(model, LoraConfig(r=16, target_modules=["q_proj"]))
+args = TrainingArguments(output_dir="out", per_device_train_batch_size=4)
+trainer = Trainer(model=model, args=args, train_dataset=rows)
+trainer.train()
+model = AutoModelForCausalLM.from_pretrained("me/tuned", torch_dtype=torch.float32)
+"""
+
+
+def test_a_model_that_is_loaded_after_training_is_not_the_one_that_trained(tmp_path: Path) -> None:
+    head = HEAD.rpartition("model =")[0]
+    setup = runs(tmp_path, head + AFTERWARDS)[0].setup
+    assert (setup.model_name, setup.method) == ("Qwen/Qwen2.5-1.5B", "qlora")
+
+
+@pytest.mark.parametrize(
+    ("call", "full"), [("inject(model)", False), ("resized(model)", True), ("add_adapters(model)", False)]
+)
+def test_a_function_of_another_module_may_choose_what_trains(tmp_path: Path, call: str, full: bool) -> None:
+    freezing = "def inject(model):\n for each in model.parameters():\n  each.requires_grad = False\n return model\n"
+    (tmp_path / "parts.py").write_text(freezing + "\n\ndef resized(model):\n    return model\n", "utf-8")
+    text = HEAD + (
+        f"from parts import inject, resized\nfrom elsewhere import add_adapters\n\nmodel = {call}\n"
+        "Trainer(model=model, args=TrainingArguments('out', per_device_train_batch_size=2)).train()\n"
+    )
+    assert runs(tmp_path, text)[0].setup.method_known is full
