@@ -11,8 +11,8 @@ import pytest
 from catalog_sample import shallow_catalog
 from kb.config.dockerfile import server_in_image
 from kb.config.manifest import servers_in
+from kb.config.shell.arguments import Argument
 from kb.config.shell.command import CommandReader, read_shell
-from kb.config.shell.expand import Argument
 from kb.config.shell.serving import read_server, release_of_image
 from kb.config.text.parsing import parse
 from kb.core.expression import is_unknown

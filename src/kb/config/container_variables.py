@@ -9,7 +9,7 @@ variables.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from kb.config.shell.expand import Argument
+from kb.config.shell.arguments import Argument
 from kb.config.shell.flags import Flag
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
 from kb.core.record import NamedTuple

@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from kb.config.container_variables import Variables, filled
+from kb.config.shell.arguments import Argument
 from kb.config.shell.command import CommandReader, runs_in, unit_of
-from kb.config.shell.expand import Argument, Environment
+from kb.config.shell.expand import Environment
 from kb.config.shell.launch import server_launch
 from kb.config.shell.lexer import split_commands
 from kb.config.shell.serving import Started, own_image_of, read_server, server_of_image

@@ -25,8 +25,8 @@ from kb.config.container_variables import (
 from kb.config.dockerfile import commands_at
 from kb.config.dockerfile import server_in_image as server_in_image
 from kb.config.reader import ReadNamed
+from kb.config.shell.arguments import Argument
 from kb.config.shell.command import CommandReader, unit_of
-from kb.config.shell.expand import Argument
 from kb.config.shell.flags import Flag, last_flags, setting_at
 from kb.config.shell.launch import Launch, server_launch
 from kb.config.shell.serving import (

@@ -16,8 +16,9 @@ from kb.config.python.names import Names
 from kb.config.python.places import END, Binding, Where
 from kb.config.python.syntax import Module, called_name
 from kb.config.python.values import Values
+from kb.config.shell.arguments import Argument
 from kb.config.shell.command import SHELLS, TEXT_FOLLOWS, CommandReader, commands_of_text, unit_of
-from kb.config.shell.expand import Argument, Environment
+from kb.config.shell.expand import Environment
 from kb.config.shell.flags import read_flags
 from kb.config.shell.launch import server_launch, untold_flags
 from kb.config.shell.serving import read_server

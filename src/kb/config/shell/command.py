@@ -5,7 +5,8 @@ from typing import Any
 
 from kb.config.dialect.dialects import LAST
 from kb.config.programs import DOCUMENTS
-from kb.config.shell.expand import UNTOLD, UNTOLD_OPTIONS, Argument, Environment
+from kb.config.shell.arguments import UNTOLD, UNTOLD_OPTIONS, Argument
+from kb.config.shell.expand import Environment
 from kb.config.shell.flags import Flag, Speller, known_when_run, opened, read_value, repeated, setting_at, setting_of
 from kb.config.shell.launch import Launch, Tool, Tools, either, read_launch, wraps
 from kb.config.shell.lexer import Command, Fault, Word, split_commands

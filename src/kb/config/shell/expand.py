@@ -5,6 +5,21 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
+from kb.config.shell.arguments import (
+    ANY,
+    LONGEST_TEXT,
+    UNTOLD,
+    UNTOLD_OPTIONS,
+    UNTOLD_PART,
+    Argument,
+    Held,
+    bounded,
+    held_at,
+    join,
+    plain,
+    share,
+    split,
+)
 from kb.config.shell.lexer import Command, Piece, Word
 from kb.config.shell.order import BEFORE_COMMANDS, CLOSING, DECLARATIONS, OPENING, READ, assigned, changed_by, set_item
 from kb.core.record import NamedTuple
@@ -12,45 +27,15 @@ from kb.core.record import NamedTuple
 _NEXT_BRANCH = frozenset(("else", "elif", ";;", ";&", ";;&"))
 # Commands that end well where the script is to go on, so that what follows ``&&`` holds.
 _SURE = frozenset(("cd", "pushd", "mkdir", "source", ".", "set", "true", ":", "echo", "module", "conda"))
-_OF_THE_SHELL = re.compile(r"(?:^|/)(?:activate|[\w.-]*(?:bashrc|profile)|(?:conda|setvars|modules?)\.sh|bash)\Z")
+_OF_THE_SHELL = re.compile(
+    r"(?:^|/)(?:activate|\.(?:bash|zsh)rc|\.(?:bash_)?profile|etc/(?:profile|bashrc)|conda\.sh|setvars\.sh|init/bash)\Z"
+)
 _POSITIONS = tuple("@123456789")
+_APART = frozenset(("|", "|&", "&"))  # behind a command: it runs in a shell of its own
 _CONTINUED = re.compile(r"\\\r?\n")
 _NAMED = re.compile(r"(?:--)?\+{0,2}[A-Za-z_][\w.-]*=")
-LONGEST_TEXT = 2**17  # bytes of one argument that Linux takes (MAX_ARG_STRLEN); a variable set to itself twice doubles
-MOST_ARGUMENTS = 2**13
-UNTOLD, UNTOLD_OPTIONS = "\0", "\1"  # stand in a text of several words for a part that nobody knows: a value, or flags
-_UNTOLD = re.compile(r"[\0\1]")
 _FLAGS = re.compile(r"(?:^|[\s=])--([A-Za-z][\w.-]*)")
 _OPTIONS = re.compile(r"ARG(?!E|I|O)|OPT(?!IM)|FLAG|PARAM|EXTRA|^[@*]$", re.I)  # no target, no optimizer
-
-
-class Argument(NamedTuple):
-    """One argument as the program would get it. ``text`` is None where it cannot be known without running.
-
-    ``start`` to ``end`` is what stands for it in the text; ``shared`` says that it stands in an assignment, which other
-    commands may use too; ``options`` that an unknown one seems to stand for flags rather than for a value. ``begins``
-    is how an unknown one begins, to its first = (``--nproc_per_node=$N``). ``by_default`` says that the environment may
-    have another text: ``${NAME:-default}``.
-    """
-
-    text: str | None
-    start: int
-    end: int
-    shared: bool = False
-    from_variable: bool = False
-    options: bool = False
-    begins: str = ""
-    by_default: bool = False
-
-
-class _Literal(NamedTuple):
-    """A known value: its characters, each with its offset in the script; or the arguments of an array. ``defaults`` are
-    those of the offsets at which the environment may have another text."""
-
-    text: str
-    offsets: tuple[int, ...]
-    items: tuple[Argument, ...] | None = None
-    defaults: frozenset[int] = frozenset()
 
 
 class _Frame(NamedTuple):
@@ -59,7 +44,7 @@ class _Frame(NamedTuple):
     """
 
     kind: str
-    before: dict[str, _Literal | None]
+    before: dict[str, Held | None]
     touched: set[str]
     own: set[str]
 
@@ -69,7 +54,7 @@ class Environment:
     """What the script's variables hold at some point. A name maps to None where its value is not known."""
 
     script: str = ""  # the whole text, for here-documents
-    variables: dict[str, _Literal | None] = field(default_factory=dict)
+    variables: dict[str, Held | None] = field(default_factory=dict)
     frames: list[_Frame] = field(default_factory=list)
     chosen: dict[str, frozenset[str]] = field(
         default_factory=dict
@@ -77,6 +62,7 @@ class Environment:
     sure: bool = True  # the command runs where the one above it does: not behind ``||``, or ``&&`` and a test
     ends_well: bool = True  # the command above, where the script is to go on
     pattern: bool = False  # what comes next is a pattern of ``case``
+    prefixes: tuple[Word, ...] = ()  # ``NAME=value`` before the command taken last
     changing: Set[str] = frozenset()  # names that a loop about to begin sets
 
     @property
@@ -84,9 +70,16 @@ class Environment:
         """Whether what stands here runs whenever the script comes to it, and what it sets holds afterwards."""
         return self.sure and all(frame.kind in ("{", "function") for frame in self.frames)
 
+    @property
+    def certain_in_call(self) -> bool:
+        """The same of a call, whether or not it happens."""
+        opened = (at for at, frame in enumerate(self.frames) if frame.kind.startswith("function"))
+        return self.sure and all(frame.kind == "{" for frame in self.frames[max(opened, default=-1) + 1 :])
+
     def take(self, command: Command) -> tuple[Argument, ...]:
         """The arguments of the command after keywords and ``NAME=value`` prefixes; assignments are remembered."""
         self._follow(command.before)
+        self.sure = self.sure and command.after not in _APART
         words = list(command.words)
         if self.pattern and words[0].literal != "esac":
             self.pattern = False
@@ -111,9 +104,12 @@ class Environment:
         while prefixes < len(words) and assigned(words[prefixes]):
             prefixes += 1
         rest = words[prefixes:]
+        self.prefixes = tuple(words[:prefixes])
         if not rest:
             self._assign(words)
             return ()
+        if rest[0].literal == "shift" or (rest[0].literal == "set" and len(rest) > 1):
+            self._renumber(rest)
         if rest[0].literal == "read" and heredoc is not None and self.certain:
             self._read_into(rest[1:], heredoc)
             return ()
@@ -189,17 +185,40 @@ class Environment:
 
     def call(self, arguments: Sequence[Argument] | None) -> None:
         """A function begins, with these arguments, None unknown; :meth:`returned` ends it."""
+        told = {
+            _name_of(word): self._value(word, len(_name_of(word)) + 1)
+            for word in self.prefixes
+            if arguments is not None
+        }
         self.open("function" if self.sure and arguments is not None else "function, perhaps")
-        self.frames[-1].own.update(_POSITIONS)
-        for name in _POSITIONS:
-            self.variables.pop(name, None)
-        words = (_ANY,) if arguments is None else tuple(arguments)
+        self.frames[-1].own.update(_POSITIONS, told)
+        self.variables |= told
+        self._number((ANY,) if arguments is None else tuple(arguments))
+
+    def _renumber(self, words: Sequence[Word]) -> None:
+        """``shift``, ``set -- a b``: other arguments than before. Those of the script itself are not known anyway."""
+        every = self.variables.get("@")
+        if words[0].literal == "set":
+            at = next((at for at, word in enumerate(words) if word.literal == "--"), 0)
+            if at or not (words[1].literal or "").startswith(("-", "+")):
+                self._number(tuple(each for word in words[at + 1 :] for each in self.expand(word)))
+        elif "@" in self.variables:
+            count = words[1].literal if len(words) > 1 else "1"
+            if every is None or every.items is None or count is None or not count.isdigit():
+                self._number((ANY,))
+            else:
+                self._number(every.items[int(count) :])
+
+    def _number(self, words: tuple[Argument, ...]) -> None:
+        """Make these ``$1``, ``$2``, ``$@``; more may stand in one that is not known."""
         several = next((at for at, each in enumerate(words) if each.text is None and each.options), len(words))
-        held = [None if each.text is None else _held(each.text, each.start, each.end) for each in words[:several]]
+        held = [None if each.text is None else held_at(each.text, each.start, each.end) for each in words[:several]]
         known = several == len(words)
-        rest = (_Literal("", ()) if known else None,) * 9
-        self.variables |= dict(zip(_POSITIONS[1:], (*held, *rest), strict=False))
-        self.variables["@"] = _Literal("", (), tuple(map(_share, words))) if known else None
+        rest = (Held("", ()) if known else None,) * 9
+        for name, value in zip(_POSITIONS[1:], (*held, *rest), strict=False):
+            self._set(name, value)
+        every = Held("", (), tuple(map(share, words))) if known else None
+        self._set("@", every)
 
     def returned(self) -> None:
         """The function that began last ends: what it set stays, but for its own names."""
@@ -225,7 +244,7 @@ class Environment:
         offsets = list(range(*body))
         for found in reversed(list(_CONTINUED.finditer(self.script, *body))):
             del offsets[found.start() - body[0] : found.end() - body[0]]
-        self._set(names[0] or "", _Literal("".join(self.script[at] for at in offsets), tuple(offsets)))
+        self._set(names[0] or "", Held("".join(self.script[at] for at in offsets), tuple(offsets)))
 
     def chooses_gpus(self, command: Command) -> bool:
         """Whether the command, or the script before it, says which GPUs are to be seen."""
@@ -237,11 +256,11 @@ class Environment:
         found: dict[str, str | None] = {}
         for name in names:
             if name in self.variables:
-                found[name] = _plain(self.variables[name])
+                found[name] = plain(self.variables[name])
         for word in command.words:
             match = assigned(word)
             if match is not None and match[1] in names:
-                found[match[1]] = _plain(self._value(word, len(match[0])))
+                found[match[1]] = plain(self._value(word, len(match[0])))
         return found
 
     def fixed(self, command: Command, names: Collection[str]) -> frozenset[str]:
@@ -253,13 +272,13 @@ class Environment:
     def know(self, variables: Mapping[str, str]) -> None:
         """Take these for set before the script begins."""
         for name, text in variables.items():
-            self.variables.setdefault(name, _Literal(text, (0,) * len(text)))
+            self.variables.setdefault(name, Held(text, (0,) * len(text)))
 
     def _forget_names(self, names: Iterable[str]) -> None:
         for name in names:
             self._set(name, None)
 
-    def _set(self, name: str, value: _Literal | None) -> None:
+    def _set(self, name: str, value: Held | None) -> None:
         self.variables[name] = value
         for frame in self.frames:
             frame.touched.add(name)
@@ -273,7 +292,7 @@ class Environment:
             self._note_flags(name, word, added=added)
             value = self._value(word, len(match[0])) if self.sure else None
             if added and value is not None:
-                value = _join(self.variables.get(name), value)
+                value = join(self.variables.get(name), value)
             self._set(name, value)
 
     def _note_flags(self, name: str, word: Word, *, added: bool) -> None:
@@ -300,10 +319,10 @@ class Environment:
         """Whether the script itself says which flags an argument that stands for a variable may hold."""
         return any(bool(self.may_say((word,))) for word in words if word.start == argument.start)
 
-    def _value(self, word: Word, skip: int) -> _Literal | None:
+    def _value(self, word: Word, skip: int) -> Held | None:
         if word.items is not None:
             items = tuple(argument for item in word.items for argument in self.expand(item))
-            return _bounded(_Literal("", (), tuple(_share(argument) for argument in items)))
+            return bounded(Held("", (), tuple(share(argument) for argument in items)))
         first = word.pieces[0]
         pieces = (Piece("literal", first.text[skip:], first.start + skip, first.quoted), *word.pieces[1:])
         text, offsets, defaults = "", list[int](), set[int]()
@@ -312,42 +331,42 @@ class Environment:
             if part is not None and part.items is not None:
                 return None
             if part is None:
-                part = _Literal(UNTOLD_OPTIONS if _seems_options(piece) else UNTOLD, (piece.start,))
+                part = Held(UNTOLD_OPTIONS if _seems_options(piece) else UNTOLD, (piece.start,))
             text += part.text
             offsets += part.offsets
             defaults |= part.defaults
             if len(text) > LONGEST_TEXT:
                 return None
         several = any(character.isspace() for character in text)
-        known = several or _UNTOLD.search(text) is None
-        return _Literal(text, tuple(offsets), defaults=frozenset(defaults)) if known else None
+        known = several or UNTOLD_PART.search(text) is None
+        return Held(text, tuple(offsets), defaults=frozenset(defaults)) if known else None
 
-    def _lookup(self, piece: Piece) -> _Literal | None:
+    def _lookup(self, piece: Piece) -> Held | None:
         """The value of one piece. ``${NAME:-default}`` of a name that the script never sets is its default."""
         if piece.kind == "literal":
-            return _Literal(piece.text, tuple(range(piece.start, piece.start + len(piece.text))))
+            return Held(piece.text, tuple(range(piece.start, piece.start + len(piece.text))))
         if piece.kind == "unknown":
-            return self.variables.get("@") if piece.text == "@" else None
+            return None
         if piece.kind == "sum":
             return self._reckoned(piece)
         if piece.text in self.variables:
             value = self.variables[piece.text]
-            if value == _Literal("", ()) and piece.default is not None:
-                return _Literal(piece.default, (piece.start,) * len(piece.default))
+            if value == Held("", ()) and piece.default is not None:
+                return Held(piece.default, (piece.start,) * len(piece.default))
             return value if value is None or (value.items is None) == (piece.kind == "variable") else None
         if piece.default is None:
             return None
-        return _Literal(piece.default, (piece.start,) * len(piece.default), defaults=frozenset((piece.start,)))
+        return Held(piece.default, (piece.start,) * len(piece.default), defaults=frozenset((piece.start,)))
 
-    def _reckoned(self, piece: Piece) -> _Literal | None:
+    def _reckoned(self, piece: Piece) -> Held | None:
         """The value of ``$((…))``, where the script's own variables give it; one that it never sets may be anything."""
 
         def look_up(name: str) -> str | None:
-            return _plain(self.variables.get(name))
+            return plain(self.variables.get(name))
 
         number = reckoned(piece.text, look_up)
         text = str(number)
-        return None if number is None else _Literal(text, (piece.start,) * len(text))
+        return None if number is None else Held(text, (piece.start,) * len(text))
 
     def known(self, piece: Piece) -> tuple[str, tuple[int, ...]] | None:
         """The text of a piece and where each character of it stands; None where it is not known, or an array.
@@ -372,11 +391,11 @@ class Environment:
                 return ()  # without quotes around it nothing is handed on
             one = piece.quoted or (piece.default is not None and piece.text not in self.variables)  # "a b" of a default
             if not one and any(character.isspace() for character in value.text):
-                return _split(value)
+                return split(value)
         text, by_default = "", False
         for piece in word.pieces:
             part = self._lookup(piece)
-            if part is None or _plain(part) is None:
+            if part is None or plain(part) is None:
                 named = _NAMED.match(text)
                 return (Argument(None, word.start, word.end, begins=named[0] if named else ""),)
             if piece.kind == "variable" and not piece.quoted and any(map(str.isspace, part.text)):
@@ -386,60 +405,13 @@ class Environment:
         return (Argument(text, word.start, word.end, from_variable=True, by_default=by_default),)
 
 
-_ANY = Argument(None, 0, 0, options=True)
-
-
-def _held(text: str, start: int, end: int) -> _Literal:
-    """A text that stands from ``start`` to ``end``, quotes counted."""
-    return _Literal(text, tuple(min(start + at, max(end - 1, start)) for at in range(len(text))))
-
-
 def _name_of(word: Word) -> str:
     match = assigned(word)
     return match[1] if match else word.literal or ""
 
 
-def _plain(value: _Literal | None) -> str | None:
-    """The text of a value that is known as a whole."""
-    known = value is not None and value.items is None and _UNTOLD.search(value.text) is None
-    return value.text if value is not None and known else None
-
-
 def _seems_options(piece: Piece) -> bool:
     return piece.kind != "sum" and _OPTIONS.search(piece.text) is not None
-
-
-def _join(before: _Literal | None, added: _Literal) -> _Literal | None:
-    if before is None or (before.items is None) != (added.items is None):
-        return None
-    if before.items is not None and added.items is not None:
-        return _bounded(_Literal("", (), before.items + added.items))
-    defaults = before.defaults | added.defaults
-    return _bounded(_Literal(before.text + added.text, before.offsets + added.offsets, defaults=defaults))
-
-
-def _bounded(value: _Literal) -> _Literal | None:
-    """The value; None of one that no shell could hand on, for its length."""
-    return value if len(value.text) <= LONGEST_TEXT and len(value.items or ()) <= MOST_ARGUMENTS else None
-
-
-def _share(argument: Argument) -> Argument:
-    return argument._replace(shared=True, begins="")
-
-
-def _split(value: _Literal) -> tuple[Argument, ...]:
-    """The blank-separated parts of a value, each at its place; of one with a variable in it the text is not known."""
-    return tuple(
-        Argument(
-            None if "$" in match[0] or "`" in match[0] or _UNTOLD.search(match[0]) else match[0],
-            value.offsets[match.start()],
-            value.offsets[match.end() - 1] + 1,
-            shared=True,
-            options=UNTOLD_OPTIONS in match[0],
-            by_default=not value.defaults.isdisjoint(value.offsets[match.start() : match.end()]),
-        )
-        for match in re.finditer(r"\S+", value.text)
-    )
 
 
 LONGEST_SUM = 200  # characters; and no number of more digits than a shell's has

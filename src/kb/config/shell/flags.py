@@ -8,7 +8,7 @@ from typing import Any
 
 from kb.config.dialect.dialects import CompiledDialect, Neighbours, Target
 from kb.config.dialect.values import AS_WRITTEN, SAYS_NOTHING, translated
-from kb.config.shell.expand import Argument
+from kb.config.shell.arguments import Argument
 from kb.config.text.nodes import SCALAR, Node, Place
 from kb.config.text.source import Places
 from kb.core.catalog import Dialect

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import takewhile
 from typing import Any
 
-from kb.config.shell.expand import Argument
+from kb.config.shell.arguments import Argument
 from kb.config.shell.flags import Flag, is_flag, last_flags, read_flags, short_flags
 from kb.config.shell.processes import NOTHING_AROUND, Processes, Surroundings, one_device, processes_of, tool_processes
 from kb.config.shell.serving import VLLM_VARIABLES, Started, read_server, release_of_image, spelt_out

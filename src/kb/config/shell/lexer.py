@@ -55,6 +55,7 @@ class Command(NamedTuple):
     faults: tuple[Fault, ...] = ()
     heredoc: tuple[int, int] | None = None  # where the body of its here-document lies
     before: tuple[str, ...] = ()  # operators between the command above and this one, ``&&``; none: a new line
+    after: str = ""  # the operator right behind it
 
 
 _PLAIN = re.compile(r"[^ \t\r\n'\"\\$`;&|()<>]+")  # to a shell a no-break space is a letter like any other
@@ -72,6 +73,7 @@ _ARITHMETIC = frozenset(("if", "elif", "while", "until", "for", "then", "else", 
 _OPERATOR = re.compile(r";;&?|;&|&&|\|\|?&?|[;&()]")
 _EXPR = re.compile(r"\s*expr\s((?:[\w\s${}+/%-]|\\\*)+)")  # of whole numbers, as ``$(expr 16 / $processes)``
 _SIMPLE_VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*|[1-9])")
+_EVERY = re.compile(r"\$(?:[@*]|\{[@*]\})")
 _BRACED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*|[1-9])(?:(\[[@*]\])|:?[-=](.*))?\Z", re.S)
 _DOUBLE_PLAIN = re.compile(r"[^\"\\$`]+")
 _SIMPLE_DEFAULT = re.compile(r"[^\s'\"\\$`{}*?]*\Z")
@@ -137,7 +139,9 @@ class _Lexer:
         elif text.startswith("((", at) and self._arithmetic():
             pass
         elif found := _OPERATOR.match(text, at):
-            self._finish()
+            if self.state.words:
+                self._finish()
+                self.done[-1] = self.done[-1]._replace(after=found[0])
             self.state.before.append(found[0])
             self.at = found.end()
         elif word := self._word():
@@ -266,6 +270,13 @@ class _Lexer:
     def _expansion(self, *, quoted: bool) -> Piece:
         """The ``$…`` or backquoted part at the cursor."""
         text, start = self.text, self.at
+        if every := _EVERY.match(text, start):
+            self.at = every.end()
+            return (
+                Piece("unknown", "*", start, quoted)
+                if quoted and "*" in every[0]
+                else Piece("array", "@", start, quoted)
+            )
         if found := _SIMPLE_VARIABLE.match(text, start):
             self.at = found.end()
             return Piece("variable", found[1], start, quoted)
@@ -273,8 +284,7 @@ class _Lexer:
             self.at = _closing(text, start + 2, "{", "}")
             inner = _BRACED.match(text[start + 2 : self.at - 1])
             if inner is None or (inner[2] == "[*]" and quoted):
-                every = {"${@}": "@", "${*}": "@", "${@:": "*"}.get(text[start : start + 4], "")
-                return Piece("unknown", every, start, quoted)
+                return Piece("unknown", "*" if text.startswith("${@:", start) else "", start, quoted)
             if inner[2]:
                 return Piece("array", inner[1], start, quoted)
             default = None if inner[3] is None else _default(inner[3], quoted)

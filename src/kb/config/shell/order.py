@@ -10,7 +10,8 @@ from kb.core.record import NamedTuple
 from kb.core.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kb.config.shell.expand import Argument, Environment
+    from kb.config.shell.arguments import Argument
+    from kb.config.shell.expand import Environment
 
 ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 DECLARATIONS = frozenset(("export", "readonly", "declare", "typeset", "local"))
@@ -47,6 +48,8 @@ def changed_by(words: Sequence[Word]) -> list[str]:
     if first == "let":
         texts = (piece.text for word in words[1:] for piece in word.pieces)
         return [one or two for text in texts for one, two in _LET.findall(text)]
+    if first in ("shift", "set"):
+        return list("@123456789")
     if first == "printf":
         at = next((at for at, word in enumerate(words) if word.literal == "-v"), len(words))
         return [word.literal for word in words[at + 1 : at + 2] if word.literal]
@@ -58,8 +61,9 @@ def changed_by(words: Sequence[Word]) -> list[str]:
 
 
 class _Function(NamedTuple):
-    """Where a function stands among the commands: its name, and from its ``{`` to its ``}``."""
+    """Where a function stands among the commands: its name, and its body from the first command to the last."""
 
+    name: str
     at: int
     first: int
     last: int
@@ -82,9 +86,9 @@ def in_order(
 class _Walk:
     def __init__(self, commands: Sequence[Command], environment: "Environment", ends: bool) -> None:
         self._commands, self._environment, self._ends = commands, environment, ends
-        self._functions = _functions(commands)
-        self._begins = {each.at: each for each in self._functions.values()}
-        self._called: set[str] = set()
+        self._begins = {each.at: each for each in _functions(commands)}
+        self._known: dict[str | None, _Function | None] = {}  # by name; None where only a run can tell which it is
+        self._calls: set[int] = set()  # the commands that call one
         self._steps = 0
         self._ended = self._may_call_any = self._does_something = False
 
@@ -92,28 +96,44 @@ class _Walk:
         """The commands from the first on, as they run, up to the last."""
         environment, at = self._environment, first
         while at < last and not self._ended:
-            command = self._commands[at]
             if at in self._begins and (depth == 0 or at > first):
-                at = self._begins[at].last + 1
+                at = self._define(self._begins[at])
                 continue
             self._steps += 1
             environment.changing = _in_loop(self._commands, at)
-            arguments = environment.take(command)
+            command = self._commands[at]
+            arguments = environment.take(self._as_a_group(at))
             at += 1
             name = arguments[0].text if arguments else ""
             self._may_call_any |= name is None or name == "eval"
             self._does_something |= depth == 0 and name not in _SETTING_UP
-            if name in self._functions and depth < _DEEPEST and self._steps < _LONGEST:
-                self._called.add(name)
-                yield from self._call(self._functions[name], arguments[1:], depth)
+            if name in self._known:
+                self._calls.add(at - 1)
+                yield from self._call(self._known[name], arguments[1:], depth)
             elif arguments:
                 yield command, arguments
+            if name == "return" and depth and environment.certain_in_call:
+                return
             if self._ends and environment.certain and (name == "exit" or (name == "exec" and len(arguments) > 1)):
                 self._ended = True
 
+    def _define(self, function: _Function) -> int:
+        """A function takes hold where it stands; gives the command behind it."""
+        again = function.name in self._known and not self._environment.certain
+        self._known[function.name] = None if again else function
+        return function.last + 1
+
+    def _as_a_group(self, at: int) -> Command:
+        """The command; one with which ``{ … } | cat`` begins with what stands behind the group."""
+        command = self._commands[at]
+        last = _end_of_group(self._commands, at) if "{" in _keywords(command, False) else None
+        return command if last is None else command._replace(after=self._commands[last].after)
+
     def _call(
-        self, function: _Function, arguments: "Sequence[Argument] | None", depth: int
+        self, function: _Function | None, arguments: "Sequence[Argument] | None", depth: int
     ) -> "Iterator[tuple[Command, tuple[Argument, ...]]]":
+        if function is None or depth >= _DEEPEST or self._steps >= _LONGEST:
+            return
         self._environment.call(arguments)
         yield from self.span(function.first, function.last + 1, depth + 1)
         self._environment.returned()
@@ -122,29 +142,38 @@ class _Walk:
         """The functions that may be called in a way that is not to be seen: by what a word stands for, in a text, or by
         another script where this one only has functions.
         """
-        library = not self._does_something
-        for name, function in self._functions.items():
-            named = re.findall(rf"(?<![\w-]){re.escape(name)}(?![\w-])", self._environment.script)
-            if name not in self._called and not self._ended and (self._may_call_any or len(named) > 1 or library):
+        called = {word.literal for at in self._calls for word in self._commands[at].words}
+        any_ = self._may_call_any or not self._does_something
+        for name, function in list(self._known.items()):
+            named = re.findall(rf"(?<![\w-]){re.escape(name or '')}(?![\w-])", self._environment.script)
+            defined = sum(each.name == name for each in self._begins.values())
+            if not self._ended and name not in called and (any_ or len(named) > defined):
                 yield from self._call(function, None, 0)
 
 
-def _functions(commands: Sequence[Command]) -> dict[str, _Function]:
-    """The functions by name; of two of one name the later one."""
-    found: dict[str, _Function] = {}
+def _functions(commands: Sequence[Command]) -> Iterator[_Function]:
+    """The functions, each with its body in ``{ … }`` or ``( … )``."""
     for at, command in enumerate(commands):
         words = [word.literal for word in command.words]
-        if words[0] == "function" and len(words) > 1:
-            first = at if "{" in words[2:3] else at + 1
-            name = words[1]
-        elif len(words) == 1 and at + 1 < len(commands) and commands[at + 1].before[:2] == ("(", ")"):
-            first, name = at + 1, words[0]
-        else:
+        behind = commands[at + 1].before[:3] if at + 1 < len(commands) else ()
+        first = at if words[0] == "function" and "{" in words[2:3] else at + 1
+        name = words[1] if words[0] == "function" and len(words) > 1 else words[0] if behind[:2] == ("(", ")") else None
+        if name is None or (words[0] != "function" and len(words) > 1):
             continue
-        last = _end_of_group(commands, first)
-        if name and last is not None:
-            found[name] = _Function(at, first, last)
-    return found
+        last = _end_of_subshell(commands, first) if behind == ("(", ")", "(") else _end_of_group(commands, first)
+        if last is not None:
+            yield _Function(name, at, first, last)
+
+
+def _end_of_subshell(commands: Sequence[Command], first: int) -> int:
+    """The last command in the ``( … )`` that begins in front of the first one."""
+    depth = 1
+    for at in range(first + 1, len(commands)):
+        before = commands[at].before
+        depth += sum((operator == "(") - (operator == ")") for operator in before)
+        if depth <= 0:
+            return at - 1
+    return len(commands) - 1
 
 
 def _end_of_group(commands: Sequence[Command], first: int) -> int | None:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Container, Mapping, Sequence
 from itertools import takewhile
 
-from kb.config.shell.expand import Argument
+from kb.config.shell.arguments import Argument
 from kb.config.shell.flags import Flag, last_flags
 from kb.config.shell.serving import VLLM_VARIABLES
 from kb.core.record import NamedTuple

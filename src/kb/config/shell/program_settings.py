@@ -20,7 +20,7 @@ from kb.config.python.source_says import (
     loaded,
     resizes_positions,
 )
-from kb.config.shell.expand import Argument
+from kb.config.shell.arguments import Argument
 from kb.config.shell.flags import Flag, Speller, known_when_run, setting_of
 from kb.config.text.source import Places
 from kb.core.document import REWRITTEN, Setting, Unit

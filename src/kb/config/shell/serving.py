@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from kb.config.files import SHELL
-from kb.config.shell.expand import Argument
+from kb.config.shell.arguments import Argument
 from kb.core.record import NamedTuple
 
 

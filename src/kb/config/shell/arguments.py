@@ -1,0 +1,86 @@
+"""The arguments of a command as a program gets them, and the values of variables that they are made of."""
+
+import re
+
+from kb.core.record import NamedTuple
+
+LONGEST_TEXT = 2**17  # bytes of one argument that Linux takes (MAX_ARG_STRLEN); a variable set to itself twice doubles
+MOST_ARGUMENTS = 2**13
+UNTOLD, UNTOLD_OPTIONS = "\0", "\1"  # stand in a text of several words for a part that nobody knows: a value, or flags
+UNTOLD_PART = re.compile(r"[\0\1]")
+
+
+class Argument(NamedTuple):
+    """One argument as the program would get it. ``text`` is None where it cannot be known without running.
+
+    ``start`` to ``end`` is what stands for it in the text; ``shared`` says that it stands in an assignment, which other
+    commands may use too; ``options`` that an unknown one seems to stand for flags rather than for a value. ``begins``
+    is how an unknown one begins, to its first = (``--nproc_per_node=$N``). ``by_default`` says that the environment may
+    have another text: ``${NAME:-default}``.
+    """
+
+    text: str | None
+    start: int
+    end: int
+    shared: bool = False
+    from_variable: bool = False
+    options: bool = False
+    begins: str = ""
+    by_default: bool = False
+
+
+class Held(NamedTuple):
+    """A known value: its characters, each with its offset in the script; or the arguments of an array. ``defaults`` are
+    those of the offsets at which the environment may have another text."""
+
+    text: str
+    offsets: tuple[int, ...]
+    items: tuple[Argument, ...] | None = None
+    defaults: frozenset[int] = frozenset()
+
+
+ANY = Argument(None, 0, 0, options=True)
+
+
+def held_at(text: str, start: int, end: int) -> Held:
+    """A text that stands from ``start`` to ``end``, quotes counted."""
+    return Held(text, tuple(min(start + at, max(end - 1, start)) for at in range(len(text))))
+
+
+def plain(value: Held | None) -> str | None:
+    """The text of a value that is known as a whole."""
+    known = value is not None and value.items is None and UNTOLD_PART.search(value.text) is None
+    return value.text if value is not None and known else None
+
+
+def join(before: Held | None, added: Held) -> Held | None:
+    if before is None or (before.items is None) != (added.items is None):
+        return None
+    if before.items is not None and added.items is not None:
+        return bounded(Held("", (), before.items + added.items))
+    defaults = before.defaults | added.defaults
+    return bounded(Held(before.text + added.text, before.offsets + added.offsets, defaults=defaults))
+
+
+def bounded(value: Held) -> Held | None:
+    """The value; None of one that no shell could hand on, for its length."""
+    return value if len(value.text) <= LONGEST_TEXT and len(value.items or ()) <= MOST_ARGUMENTS else None
+
+
+def share(argument: Argument) -> Argument:
+    return argument._replace(shared=True, begins="")
+
+
+def split(value: Held) -> tuple[Argument, ...]:
+    """The blank-separated parts of a value, each at its place; of one with a variable in it the text is not known."""
+    return tuple(
+        Argument(
+            None if "$" in match[0] or "`" in match[0] or UNTOLD_PART.search(match[0]) else match[0],
+            value.offsets[match.start()],
+            value.offsets[match.end() - 1] + 1,
+            shared=True,
+            options=UNTOLD_OPTIONS in match[0],
+            by_default=not value.defaults.isdisjoint(value.offsets[match.start() : match.end()]),
+        )
+        for match in re.finditer(r"\S+", value.text)
+    )
