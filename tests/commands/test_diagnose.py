@@ -543,6 +543,8 @@ _REFUSED = """\
     raise ValueError(
 ValueError: The model has `num_labels=2`, but reward models require `num_labels=1`
 """
+_HANDED_ON = _REFUSED.replace("raise ValueError(", 'raise ValueError(f"bad: {e}") from e')
+_OF_MEMORY = "Not enough VRAM: 3.1 GB needed\n" + _REFUSED.replace("trl", "loads")
 _FIELDS = """\
 (APIServer pid=6)   File "/v/site-packages/vllm/engine/arg_utils.py", line 963, in create_model_config
 (APIServer pid=6)     return ModelConfig(
@@ -600,6 +602,11 @@ def test_what_an_unknown_error_is_about_decides_where_to_look(error: str, said: 
     assert said in shown and never not in shown
     later = f"Traceback (most recent call last):\n{frame.replace('tables', 'rows')}Exception: off\n"
     assert "LAUNCH_BLOCKING" not in piped(f"Traceback (most recent call last):\n{frame}{error}\n{later}").stdout
+
+
+@pytest.mark.parametrize(("log", "said"), [(_HANDED_ON, "a check of its own"), (_OF_MEMORY, "speaks of memory")])
+def test_what_is_not_so_is_not_said_of_an_unknown_error(log: str, said: str) -> None:
+    assert of(log).unexplained and said not in " ".join(piped(log).stdout.split())
 
 
 def test_a_frame_of_another_process_is_not_where_an_error_was_raised() -> None:

@@ -92,7 +92,9 @@ _PLAIN = re.compile(
     r"(?:Type|Attribute)Error: "
     r"'(float|int|str|list|tuple|dict|set|bool|bytes|function|generator|ndarray|Tensor)' object "
 )
-_OF_MEMORY = re.compile(r"(?<!pin_)memory|alloc|\boom\b|메모리", re.IGNORECASE)
+_OF_MEMORY = re.compile(
+    r"(?<!pin_)memory|alloc|\boom\b|\bv?ram\b|\d ?[kmgt]i?b\b|out of resource|\bswap|\bkilled\b|메모리", re.IGNORECASE
+)
 MEMORY_REACH = 20  # lines before an error in which a shortage of memory may have been said
 _FRAME_PARTS = re.compile(
     r'\s{0,80}File (?:"(?P<file>[^"]{1,400})", line (?P<line>\d{1,7})(?:, in (?P<function>\S{1,80}))?'
@@ -119,11 +121,13 @@ _HANDING = frozenset((
 ))  # fmt: skip
 # a line of code that looks whether all is as it should be, and stops where it is not
 _CHECKS = re.compile(
-    r"raise (?:Value|Type|Key|Runtime|NotImplemented|Assertion|Import|\w{0,40}(?:Config|Validation))\w{0,20}Error\(|"
-    r"assert\b"
+    r"raise (?:Value|Type|Key|Runtime|NotImplemented|Assertion|Import|\w{0,40}(?:Config|Validation))\w{0,20}Error\("
+    r"(?!.{0,400}(?: from \w{1,20}$|\{(?:e|ex|exc|err|error)\b|\bstr\((?:e|ex|exc|err)\)))"  # not another's words
 )
 # words of an error that tells of another one
-_TELLS_OF_ANOTHER = re.compile(r"\b(?:[Ff]ailed|died|crashed|terminated|above|following error|root cause)\b")
+_TELLS_OF_ANOTHER = re.compile(
+    r"\b(?:[Ff]ailed|died|crashed|terminated|above|following error|root cause|internal error|bug)\b|\[Errno "
+)
 _LOOKS = re.compile(r"_?(?:is|has)_\w{1,60}_available\Z")  # a function whose error is an answer, and ends nothing
 _FRAME_REACH = 12  # lines from the last frame to the error: its source, marks under it, a notebook's context
 _SOURCE_LINE = re.compile(r"    (?!\s{0,8}\d{1,6}\s)")  # a notebook shows lines around it too, with their numbers
