@@ -317,8 +317,9 @@ def test_one_file_with_a_name_that_another_has_already(rules: Path) -> None:
     assert run.returncode == 2 and "is also in" in run.stderr and "the file lies in loader/" in run.stderr
 
 
-def test_one_file_with_an_alias_of_another(rules: Path) -> None:
-    path = rules / "hardware" / "t4.yaml"
+@pytest.mark.parametrize("name", ["t4", "l4"])  # read behind the other, and before it
+def test_one_file_with_an_alias_of_another(rules: Path, name: str) -> None:
+    path = rules / "hardware" / f"{name}.yaml"
     whole = path.read_text("utf-8")
     try:
         path.write_text(whole.replace("aliases: [", "aliases: [rtx3090, "), "utf-8")

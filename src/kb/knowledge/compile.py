@@ -7,7 +7,7 @@ sources, meanings), ``guide`` (presets, remedies, …), and the words of each la
 import hashlib
 import json
 import os
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any
 
 from kb.core.text import LANGUAGES
@@ -32,6 +32,7 @@ OF_EVERY_FORMAT: dict[str, Any] = {
 }  # fmt: skip
 PARTS_OF_A_FORMAT = ("dialects", "formats", "names")
 Files = dict[str, list[Located]]
+NONE_BELOW: Mapping[str, Sequence[Located]] = {"hardware": (), "models": ()}
 
 
 def compile_knowledge(location: Location, files: Files | None = None, *, released: str | None = None) -> Parts:
@@ -71,7 +72,9 @@ def read_one_file(location: Location, name: str) -> Located:
     files, problems = _read_all(location, sorted({name, *beside}), trusted=set(beside) - {name})
     path = os.path.join(location.rules, name)
     if not problems:
-        problems = [problem for problem in compile_files(files)[1] if problem.path == path]
+        below = {each: [located for located in files[each] if located.path != path] for each in NONE_BELOW}
+        files |= {each: [located for located in files[each] if located.path == path] for each in NONE_BELOW}
+        problems = [problem for problem in compile_files(files, below=below)[1] if problem.path == path]
     if problems:
         raise KnowledgeError(sorted(problems, key=lambda problem: (problem.line, problem.column)))
     return next(located for located in files[kind] if located.path == path)
@@ -89,11 +92,14 @@ def _goes_with(other: str, kind: str, stem: str) -> bool:
     return theirs == "hardware" and kind == "measurements"
 
 
-def compile_files(files: Files, ids: Mapping[str, Collection[str]] | None = None) -> tuple[Parts, list[Problem]]:
+def compile_files(
+    files: Files, ids: Mapping[str, Collection[str]] | None = None, below: Mapping[str, Sequence[Located]] = NONE_BELOW
+) -> tuple[Parts, list[Problem]]:
     """The parts of the bundle without the words, and what is wrong with the files.
 
     Args:
         ids: those of each folder, where more lie there than what is compiled; None reads the folders.
+        below: GPUs and models that were found right before: their names are taken, and nothing else of them is asked.
     """
     problems: list[Problem] = []
     vocabulary = files["vocabulary.yaml"][0].data
@@ -116,13 +122,13 @@ def compile_files(files: Files, ids: Mapping[str, Collection[str]] | None = None
     for located in files["tables"]:
         tables.compile(located)
     problems += tables.problems
-    gpus = {located.data["id"]: gpu_row(located) for located in files["hardware"]}
+    gpus = {located.data["id"]: gpu_row(located) for located in (*below["hardware"], *files["hardware"])}
     models = {located.data["id"]: _model(located, problems) for located in files["models"]}
     for name, judged in tables.calls.items():
         classes[name]["judged"] = judged
     dialects = {located.data["id"]: _dialect(located.data, vocabulary) for located in files["dialects"]}
     guide = _guide(files, types, values, problems)
-    problems += checked(files, types, sources, gpus)
+    problems += checked(files, types, sources, gpus, below)
     hot = {
         "version": "",  # of the whole, once it is whole
         "facts": {name: _fact_row(fact) for name, fact in vocabulary["facts"].items()},
@@ -139,15 +145,22 @@ def compile_files(files: Files, ids: Mapping[str, Collection[str]] | None = None
         "same_tables": tables.same,
         "constants": {name: entry["value"] for name, entry in files["constants.yaml"][0].data["constants"].items()},
     }
-    cold = {
+    rows = {TABLE + name: part for name, part in tables.parts.items() if name not in tables.same}
+    cold = _cold(rules, vocabulary, sources, tables)
+    return {"hot": hot, "cold": cold, "guide": guide, "serving": guide["serving"], **rows}, problems
+
+
+def _cold(
+    rules: Mapping[str, Any], vocabulary: Mapping[str, Any], sources: Mapping[str, Any], tables: TableCompiler
+) -> Parts:
+    """What explaining a rule needs, and linting does not."""
+    return {
         "rules": {name: rules[name]["cold"] for name in sorted(rules)},
         "meanings": {name: [fact["ko"], fact["en"]] for name, fact in vocabulary["facts"].items()},
         "sources": sources,
         "tables": tables.cold,
         "table_examples": tables.examples,
     }
-    rows = {TABLE + name: part for name, part in tables.parts.items() if name not in tables.same}
-    return {"hot": hot, "cold": cold, "guide": guide, "serving": guide["serving"], **rows}, problems
 
 
 def _settings(vocabulary: Mapping[str, Any]) -> list[str]:

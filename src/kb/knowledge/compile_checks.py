@@ -22,13 +22,17 @@ from kb.knowledge.source import KEY, Located, Path
 
 
 def checked(
-    files: Mapping[str, list[Located]], types: dict[str, str], sources: dict[str, Any], gpus: dict[str, Any]
+    files: Mapping[str, list[Located]],
+    types: dict[str, str],
+    sources: dict[str, Any],
+    gpus: dict[str, Any],
+    below: Mapping[str, Sequence[Located]],
 ) -> list[Problem]:
-    """What compiling the entries one by one does not show."""
+    """What compiling the entries one by one does not show; ``below``: GPUs and models whose names are taken."""
     (vocabulary,) = files["vocabulary.yaml"]
     problems = _check_vocabulary(vocabulary) + check_defaults(vocabulary) + _check_ids(files)
     for kind in ("hardware", "models"):
-        problems += _check_aliases(files[kind])
+        problems += _check_aliases([*below[kind], *files[kind]])
     for kind in ("hardware", "models", "dialects", "tables", "vocabulary.yaml", "constants.yaml", *GUIDE):
         problems += check_sources(files[kind], sources)
     for located in files["hardware"]:

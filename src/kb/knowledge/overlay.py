@@ -7,6 +7,7 @@ sizes and times of their files.
 import os
 import zlib
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from kb import __version__
@@ -130,16 +131,21 @@ def _compiled(location: Location) -> Layer:
     return stack.layer()
 
 
+# an editor lays the same overlays over it again with each change of one
+_vocabulary = lru_cache(maxsize=1)(read_source)
+
+
 class _Stack:
     """The shipped rules and, above them, each overlay in its turn."""
 
     def __init__(self, base: Location) -> None:
-        self._parts = {name: load_part(base, name) for name in ("hot", "cold", "guide", *LANGUAGES)}
+        self._parts = {"hot": load_part(base, "hot")}
+        self._parts |= {name: load_part(base, name, beside=True) for name in ("cold", "guide", *LANGUAGES)}
         rules = opened(base).rules
         self._schemas = overlay_schemas(os.path.join(rules, "schema"))
         path = os.path.join(rules, "vocabulary.yaml")
         with open(path, encoding="utf-8") as stream:
-            self._vocabulary = read_source(path, stream.read())
+            self._vocabulary = _vocabulary(path, stream.read())
         guide = self._parts["guide"]
         self._sources: dict[str, Any] = dict(self._parts["cold"]["sources"])
         self._below: dict[str, dict[str, Located]] = {
@@ -229,15 +235,18 @@ class _Stack:
         files["vocabulary.yaml"] = [self._vocabulary]
         files["constants.yaml"] = [Located("", {"constants": self._parts["guide"]["constants"]}, {})]
         files["sources.yaml"] = [Located("", {"sources": sources}, {})]
-        ids: dict[str, list[str]] = {}
+        below = {
+            kind: {**self._below[kind], **{name: located for name, (_, located) in self._own[kind].items()}}
+            for kind in FOLDERS
+        }
         for kind in FOLDERS:
-            below = {**self._below[kind], **{name: located for name, (_, located) in self._own[kind].items()}}
-            above = found[kind]
-            whole = kind in ("hardware", "models")  # whose aliases are unique over all of them
-            files[kind] = [located for name, located in below.items() if whole and name not in above]
-            files[kind] += above.values()
-            ids[kind] = [*below, *above]
-        parts, problems = compile_files(files, ids)
+            files[kind] = [*found[kind].values()]
+        ids = {kind: [*below[kind], *found[kind]] for kind in FOLDERS}
+        named = {  # whose aliases are unique over all of them
+            kind: [located for name, located in below[kind].items() if name not in found[kind]]
+            for kind in ("hardware", "models")
+        }
+        parts, problems = compile_files(files, ids, named)
         own = {located.path for rows in found.values() for located in rows.values()}
         return parts, [problem for problem in problems if problem.path in own]
 
