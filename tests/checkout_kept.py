@@ -22,7 +22,7 @@ _as_told: list[bool] = []
 
 def _is_fresh_still(location: Location) -> bool:
     fresh = location in _fresh or _is_fresh(location)
-    if fresh and location == CHECKOUT:
+    if fresh and location._replace(overlays=(), cache=None) == CHECKOUT:  # what is laid over it lies elsewhere
         _fresh.add(location)
     return fresh
 
@@ -35,6 +35,11 @@ def _keep_in_found(store: answers.Store | None) -> None:
 def keep_as_told() -> None:
     """From here on a command keeps what the engine finds where it is told to: nowhere with ``--no-cache``."""
     _as_told.append(True)
+
+
+def keep_nowhere() -> None:
+    """From here on a command follows each of its runs anew, though it is told of what other tests keep."""
+    answers._Kept.store = None
 
 
 def look() -> None:

@@ -49,8 +49,10 @@ def _become(request: dict, files: list[int]) -> tuple[str, list[str]]:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environ"])
-    if not request["found"]:
+    if not request["among_tests"]:
         checkout_kept.keep_as_told()
+    elif not request["found"]:
+        checkout_kept.keep_nowhere()
     sys.path.insert(0, request["cwd"])  # as `python -m` does
     return request["module"], request["arguments"]
 

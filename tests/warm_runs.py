@@ -102,10 +102,12 @@ def run_module(
         return subprocess.run(
             command, input=stdin or b"", capture_output=True, cwd=cwd, env=environ, timeout=timeout, check=False
         )
-    # where this process takes what the engine found for other tests, and what the command keeps lies beside that
-    found = answers._Kept.store is not None and environ.get("XDG_CACHE_HOME") == str(KEPT)
-    where = os.path.abspath(cwd or os.curdir)
-    request = {"module": module, "arguments": words, "cwd": where, "environ": dict(environ), "found": found}
+    # where this process takes what the engine found for other tests, the command does too, if it is told of the same
+    among_tests, found = environ.get("XDG_CACHE_HOME") == str(KEPT), answers._Kept.store is not None
+    request = {
+        "module": module, "arguments": words, "cwd": os.path.abspath(cwd or os.curdir), "environ": dict(environ),
+        "among_tests": among_tests, "found": found,
+    }  # fmt: skip
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given.write(stdin or b"")
         given.seek(0)
