@@ -244,6 +244,15 @@ def test_a_gitignore_a_baseline_or_a_group_file_that_is_no_file_ends_nothing(mak
     assert with_baseline.returncode == 2 and "baseline.json" in with_baseline.stderr
 
 
+def test_a_baseline_that_is_not_there_is_said_before_anything_is_fixed(folder, capsys):
+    path = folder / "text.yaml"
+    path.write_text(wrong := GOOD + "warmup_ratio: 3e-2\n", "utf-8")
+    code, _, said = here(capsys, "--fix", "--baseline", str(folder / "absent.json"), str(path))
+    assert code == 2 and "absent.json" in said and path.read_text("utf-8") == wrong
+    here(capsys, "--fix", str(path))
+    assert path.read_text("utf-8") != wrong
+
+
 @pytest.mark.parametrize("path", ["/dev/zero", "/dev/urandom", "/proc/cpuinfo", "/proc/kmsg", "/proc/self/pagemap"])
 def test_what_is_no_file_is_said_at_once(path, capsys):
     if not os.path.exists(path):

@@ -94,6 +94,11 @@ def _check(
             _say_unread(checker, inputs, words)
             _say_unusable(unusable, words)
             return _code_of(tally.severities(), unusable, options.fail_on)
+    baseline, known = options.baseline or (project.baseline and os.path.join(project.folder(), project.baseline)), None
+    if baseline and not options.write_baseline:  # one that cannot be read is told before anything is fixed
+        from kb.session.baseline import read
+
+        known = read(baseline)
     outcome = run(inputs, checker, faults, none_is_fine=options.skip_unknown)
     stream, mendable = sys.stdout, False
     if options.fix or options.diff:
@@ -107,11 +112,10 @@ def _check(
             stream = sys.stderr  # standard output is the fixed text's
         cli.put(text)
     result = outcome.result(checker)
-    baseline = options.baseline or (project.baseline and os.path.join(project.folder(), project.baseline))
     if baseline or options.write_baseline:
         from kb.session.baseline import with_baseline
 
-        result = with_baseline(result, baseline, write=options.write_baseline, prune_gone=options.prune_baseline)
+        result = with_baseline(result, baseline, known, write=options.write_baseline, prune_gone=options.prune_baseline)
     told, result = _report(options, result, checker, words, stream)
     _say_unfetched(checker, words)
     said = _say_unread(checker, inputs, words)

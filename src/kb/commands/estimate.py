@@ -48,6 +48,7 @@ def main(arguments: Sequence[str], language: str) -> int:
         estimate_serving.refuse_without_engine(options)
     question = question_of(options, optimizer_named)
     _refuse(options, question)
+    memory = None if options.memory_limit is None else read_size("--memory-limit", options.memory_limit)
     project = find_project(folder_of(question.config))
     catalog, words = open_knowledge(options, project, language, messages)
     checker = _checker(options, question, project, catalog)
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str], language: str) -> int:
         )
     found = [with_model_files(one, options.model_config) for one in found]
     if options.simulate:
-        found = _simulated(options, found, catalog)
+        found = _simulated(options, found, catalog, memory)
     elif options.plot is not None or options.timeline is not None:
         found = [with_timeline(one, catalog) for one in found]
     write_pictures(found, options.plot, options.timeline, words)
@@ -79,14 +80,13 @@ def main(arguments: Sequence[str], language: str) -> int:
     return cli.FINDINGS if runs_out(found) else cli.CLEAN
 
 
-def _simulated(options: argparse.Namespace, found: Sequence[Any], catalog: Any) -> list[Any]:
+def _simulated(options: argparse.Namespace, found: Sequence[Any], catalog: Any, memory: int | None) -> list[Any]:
     """Each run with the simulator's answer; a fault of the files asked for beside it is heard first."""
     for one in found:
         if one.setup.post is not None:
             raise UserError("estimate.not_simulated", kind=one.setup.post.kind.upper())
         if one.setup.fused_loss:
             raise UserError("estimate.kernels_not_simulated")
-    memory = None if options.memory_limit is None else read_size("--memory-limit", options.memory_limit)
     wish = Wish(
         seconds=options.time_limit,
         memory_bytes=memory,

@@ -32,6 +32,9 @@ class Fingerprint(NamedTuple):
     hash: str
 
 
+Known = Mapping[Fingerprint, int]
+
+
 class Compared(NamedTuple):
     """The findings in their order, known ones now suppressed, and the fingerprints that the baseline has in excess."""
 
@@ -39,12 +42,15 @@ class Compared(NamedTuple):
     gone: Mapping[Fingerprint, int]
 
 
-def with_baseline(result: CheckResult, path: str | None, *, write: str | None, prune_gone: bool) -> CheckResult:
+def with_baseline(
+    result: CheckResult, path: str | None, known: Known | None, *, write: str | None, prune_gone: bool
+) -> CheckResult:
     """The result with the findings that the baseline knows suppressed. A baseline knows its files by their way from
     its own folder, so that it holds on every machine and from every working folder.
 
     Args:
         path: the baseline to compare with; None for none.
+        known: what :func:`read` gave of it; None where it was not read before.
         write: where to write a new baseline of every finding that counts now; None for nowhere.
         prune_gone: take out of ``path`` what is no longer found.
 
@@ -56,7 +62,7 @@ def with_baseline(result: CheckResult, path: str | None, *, write: str | None, p
         write_file(write, write_baseline(count(counted)).encode())
     if path is None:
         return result
-    baseline = _read(path)
+    baseline = read(path) if known is None else known
     compared = compare(_marked(result, path), baseline, {_relative(unit.unit.path, path) for unit in result.units})
     if prune_gone and compared.gone:
         write_file(path, write_baseline(prune(baseline, compared.gone)).encode())
@@ -67,7 +73,8 @@ def _marked(result: CheckResult, baseline: str) -> list[tuple[Fingerprint, Findi
     return [(_fingerprint(unit.unit, finding, result, baseline), finding) for unit, finding in findings_of(result)]
 
 
-def _read(path: str) -> dict[Fingerprint, int]:
+def read(path: str) -> Known:
+    """What a baseline knows, and how often. Raises: ConfigError: it cannot be read."""
     try:
         raw = read_at_most(path, MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:
