@@ -138,7 +138,7 @@ def test_a_fact_is_shown_in_the_unit_of_its_memory() -> None:
 
 
 def test_no_rule_shows_a_fact_in_the_other_unit() -> None:
-    catalog = load_catalog(whole=True)
+    catalog, seen = load_catalog(whole=True), set()
 
     def texts(data: Any) -> list[str]:
         if isinstance(data, dict):
@@ -146,8 +146,10 @@ def test_no_rule_shows_a_fact_in_the_other_unit() -> None:
         return [text for each in data for text in texts(each)] if isinstance(data, list | tuple) else [str(data)]
 
     for rule in catalog.rules.values():
-        for name, unit in re.findall(r"\{([a-z_.]+):([GM]i?B)\}", " ".join(texts(rule._asdict()))):
+        for name, unit in re.findall(r"\{([a-z_.]+):([GM]i?B)\}", " ".join(texts((rule.wording(), rule.why)))):
+            seen.add(rule.id)
             assert unit in (("GB", "MB") if is_of_host(name) else ("GiB", "MiB")), (rule.id, name, unit)
+    assert "host-memory-over-limit" in seen
 
 
 def test_a_history_shows_the_host_in_gb(tmp_path: Path) -> None:

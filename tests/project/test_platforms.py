@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -101,7 +102,16 @@ def guarded(name: str, above: tuple[ast.AST, ...]) -> bool:
     return any("ImportError" in text or "AttributeError" in text for text in caught)
 
 
+@cache
+def may_use() -> re.Pattern[str]:
+    """A word of a module that uses any of it: most need not be parsed."""
+    words = {name.rpartition(".")[2] for name in lacking_names()} | lacking_modules() | REFUSED_KEYWORDS
+    return re.compile(rf"\b(?:{'|'.join(sorted(words))})\b")
+
+
 def unguarded(source: str, module: str) -> list[str]:
+    if not may_use().search(source):
+        return []
     wrong = []
     for name, line, above in uses(ast.parse(source)):
         inside = any(isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) for node in above)
