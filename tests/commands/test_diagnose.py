@@ -497,7 +497,7 @@ def test_an_unknown_error_is_told_with_its_package_and_the_projects_line_that_le
     assert row.called is not None and (row.called.file, row.called.line) == ("/w/train.py", 88)
     said = " ".join(piped(IN_LIBRARY).stdout.split())
     assert "at peft/tuners/new.py:214 (update) · rank = table.rank" in said
-    assert "AttributeError itself asks for no memory" in said and "raised in peft" in said
+    assert "AttributeError itself asks for no memory" in said and "came up in peft" in said
     assert "pip freeze | grep -i -E 'peft|torch'" in said
     korean = " ".join(run_text("kb.diagnose", "--lang", "ko", stdin=IN_LIBRARY).stdout.split())
     assert "발생 위치: peft/tuners/new.py:214 (update)" in korean and "메모리를 요청하지 않으며" in korean
@@ -525,7 +525,7 @@ def test_what_is_said_of_an_unknown_error_is_true_of_its_class(
 ) -> None:
     frame = '  File "/v/site-packages/tables/base.py", line 5, in get\n    return one(rows)\n'
     said = " ".join(piped(f"{before}Traceback (most recent call last):\n{frame}{error}\n").stdout.split())
-    assert ("raised in tables" in said, "asks for no memory" in said) == (library, of_code)
+    assert ("came up in tables" in said, "asks for no memory" in said) == (library, of_code)
     assert ("releases that do not go together" in said) == error.startswith(("AttributeError", "ImportError"))
 
 
@@ -556,6 +556,13 @@ _FIELDS = """\
 """
 
 
+_BY_PYTHON = """\
+  File "/v/lib/python3.12/site-packages/axolotl/core/trainers/grpo.py", line 170, in get_reward_func
+    names = signature(reward_func)
+  File "/usr/lib/python3.12/inspect.py", line 2443, in _signature_from_callable
+    raise TypeError('{!r} is not a callable object'.format(obj))
+TypeError: None is not a callable object
+"""
 _HANDED = """\
 File ~/v/lib/python3.12/site-packages/transformers/trainer.py:3102, in Trainer.evaluation_loop(self, dataloader)
    3101     if losses:
@@ -572,7 +579,8 @@ TypeError: 'float' object does not support item assignment
         (_BEGUN + _LACKS, "unsloth", "An error whose cause kb does not know", "attribute 'inner'"),
         (_BEGUN + _REFUSED, "trl", "trl stopped by a check of its own, and says why", "require `num_labels=1`"),
         (_HANDED, "transformers", "where a plain float stands in place of what it takes", "item assignment"),
-        (_FIELDS, "vllm", "An error whose cause kb does not know", "runner Input should be 'auto' or 'generate'"),
+        (_BEGUN + _BY_PYTHON, "axolotl", "An error whose cause kb does not know", "not a callable object"),
+        (_FIELDS, "vllm", "vllm stopped by a check of its own", "runner Input should be 'auto' or 'generate'"),
     ],
 )  # fmt: skip
 def test_an_unknown_error_is_told_of_what_met_it_not_of_what_handed_it_on(
@@ -589,11 +597,11 @@ def test_an_unknown_error_is_told_of_what_met_it_not_of_what_handed_it_on(
     ("error", "said", "never"),
     [
         ("RuntimeError: CUDA driver error: device not ready", "CUDA_LAUNCH_BLOCKING=1", "search"),
-        ("RuntimeError: CUDA error: peer access is not supported between them", "raised in tables", "LAUNCH_BLOCKING"),
+        ("RuntimeError: CUDA error: peer access is not supported between them", "came up in tables", "LAUNCH_BLOCKING"),
         ("nbclient.exceptions.DeadKernelError: Kernel died", "another process", "pip freeze"),
         ("ERROR 07-04 17:35:16 [m.py:1] Worker proc V-1 died unexpectedly, shutting down.", "another process", "pip"),
         ("ValueError: no memory for slot 3", "The line speaks of memory", "asks for no memory"),
-        ('RuntimeError: ASSERT FAILED at "CachingAllocator.cpp":427', "raised in tables", "speaks of memory"),
+        ('RuntimeError: ASSERT FAILED at "CachingAllocator.cpp":427', "came up in tables", "speaks of memory"),
     ],
 )
 def test_what_an_unknown_error_is_about_decides_where_to_look(error: str, said: str, never: str) -> None:

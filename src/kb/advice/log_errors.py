@@ -102,9 +102,8 @@ _FRAME_PARTS = re.compile(
     r"|(?P<cell>Cell In ?\[\d{1,6}\]), line (?P<cell_row>\d{1,7})"
     r"|\[?(?P<colab>/\S{1,300}\.py)(?:\]\(\S{1,80}\))? in (?P<callee>[\w.<>]{1,80})\("
 )
-_COUNTS = re.compile(
-    r"\b\d{1,4} validation errors? for \S{1,80}\Z"
-)  # pydantic: below it a field, then its fault, indented
+_COUNTED = " validation error"
+_COUNTS = re.compile(r"\b\d{1,4} validation errors? for \S")  # pydantic: below it a field, then its fault, indented
 _NEW_TRACEBACK = "Traceback (most recent call last)"
 _PACKAGE = re.compile(r"(?:site|dist)-packages[/\\]((\w{1,80})[^\n]{0,400})")
 _NOT_OWN = re.compile(
@@ -115,18 +114,21 @@ _HANDS_ON = re.compile(
     r"torch[/\\](?:__init__|nn[/\\]modules[/\\]module|utils[/\\]_contextlib)\.py|trl[/\\]extras[/\\]profiling\.py|"
     r"pydantic[/\\](?:_internal[/\\]_dataclasses|main)\.py|ray[/\\]_private[/\\]|multiprocess(?:ing)?[/\\]pool\.py"
 )
+_OF_PYTHON = re.compile(r"[/\\]lib(?:64)?[/\\]python\d[\d.]{0,5}[/\\](?!(?:site|dist)-packages)|^<frozen ")
 _HANDING = frozenset((
     "__getattr__", "_call_impl", "_wrapped_call_impl", "decorate_context", "__init__", "model_validate", "get_objects",
     "wrapper", "auto_init_wrapper", "get", "worker",
 ))  # fmt: skip
 # a line of code that looks whether all is as it should be, and stops where it is not
 _CHECKS = re.compile(
-    r"raise (?:Value|Type|Key|Runtime|NotImplemented|Assertion|Import|\w{0,40}(?:Config|Validation))\w{0,20}Error\("
+    r"raise (?:Value|Type|Key|Attribute|Runtime|NotImplemented|Assertion|Import|\w{0,40}(?:Config|Validation))"
+    r"\w{0,20}Error\("
     r"(?!.{0,400}(?: from \w{1,20}$|\{(?:e|ex|exc|err|error)\b|\bstr\((?:e|ex|exc|err)\)))"  # not another's words
 )
 # words of an error that tells of another one
 _TELLS_OF_ANOTHER = re.compile(
-    r"\b(?:[Ff]ailed|died|crashed|terminated|above|following error|root cause|internal error|bug)\b|\[Errno "
+    r"\b(?:[Ff]ailed|died|crashed|terminated|above|following error|root cause|internal error|bug|has no attribute)\b|"
+    r"\[Errno "
 )
 _LOOKS = re.compile(r"_?(?:is|has)_\w{1,60}_available\Z")  # a function whose error is an answer, and ends nothing
 _FRAME_REACH = 12  # lines from the last frame to the error: its source, marks under it, a notebook's context
@@ -164,8 +166,9 @@ class Frame(NamedTuple):
     @property
     def hands_on(self) -> bool:
         """Whether it only passes a call on to what fails, or a name on to what lacks it."""
-        name = self.function.rpartition(".")[2]
-        return name in _HANDING and _HANDS_ON.search(self.file) is not None
+        if _OF_PYTHON.search(self.file):
+            return True
+        return self.function.rpartition(".")[2] in _HANDING and _HANDS_ON.search(self.file) is not None
 
 
 class ErrorLine(NamedTuple):
@@ -220,7 +223,11 @@ class ErrorLine(NamedTuple):
     @property
     def of_a_check(self) -> bool:
         """Whether an installed package looked for this itself, and stopped with words of its own."""
-        if self.of_device or self.raised is None or not self.raised.library or not _CHECKS.match(self.raised.source):
+        if self.of_device or self.raised is None or not self.raised.library:
+            return False
+        if _COUNTED in self.text and _COUNTS.search(self.text):
+            return True
+        if not _CHECKS.match(self.raised.source):
             return False
         words = self.text.partition(": ")[2]
         return len(words.split()) > 2 and _TELLS_OF_ANOTHER.search(words) is None and not self.handed_on
@@ -349,7 +356,9 @@ class ErrorLines:
         elif len(self.kept) == MOST_KEPT:
             self.kept.pop()
         self.kept.append(error)
-        self._open = 1 if error.text.endswith(":") else 2 if _COUNTS.search(error.text) else 0
+        self._open = (
+            1 if error.text.endswith(":") else 2 if _COUNTED in error.text and _COUNTS.search(error.text) else 0
+        )
 
     def _places(self, line: int, process: str) -> tuple[Frame | None, Frame | None]:
         """The frame that led to the error at ``line`` of a process, and the project's own one before it."""
