@@ -46,6 +46,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "exaone 4": {**_DECODER, "model_type": "exaone4", "num_hidden_layers": 4, "sliding_window": 32,
                  "sliding_window_pattern": 4},
     "olmo 2": {**_DECODER, "model_type": "olmo2", "bos_token_id": None},
+    "olmo 3": {**_DECODER, "model_type": "olmo3", "num_hidden_layers": 4, "bos_token_id": None, "sliding_window": 32},
+    "cohere 2": {**_DECODER, "model_type": "cohere2", "num_hidden_layers": 4, "sliding_window": 32},
+    "granite 4": {**_DECODER, "model_type": "granitemoehybrid", "num_local_experts": 0, "mamba_n_heads": 4,
+                  "shared_intermediate_size": 320, "position_embedding_type": "rope", "layer_types": ["attention"] * 2,
+                  "tie_word_embeddings": True},
     "qwen 2, windowed": {**_DECODER, "model_type": "qwen2", "use_sliding_window": True, "sliding_window": 32,
                          "max_window_layers": 1},
     "mixtral": {**_DECODER, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
@@ -314,7 +319,9 @@ def test_words_that_a_family_looks_up_itself_are_adapted_as_peft_does(model: str
     same_acts(config, setup)
 
 
-@pytest.mark.parametrize("model", ["gemma 3", "exaone 4", "olmo 2", "opt", "gpt2", "mixtral", "qwen 3, experts"])
+@pytest.mark.parametrize(
+    "model", ["gemma 3", "exaone 4", "olmo 2", "cohere 2", "granite 4", "opt", "gpt2", "mixtral", "qwen 3, experts"]
+)
 @pytest.mark.parametrize("padded", [True, False])
 def test_decoding_takes_what_the_simulation_takes(model: str, padded: bool) -> None:
     """Windows that fill up, positions that are counted, experts whose weights are copied for each token."""

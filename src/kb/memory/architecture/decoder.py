@@ -57,6 +57,7 @@ TRAITS = {
     "exaone": Traits(),
     "exaone4": Traits(norm_after=True, qk_norm="head", window=4096, every=4),
     "olmo2": Traits(norm_after=True, qk_norm="whole"),
+    "olmo3": Traits(norm_after=True, qk_norm="whole", window=4096, every=4),
     "smollm3": Traits(tied=True, kv_heads=4),
     "granite": Traits(),
     "hyperclovax": Traits(norms=4),
@@ -82,6 +83,7 @@ _FOREIGN = (
     "state_size", "ssm_cfg", "mamba_d_state", "mamba_d_conv", "kv_lora_rank", "q_lora_rank", "conv_L_cache",
     "n_routed_experts", "num_experts", "num_local_experts", "vision_config", "audio_config", "text_config",
     "cross_attention_layers", "linear_num_value_heads", "kv_channels", "qk_layernorm", "use_qk_norm",
+    "hidden_size_per_layer_input", "num_kv_shared_layers", "global_head_dim", "shared_intermediate_size",
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from kb.memory.config_fields import (
     number,
     rate,
     refuse,
+    unpredicted,
     word,
 )
 
@@ -45,6 +46,16 @@ def kv_heads_of(config: Mapping[str, Any], default: int | None = None) -> int:
     """As many as there are heads, where nothing says less."""
     heads = number(config, "num_attention_heads")
     return number(config, "num_key_value_heads", default=default or heads)
+
+
+def slides_of(config: Mapping[str, Any], layers: int, every: int) -> tuple[bool, ...]:
+    """Which layers slide: as ``layer_types`` says, else all but one of so many."""
+    named = config.get("layer_types")
+    if not named:
+        return tuple((at + 1) % every > 0 for at in range(layers))
+    if len(named) != layers:
+        raise UnsupportedArchitectureError(f"config.json: layer_types names {len(named)} layers of {layers}")
+    return tuple(kind == "sliding_attention" for kind in named)
 
 
 def _stablelm(config: Mapping[str, Any]) -> Architecture:
@@ -99,6 +110,38 @@ def _cohere(config: Mapping[str, Any]) -> Architecture:
         activation=word(config, "hidden_act", default="silu"),
         norms=1,
         parallel=True,
+        qkv_bias=biased,
+        output_bias=biased,
+        rotary=1.0,
+        attention_dropout=rate(config, "attention_dropout") > 0,
+    )
+
+
+def _cohere2(config: Mapping[str, Any]) -> Architecture:
+    """Command R7B, Aya: three of four layers slide, and those alone turn queries and keys by their positions."""
+    layers = number(config, "num_hidden_layers")
+    slides = slides_of(config, layers, number(config, "sliding_window_pattern", default=4))
+    window = number(config, "sliding_window", default=4096)
+    return _cohere(config)._replace(window=window, windowed_layers=sum(slides), slides=slides, turns=slides)
+
+
+def _granite_hybrid(config: Mapping[str, Any]) -> Architecture:
+    """Granite 4: those of attention in every layer and one feed-forward; others mix in Mamba's layers, or experts."""
+    kinds, layers = config.get("layer_types"), number(config, "num_hidden_layers")
+    if not isinstance(kinds, list) or len(kinds) != layers or not {*kinds} <= {"attention", "full_attention"}:
+        raise unpredicted("layer_types with mamba")
+    if config.get("num_local_experts", 8) or config.get("position_embedding_type") != "rope":
+        raise unpredicted("num_local_experts, or no rotary positions")
+    biased = flag(config, "attention_bias", False)
+    return decoder_of(
+        config,
+        kv_heads=kv_heads_of(config),
+        d_ff=number(config, "shared_intermediate_size", default=1024),
+        tied=flag(config, "tie_word_embeddings", False),
+        gated=True,
+        fused_gates=True,
+        activation=word(config, "hidden_act", default="silu"),
+        norm="rms",
         qkv_bias=biased,
         output_bias=biased,
         rotary=1.0,
@@ -230,10 +273,7 @@ def _gpt_oss(config: Mapping[str, Any]) -> Architecture:
     layers, own = number(config, "num_hidden_layers"), number(config, "intermediate_size")
     if own % 8:
         raise UnsupportedArchitectureError(f"config.json: intermediate_size {own}: rows of whole 16 bytes are followed")
-    named = config.get("layer_types")
-    slides = [kind == "sliding_attention" for kind in named] if named else [at % 2 == 0 for at in range(layers)]
-    if len(slides) != layers:
-        raise UnsupportedArchitectureError(f"config.json: layer_types names {len(slides)} layers of {layers}")
+    slides = slides_of(config, layers, 2)
     biased = flag(config, "attention_bias", True)
     experts, each = number(config, "num_local_experts", "num_experts"), number(config, "num_experts_per_tok", default=4)
     if each > experts:
@@ -253,7 +293,7 @@ def _gpt_oss(config: Mapping[str, Any]) -> Architecture:
         rotary=1.0,
         window=number(config, "sliding_window", default=128),
         windowed_layers=sum(slides),
-        slides=tuple(slides),
+        slides=slides,
         experts=experts,
         experts_per_token=each,
         expert_ff=own,
@@ -265,6 +305,8 @@ DECODERS: Mapping[str, Callable[[Mapping[str, Any]], Architecture]] = {
     "stablelm": _stablelm,
     "starcoder2": _starcoder2,
     "cohere": _cohere,
+    "cohere2": _cohere2,
+    "granitemoehybrid": _granite_hybrid,
     "bloom": _bloom,
     "falcon": _falcon,
     "gptj": _gptj,

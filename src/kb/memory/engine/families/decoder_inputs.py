@@ -37,6 +37,21 @@ def turned(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any)
     return x, mask, cos, sin, positions
 
 
+def beside_recurrent(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
+    """Granite 4: whether rows are padded is asked for recurrent layers too (``create_recurrent_attention_mask``), of
+    which there is none. Neither masks nor blocks get the positions."""
+    positions = numbered_from(embeds, positions)
+    mask = masked(model, embeds, padding, cache, looks=False)
+    if padding is not None and embeds.shape[1] > 1:
+        ones = new(padding.shape, BOOL)
+        every = new((), BOOL)
+        del ones, every
+    cos, sin = model.part(
+        "turn", model.traits.tables, positions.shape[0], embeds.shape[1], model.rotary_width, embeds.dtype
+    )
+    return embeds, mask, cos, sin, None, positions
+
+
 def looked_up(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
     """GPT-J: sines and cosines for the whole model, looked up in one table."""
     positions = numbered_from(embeds, positions)

@@ -207,6 +207,23 @@ class FusedGatedMlp:
         return self.down(up)
 
 
+class GraniteMlp:
+    """Granite 4 (``GraniteMoeHybridMLP``): gate and up are halves of one product, which loses its name."""
+
+    def __init__(self, model: Model, path: str) -> None:
+        a, self.path = model.architecture, path
+        self.gate_up = Linear(model, f"{path}.input_linear", a.d_model, 2 * a.d_ff)
+        self.down = Linear(model, f"{path}.output_linear", a.d_ff, a.d_model)
+        self.act, self.width = activation_of(a.activation), a.d_ff
+
+    def __call__(self, x: Tensor) -> Tensor:
+        world.inside["GraniteMlp"] = self.path
+        x = self.gate_up(x)
+        gate, up = ops.split(x, (self.width, self.width))
+        x = ops.mul(self.act(gate), up)
+        return self.down(x)
+
+
 class PlainMlp:
     """Two layers with an activation between; ``dropped``: dropout behind them."""
 

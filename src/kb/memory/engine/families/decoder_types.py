@@ -301,6 +301,16 @@ GEMMA3 = GEMMA2._replace(
     eager_only=False, caps=False, tables_by_kind=True, inputs=inputs.turned_by_kind, qk_norms=("q_norm", "k_norm"),
     project=parts.project_behind,
 )  # fmt: skip
+GRANITE = Traits(scaled_embeds=True, scaled_logits=True, scores_apart=True, wiring=scaled)
+OLMO2 = Traits(
+    norms=("post_attention_layernorm", "post_feedforward_layernorm"), norm=parts.WideNorm,
+    qk_norms=("q_norm", "k_norm"), project=parts.project_normed_whole, turn=parts.rotary_cast,
+    tables=parts.tables_wide, wiring=normed_behind,
+)  # fmt: skip
+COHERE = Traits(
+    special_tokens=3, norm=parts.CohereNorm, turn=parts.rotary_interleaved, tables=parts.tables_interleaved,
+    wiring=parallel, order=("attention", "mlp", "norm1"), scaled_logits=True,
+)  # fmt: skip
 TYPES = {
     "llama": LLAMA,
     "mistral": LLAMA,
@@ -314,7 +324,11 @@ TYPES = {
         turn=parts.rotary_part_behind, mlp=parts.FusedGatedMlp, wiring=dropped,
     ),
     "smollm3": Traits(special_tokens=3, kinds=inputs.NAMED),
-    "granite": Traits(scaled_embeds=True, scaled_logits=True, scores_apart=True, wiring=scaled),
+    "granite": GRANITE,
+    "granitemoehybrid": GRANITE._replace(
+        order=("norm1", "norm2", "mlp", "attention"), mlp_path="shared_mlp", mlp=parts.GraniteMlp,
+        inputs=inputs.beside_recurrent,
+    ),
     "hyperclovax": Traits(
         scaled_embeds=True, scaled_logits=True, scores_apart=True, wiring=scaled,
         order=("attention", "mlp", "norm1", "norm2", "norm3", "norm4"),
@@ -329,11 +343,8 @@ TYPES = {
         kinds=inputs.NAMED, norms=("post_attention_layernorm", "post_feedforward_layernorm"),
         qk_norms=("q_norm", "k_norm"), project=parts.project_behind, wiring=normed_behind,
     ),
-    "olmo2": Traits(
-        norms=("post_attention_layernorm", "post_feedforward_layernorm"), norm=parts.WideNorm,
-        qk_norms=("q_norm", "k_norm"), project=parts.project_normed_whole, turn=parts.rotary_cast,
-        tables=parts.tables_wide, wiring=normed_behind,
-    ),
+    "olmo2": OLMO2,
+    "olmo3": OLMO2._replace(kinds=inputs.BOTH, tables_by_kind=True, inputs=inputs.turned_by_kind),
     "mixtral": Traits(mlp=experts.mixtral),
     "qwen2_moe": Traits(kinds=inputs.BOTH, mlp=experts.Mixture),
     "qwen3_moe": Traits(
@@ -376,11 +387,8 @@ TYPES = {
     "starcoder2": Traits(
         norm=LayerNorm, mlp=parts.named_mlp("c_fc", "c_proj", dropped=True), dropped_output=True,
     ),
-    "cohere": Traits(
-        special_tokens=3,
-        norm=parts.CohereNorm, turn=parts.rotary_interleaved, tables=parts.tables_interleaved,
-        wiring=parallel, order=("attention", "mlp", "norm1"), scaled_logits=True,
-    ),
+    "cohere": COHERE,
+    "cohere2": COHERE._replace(kinds=inputs.BOTH),
     "glm": Traits(turn=parts.rotary_pairs_part, mlp=parts.FusedGatedMlp),
     "glm4": Traits(
         turn=parts.rotary_pairs_part, mlp=parts.FusedGatedMlp, wiring=sandwiched,
