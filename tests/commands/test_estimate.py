@@ -237,11 +237,15 @@ def test_what_cannot_be_used_is_said_with_what_to_do(arguments: tuple[str, ...],
         ("mt5-bas", ["mt5-base"]),
         ("./models/t5-bsae/", ["t5-base"]),
         ("distilber-base", ["distilbert-base-uncased"]),
-        ("exaone-3.5-7", ["exaone-3.5-7.8b"]),  # as far as it was typed
+        ("gpt-2", ["gpt2"]),
         ("Salesforce/blip2-opt-2.7b", []),  # another family
         ("Qwen/Qwen9-4B", []),  # another version
         ("google/gemma-3n-E4B", []),
-        ("t5-11b", []),  # another size
+        ("bigcode/starcoder", []),
+        ("microsoft/phi-1", []),
+        ("google/umt5-base", []),
+        ("google/mt5-xxl", []),  # another size
+        ("/", []),
     ],
 )
 def test_an_unknown_model_is_no_misspelling_of_another_family_version_or_size(name: str, meant: list[str]) -> None:

@@ -46,11 +46,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "exaone 4": {**_DECODER, "model_type": "exaone4", "num_hidden_layers": 4, "sliding_window": 32,
                  "sliding_window_pattern": 4},
     "olmo 2": {**_DECODER, "model_type": "olmo2", "bos_token_id": None},
-    "olmo 3": {**_DECODER, "model_type": "olmo3", "num_hidden_layers": 4, "bos_token_id": None, "sliding_window": 32},
-    "cohere 2": {**_DECODER, "model_type": "cohere2", "num_hidden_layers": 4, "sliding_window": 32},
-    "granite 4": {**_DECODER, "model_type": "granitemoehybrid", "num_local_experts": 0, "mamba_n_heads": 4,
-                  "shared_intermediate_size": 320, "position_embedding_type": "rope", "layer_types": ["attention"] * 2,
-                  "tie_word_embeddings": True},
     "qwen 2, windowed": {**_DECODER, "model_type": "qwen2", "use_sliding_window": True, "sliding_window": 32,
                          "max_window_layers": 1},
     "mixtral": {**_DECODER, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
@@ -77,6 +72,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     # sequences that are longer than the window; the average of all tokens is read
     "modernbert": {**_BERT, "model_type": "modernbert", "num_hidden_layers": 4, "local_attention": 32,
                    "classifier_pooling": "mean", "pad_token_id": 0},
+    "cohere 2": {**_DECODER, "model_type": "cohere2", "num_hidden_layers": 4, "sliding_window": 32},
+    "olmo 3": {**_DECODER, "model_type": "olmo3", "num_hidden_layers": 4, "bos_token_id": None, "sliding_window": 32},
+    "granite 4": {**_DECODER, "model_type": "granitemoehybrid", "num_local_experts": 0, "mamba_n_heads": 4,
+                  "shared_intermediate_size": 320, "position_embedding_type": "rope", "layer_types": ["attention"] * 2,
+                  "tie_word_embeddings": True},
 }  # fmt: skip
 _LONGT5 = {"model_type": "longt5", "d_model": 128, "d_ff": 256, "num_heads": 4, "d_kv": 32, "num_layers": 2,
            "vocab_size": 1000, "local_radius": 15, "pad_token_id": 0, "decoder_start_token_id": 0}  # fmt: skip

@@ -1,7 +1,7 @@
 """The model that a config names: of the catalogue, of a folder, of the cache, or guessed from its name."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
@@ -52,9 +52,6 @@ _LANGUAGES = frozenset(
 )
 _OF_MANY_LANGUAGES = frozenset(("mt", "umt", "mbart", "xlm", "mdeberta", "multilingual", "nllb", "whisper"))
 _IN_ONE_WORD = ("llava", "vlm", "blip", "flamingo")  # tinyllava, smolvlm, instructblip
-
-
-LONGEST_NAME = 100  # letters of one that is looked for among the known
 
 
 class _Marks(NamedTuple):
@@ -206,19 +203,35 @@ def _of_this_name(model: Model, wanted: str) -> Model:
 def unknown_model(name: str, catalog: Catalog) -> UserError:
     """The error for a model that kb does not know, with those whose name it may be a misspelling of."""
     names = {each: model.id for model in catalog.models.values() for each in (model.id, model.name, *model.aliases)}
-    alike = [each for each in names if _misspells(name, each)]
+    leaf, leaves = _leaf(name), {each: _leaf(each) for each in names}
+    same = [each for each in names if leaf and fold(leaves[each]) == fold(leaf)]
+    known = {word for each in leaves.values() for word in _words(each)}
+    alike = same or [each for each in names if _misspells(leaf, leaves[each], known)]
     meant = list(dict.fromkeys(names[each] for each in nearest(name, alike, count=4, cutoff=0.0)))[:3]
     key = "recommend.unknown_model" if meant else "recommend.unknown_model_alone"
     return UserError(key, name=name[:100], meant=", ".join(meant))
 
 
-def _misspells(name: str, known: str) -> bool:
-    """Whether a name is a known one begun, or one in which a letter is wrong: with other numbers it is of another
-    version or size, and with other words of another family."""
-    written, meant = (fold(each.rstrip("/").rpartition("/")[2]) for each in (name, known))
-    if len(written) > LONGEST_NAME or meant.startswith(written):
-        return len(written) <= LONGEST_NAME
-    return re.findall(r"\d+", written) == re.findall(r"\d+", meant) and _differ_by_a_letter(written, meant)
+def _leaf(name: str) -> str:
+    return name.strip().rstrip("/").casefold().rpartition("/")[2][:100]
+
+
+def _words(leaf: str) -> list[str]:
+    return re.findall(r"\d+(?:\.\d+)?|[^\W\d_]+", leaf)
+
+
+def _misspells(leaf: str, meant: str, known: Collection[str]) -> bool:
+    """Whether a name is a known one begun, or has a letter wrong in one word that no name has. With another number it
+    is of another version or size, and with another first letter (mT5, umT5), or x (XL, XXL), of another family or
+    size."""
+    if leaf and meant.startswith(leaf):
+        return not re.match(r"[._]?\d", meant[len(leaf) :])  # phi-1 is no Phi-1.5, and StarCoder no StarCoder2
+    one, other = _words(leaf), _words(meant)
+    apart = [(left, right) for left, right in zip(one, other, strict=False) if left != right]
+    if len(one) != len(other) or len(apart) != 1 or apart[0][0] in known:
+        return False
+    ((left, right),) = apart
+    return left[0] == right[0] != "x" and right.isalpha() and _differ_by_a_letter(left, right)
 
 
 def _differ_by_a_letter(one: str, other: str) -> bool:
