@@ -83,6 +83,7 @@ AXOLOTL = f"base_model: {QWEN}\nmicro_batch_size: 1\nsequence_len: 512\ndatasets
         (AXOLOTL, {"transformers": (4, 54)}, "bf16", "trainer_default"),
         (AXOLOTL + "bf16: false\n", {}, "fp32", None),
         (AXOLOTL + "bf16: false\nfp16: true\n", {}, "fp16", None),
+        (AXOLOTL + "bf16: true\nfp16: true\n", {}, "bf16", None),
     ],
 )
 def test_trainers_load_weights_in_their_own_ways(text, versions, weights, reason) -> None:
@@ -106,6 +107,21 @@ def test_a_program_that_loads_the_model_itself_leaves_trl_nothing_to_choose(load
     (found,) = PythonReader(CATALOG.dialects, CATALOG.facts).read(text.replace("%s", QWEN), "train.py")
     setup = Checker(CATALOG, Machine(), versions={"trl": (1, 16), "transformers": (5, 23)}.get).prepare(found).setup
     assert (setup.model_name, setup.weights) == (QWEN, weights)
+
+
+@pytest.mark.parametrize(
+    ("text", "bf16", "fp16"),
+    [
+        (LLAMA_FACTORY + "finetuning_type: lora\npure_bf16: true\n", False, False),
+        (LLAMA_FACTORY + "finetuning_type: lora\npure_bf16: true\nbf16: true\n", True, False),
+        (AXOLOTL + "bf16: true\nfp16: true\n", True, False),
+    ],
+)
+def test_what_is_autocast_where_two_types_are_written(text, bf16, fp16) -> None:
+    (found,) = read_units(text, "train.yaml", CATALOG.dialects, CATALOG.facts)
+    checked = Checker(CATALOG, Machine()).check(found)
+    assert (checked.setup.bf16, checked.setup.fp16) == (bf16, fp16)
+    assert "fp16-and-bf16-both" not in [each.rule for each in checked.findings]
 
 
 def test_lora_on_a_bf16_checkpoint_takes_half_under_transformers_5() -> None:
