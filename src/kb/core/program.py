@@ -75,18 +75,18 @@ class Program(NamedTuple):
     @property
     def trains(self) -> bool:
         """Whether a training starts there: by a Trainer, or by a loop of its own."""
-        return re.search(_TRAINS, self.text) is not None
+        return _has(_TRAINS, self.text)
 
     @property
     def trains_nothing(self) -> bool:
         """Whether it is sure to train nothing: no training starts there, and it neither calls nor brings in anything,
         or starts another program, that may."""
-        return not self.trains and re.search(_MAY_TRAIN, self.own) is None
+        return not self.trains and not _has(_MAY_TRAIN, self.own)
 
     @property
     def is_of_trainer(self) -> bool:
         """Whether the library's class of arguments, or a trainer of the library, is there: its defaults may count."""
-        return "TrainingArguments" in self.text or re.search(_IMPORTS_TRAINER, self.text) is not None
+        return "TrainingArguments" in self.text or _has(_IMPORTS_TRAINER, self.text)
 
     @property
     def parses(self) -> bool:
@@ -111,10 +111,10 @@ class Program(NamedTuple):
         """Whether it gives a setting of this name a value itself: as an argument of a call, by assignment, or in a
         table. Reading one, as ``args.bf16``, does not.
         """
-        if key == "gradient_checkpointing" and re.search(_CHECKPOINTS, self.text) is not None:
+        if key == "gradient_checkpointing" and _has(_CHECKPOINTS, self.text):
             return True
         given = _given(self.text)
-        of_loop = key in OF_LOOPS and not self.fixes(key) and re.search(rf"\.{key}\s*=(?!=)", self.text) is None
+        of_loop = key in OF_LOOPS and not self.fixes(key) and not _has(rf"\.{key}\s*=(?!=)", self.text)
         return (key in given and not of_loop) or f"use_{key}" in given
 
     def fixes(self, key: str) -> bool:
@@ -124,12 +124,12 @@ class Program(NamedTuple):
     @property
     def loads_by_unsloth(self) -> bool:
         """Whether Unsloth loads the model that it trains: in half precision or 4 bit, with kernels of its own."""
-        return "unsloth" in self.text and self.trains and re.search(_BY_UNSLOTH, self.text) is not None
+        return "unsloth" in self.text and self.trains and _has(_BY_UNSLOTH, self.text)
 
     @property
     def loads_adapters(self) -> bool:
         """Whether it trains the adapters that lie in the model's folder, whatever its flags say."""
-        return "AutoPeftModel" in self.text and re.search(_LOADS_ADAPTERS, self.text) is not None
+        return "AutoPeftModel" in self.text and _has(_LOADS_ADAPTERS, self.text)
 
     @property
     def adds_adapter(self) -> bool:
@@ -144,16 +144,22 @@ class Program(NamedTuple):
     @property
     def has_own_strategy(self) -> bool:
         """Whether a flag or a field of its own says when evaluation runs: the library's default is not its own."""
-        return "_strategy" in self.text and re.search(_OWN_STRATEGY, self.text) is not None
+        return "_strategy" in self.text and _has(_OWN_STRATEGY, self.text)
 
     def speaks_of(self, key: str) -> bool:
         """Whether it has a key anywhere, as a word."""
-        return key in self.text and re.search(rf"\b{re.escape(key)}\b", self.text) is not None
+        return key in self.text and _has(rf"\b{re.escape(key)}\b", self.text)
+
+
+@lru_cache(8 * MOST_PROGRAMS)
+def _has(pattern: str, text: str) -> bool:
+    """Whether a pattern is found in a program, which many scripts of a folder may start."""
+    return re.search(pattern, text) is not None
 
 
 def freezes(text: str) -> bool:
     """Whether a source lets weights not train (``parameter.requires_grad = False``): that is no full fine-tuning."""
-    return "requires_grad" in text and re.search(_FREEZES, text) is not None
+    return "requires_grad" in text and _has(_FREEZES, text)
 
 
 def trainers_of(text: str) -> frozenset[str]:
@@ -187,12 +193,12 @@ def _as_trainers(found: Iterable[tuple[str, str]]) -> frozenset[str]:
 
 def guards_sampling(text: str) -> bool:
     """Whether a source asks ``do_sample`` before it hands such options on: ``t if args.do_sample else None``."""
-    return re.search(r"\bif\b[^\n]*\bdo_sample\b", text) is not None
+    return "do_sample" in text and _has(r"\bif\b[^\n]*\bdo_sample\b", text)
 
 
 def has_own_loss(text: str) -> bool:
     """Whether a source has a loss of its own that need not hold all logits."""
-    return re.search(_OWN_LOSS, text) is not None
+    return _has(_OWN_LOSS, text)
 
 
 @lru_cache(MOST_PROGRAMS)

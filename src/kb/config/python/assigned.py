@@ -35,7 +35,7 @@ def parse_assigned(text: str, constants: Mapping[str, str]) -> Parsed:
     """
     guard.check_size(text)
     source = Source(text)
-    module = Module(source)
+    module = Module(source, changes=True)
     _multiply_out(module.tree)
     reader = _Reader(module, constants)
     return Parsed(source, [reader.document()], [])

@@ -298,7 +298,7 @@ class _Found:
             if place is not None and call.kind.dialect is None:
                 own = Home(body.owner, call.where._replace(made=made), home.place)
                 self.calls.append(call._replace(where=place, target=target, home=own))
-        for node, at, _ in body.owner.names.calls:
+        for node, at, _ in body.owner.names.calls_in(body.scope):
             place = self._place_of(at, body, made, home)
             if place is not None:
                 self.follow(body.owner, node, at._replace(made=made), home._replace(at=place), target, depth + 1)

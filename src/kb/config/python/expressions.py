@@ -48,6 +48,7 @@ class Expressions:
         self.shared = shared or Shared(NoSources())
         self.shared.stored[path], self.shared.attributes_set[path] = names.stored, names.attributes_set
         self.references = References(self, names)
+        self._found: dict[Imported, tuple[str, str] | None] = {}
         names.all_of = [each for each in names.all_of if not self._reads_all_of(each)]
 
     def _reads_all_of(self, imported: Imported) -> bool:
@@ -65,7 +66,9 @@ class Expressions:
 
     def other(self, imported: Imported) -> "Expressions | None":
         """The project's own module that an ``import`` names; None of any other."""
-        found = self.shared.sources.module(self.path, imported)
+        if imported not in self._found:
+            self._found[imported] = self.shared.sources.module(self.path, imported)
+        found = self._found[imported]
         if found is None:
             return None
         path, text = found

@@ -243,6 +243,11 @@ class Names:
 
     def body_of(self, name: str) -> Scope | None:
         """The scope of a function or class at the top of the module that is defined once."""
+        if name not in self._found.bodies:
+            self._found.bodies[name] = self._body_of(name)
+        return self._found.bodies[name]
+
+    def _body_of(self, name: str) -> Scope | None:
         if len(self._found.bound.get(((), name), ())) != 1:
             return None
         function, known = self._found.functions.get(name), self.class_of(name)
@@ -274,7 +279,12 @@ class Names:
         a place also one that stands in the function around it."""
         scope, found = self.every(function, at) if at is not None else ((), self._found.bound.get(((), function), []))
         known = self._found.inside.get((scope, function)) if scope else self._found.functions.get(function)
-        return _returned(*known) if known is not None and len(found) == 1 else None
+        return self._returned(*known) if known is not None and len(found) == 1 else None
+
+    def _returned(self, node: ast.FunctionDef | ast.AsyncFunctionDef, where: Where) -> Binding | None:
+        if id(node) not in self._found.returned:
+            self._found.returned[id(node)] = _returned(node, where)
+        return self._found.returned[id(node)]
 
     def called_scope(self, call: ast.Call, at: Where) -> Scope | None:
         """The scope of the module's own function, or of its class's method on ``self``, that is called at a place."""
@@ -300,13 +310,15 @@ class Names:
         found = [each for each in body if isinstance(each, ast.FunctionDef) and each.name == method]
         if len(found) != 1 or found[0].decorator_list:
             return None
-        return _returned(found[0], Where((*scope, id(found[0])), (), 0))
+        return self._returned(found[0], Where((*scope, id(found[0])), (), 0))
 
     def calls_of(self, function: str) -> list[tuple[ast.Call, Where]]:
         """The calls of a function or class by its own name."""
-        return [
-            (node, at) for node, at, _ in self.calls if isinstance(node.func, ast.Name) and node.func.id == function
-        ]
+        return self._found.calls_of.get(function, [])
+
+    def calls_in(self, scope: Scope) -> list[tuple[ast.Call, Where, str | None]]:
+        """The calls in a function or class, as ``calls`` has them."""
+        return self._found.calls_in.get(scope, [])
 
 
 def _returned(node: ast.FunctionDef | ast.AsyncFunctionDef, where: Where) -> Binding | None:

@@ -1,9 +1,18 @@
 """Where the names of a Python program get their values, are used and are called: one pass over its tree."""
 
 import ast
+from copy import copy
 from typing import TYPE_CHECKING
 
-from kb.config.python.syntax import dotted_name, holder_of, inside_self, root_name
+from kb.config.python.syntax import (
+    arguments_of,
+    captured,
+    dotted_name,
+    dotted_or_none,
+    holder_of,
+    inside_self,
+    root_name,
+)
 from kb.core.record import NamedTuple
 
 if TYPE_CHECKING:
@@ -102,11 +111,18 @@ def reached(written: str, imported: Imported) -> Imported:
     return Imported(f"{imported.module}{dots}{imported.name or ''}{dot}{below}", imported.level, name)
 
 
+_WALKED = "kb_walked"  # the attribute of a tree that keeps what was found in it
+
+
 class Walked:
     """What a pass over a module found."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[ast.Call, Where, str | None]] = []  # each with its place and the name it is given
+        self.calls_in: dict[Scope, list[tuple[ast.Call, Where, str | None]]] = {}  # the same by each scope around them
+        self.bodies: dict[str, Scope | None] = {}  # of what is asked for: where the one of this name begins
+        self.returned: dict[int, Binding | None] = {}  # and what a function returns, by its id
+        self.calls_of: dict[str, list[tuple[ast.Call, Where]]] = {}  # those of a name alone, by it
         self.uses: dict[str, int] = {}
         self.answers: list[tuple[int, int]] = []  # first and last lines of `with tokenizer.as_target_tokenizer():`
         self.bound: dict[tuple[Scope, str], list[Binding]] = {}
@@ -139,6 +155,13 @@ class Walked:
         self.bound.setdefault((scope, name), []).append(binding)
         self.all.add(name)
 
+    def call(self, node: ast.Call, where: Where, target: str | None) -> None:
+        self.calls.append((node, where, target))
+        for depth in range(1, len(where.scope) + 1):
+            self.calls_in.setdefault(where.scope[:depth], []).append((node, where, target))
+        if isinstance(node.func, ast.Name):
+            self.calls_of.setdefault(node.func.id, []).append((node, where))
+
     def change(self, name: str) -> None:
         self.changed.add(name)
 
@@ -150,11 +173,16 @@ class Walked:
 
 
 def walk(tree: ast.Module) -> Walked:
-    """What a module's names stand for, place by place."""
-    found = Walked()
-    _Walk(found).go(tree)
-    _follow_aliases(found)
-    return found
+    """What a module's names stand for, place by place; ``changed`` is the caller's own, the rest that of the tree."""
+    found: Walked | None = vars(tree).get(_WALKED)
+    if found is None:
+        found = Walked()
+        _Walk(found).go(tree)
+        _follow_aliases(found)
+        setattr(tree, _WALKED, found)
+    own = copy(found)
+    own.changed = set(found.changed)
+    return own
 
 
 def _follow_aliases(found: Walked) -> None:
@@ -236,8 +264,8 @@ class _Walk:
             for each in node.targets:
                 self._targets(each, at)
         elif isinstance(node, ast.Try | ast.TryStar | ast.Match):
-            for captured in _captured(node):
-                names.bind(scope, captured, Binding(None, at))
+            for name in captured(node):
+                names.bind(scope, name, Binding(None, at))
         if isinstance(node, ast.With) and any(opens_answers(item.context_expr) for item in node.items):
             names.answers.append((node.lineno, node.end_lineno or node.lineno))
         if isinstance(node, ast.With):
@@ -406,10 +434,8 @@ class _Walk:
         while stack:
             node, branch, scope = stack.pop()
             if isinstance(node, ast.Call):
-                where = at._replace(branch=branch, scope=scope)
-                names.calls.append((node, where, target if node is root else None))
-                held = node.func
-                self._changes(node, held)
+                names.call(node, at._replace(branch=branch, scope=scope), target if node is root else None)
+                self._changes(node, node.func)
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 names.uses[node.id] = names.uses.get(node.id, 0) + 1
             elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -443,33 +469,10 @@ def called_name(node: ast.expr) -> str | None:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else None
 
 
-def dotted_or_none(node: ast.expr) -> str | None:
-    """The name that a call's result is assigned to: ``args``, or ``self.args``."""
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        return f"{node.value.id}.{node.attr}"
-    return None
-
-
-def _captured(node: ast.Try | ast.TryStar | ast.Match) -> list[str]:
-    """The names that ``except … as`` and the patterns of ``case`` give a value."""
-    if not isinstance(node, ast.Match):
-        return [each.name for each in node.handlers if each.name]
-    parts = (part for case in node.cases for part in ast.walk(case.pattern))
-    return [name for part in parts if (name := getattr(part, "name", None) or getattr(part, "rest", None))]
-
-
 def opens_answers(expression: ast.expr) -> bool:
     """Whether a ``with`` of this makes the tokenizer one for answers."""
     held = expression.func if isinstance(expression, ast.Call) else None
     return isinstance(held, ast.Attribute) and held.attr == "as_target_tokenizer"
-
-
-def arguments_of(given: ast.arguments) -> list[ast.arg]:
-    """All arguments of a function."""
-    every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
-    return [argument for argument in every if argument is not None]
 
 
 def bodies_of(node: ast.stmt) -> list[tuple[str, list[ast.stmt], bool]]:

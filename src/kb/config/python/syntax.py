@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Callable
 
 from kb.config.files import ConfigError
 from kb.config.text.nodes import Place
@@ -16,11 +17,14 @@ _COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-_.a-zA-Z0-9]+)")
 class Module:
     """A parsed text. ``mark`` turns a place of the tree, counted in bytes of a line, into one in characters.
 
+    Args:
+        changes: the tree is for the caller alone, who changes it; others of the same text share one.
+
     Raises:
         ConfigError: it is no Python, or over a bound; at its line and column.
     """
 
-    def __init__(self, source: Source, text: str | None = None) -> None:
+    def __init__(self, source: Source, text: str | None = None, *, changes: bool = False) -> None:
         self.source = source
         self.text = source.text if text is None else text
         marked = self.text.startswith(BYTE_ORDER_MARK)
@@ -28,11 +32,11 @@ class Module:
         body = self.text[1:] if marked else self.text
         self._starts = [0, *(found.end() for found in _LINE_END.finditer(body))]
         self._body = body
-        self.tree = self._parse(body)
+        self.tree = self._parse(body, _tree_of if changes else _TREES.of)
 
-    def _parse(self, body: str) -> ast.Module:
+    def _parse(self, body: str, parse: Callable[[str], ast.Module]) -> ast.Module:
         try:
-            return _tree_of(body)
+            return parse(body)
         except SyntaxError as error:
             raise self._fault(error.lineno or 1, error.offset or 1, error.msg) from None
         except (RecursionError, MemoryError):
@@ -108,10 +112,35 @@ def _tree_of(text: str) -> ast.Module:
         return ast.parse(text)
 
 
+class _Trees:
+    """Trees of texts, those asked for last: the scripts of a folder start programs that import the same modules."""
+
+    MOST_TEXT = 4 << 20  # characters; a tree takes some 37 bytes for each
+
+    def __init__(self) -> None:
+        self._kept: dict[str, ast.Module] = {}
+        self._size = 0
+
+    def of(self, text: str) -> ast.Module:
+        tree = self._kept.pop(text, None)
+        if tree is None:
+            tree = _tree_of(text)
+            self._size += len(text)
+        self._kept[text] = tree  # now the last
+        while self._size > self.MOST_TEXT:
+            oldest = next(iter(self._kept))
+            del self._kept[oldest]
+            self._size -= len(oldest)
+        return tree
+
+
+_TREES = _Trees()
+
+
 def parsed(text: str) -> ast.Module | None:
-    """The tree of a text; None of one that is no Python."""
+    """The tree of a text, which others of the same text share; None of one that is no Python."""
     try:
-        return _tree_of(text)
+        return _TREES.of(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
@@ -204,3 +233,26 @@ def holder_of(node: ast.expr) -> str | None:
     inner = [each for each in ast.walk(node) if isinstance(each, ast.Attribute)]
     of_self = next((each.attr for each in inner if isinstance(each.value, ast.Name) and each.value.id == "self"), None)
     return first if of_self is None else inside_self(of_self)
+
+
+def dotted_or_none(node: ast.expr) -> str | None:
+    """The name that a call's result is assigned to: ``args``, or ``self.args``."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return f"{node.value.id}.{node.attr}"
+    return None
+
+
+def captured(node: ast.Try | ast.TryStar | ast.Match) -> list[str]:
+    """The names that ``except … as`` and the patterns of ``case`` give a value."""
+    if not isinstance(node, ast.Match):
+        return [each.name for each in node.handlers if each.name]
+    parts = (part for case in node.cases for part in ast.walk(case.pattern))
+    return [name for part in parts if (name := getattr(part, "name", None) or getattr(part, "rest", None))]
+
+
+def arguments_of(given: ast.arguments) -> list[ast.arg]:
+    """All arguments of a function."""
+    every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    return [argument for argument in every if argument is not None]
