@@ -73,7 +73,7 @@ class Expressions:
             return None
         path, text = found
         if path not in self.shared.modules:
-            tree = parsed(text)
+            tree = parsed(text, path)
             self.shared.modules[path] = None  # of a module that takes all of one that takes all of it
             read = Expressions(Names(tree), self.constants, text, path, self.shared) if tree is not None else None
             self.shared.modules[path] = read

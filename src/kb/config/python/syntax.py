@@ -118,29 +118,30 @@ class _Trees:
     MOST_TEXT = 4 << 20  # characters; a tree takes some 37 bytes for each
 
     def __init__(self) -> None:
-        self._kept: dict[str, ast.Module] = {}
+        self._kept: dict[tuple[str, str], ast.Module] = {}
         self._size = 0
 
-    def of(self, text: str) -> ast.Module:
-        tree = self._kept.pop(text, None)
+    def of(self, text: str, path: str = "") -> ast.Module:
+        """The tree of a text; two modules of one program that are copies of each other have a tree each."""
+        tree = self._kept.pop((path, text), None)
         if tree is None:
             tree = _tree_of(text)
             self._size += len(text)
-        self._kept[text] = tree  # now the last
+        self._kept[path, text] = tree  # now the last
         while self._size > self.MOST_TEXT:
             oldest = next(iter(self._kept))
             del self._kept[oldest]
-            self._size -= len(oldest)
+            self._size -= len(oldest[1])
         return tree
 
 
 _TREES = _Trees()
 
 
-def parsed(text: str) -> ast.Module | None:
-    """The tree of a text, which others of the same text share; None of one that is no Python."""
+def parsed(text: str, path: str = "") -> ast.Module | None:
+    """The tree of a text, which all share who ask for it by this path; None of one that is no Python."""
     try:
-        return _TREES.of(text)
+        return _TREES.of(text, path)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
