@@ -114,6 +114,11 @@ def test_of_torch_1_1_cached_is_what_lies_unused() -> None:
     assert numbers["reserved"] == 10 * 2**30 + 512 * 2**20
 
 
+def test_a_counter_that_went_below_zero_is_no_free_memory() -> None:
+    wrapped = OOM.replace("40.50 MiB free", "17179869183.96 GiB free")
+    assert "free" not in of(wrapped).causes[0].numbers and "free" in of(OOM).causes[0].numbers
+
+
 def test_numbers_that_a_terminal_wrapped_are_put_together() -> None:
     rows = OOM.replace(" total capacity", "\ntotal capacity").replace(" reserved in", "\nreserved in")
     assert of(rows).causes[0].numbers["reserved"] == round(22.62 * 2**30)

@@ -81,6 +81,9 @@ def _changes(settings: Mapping[str, Any], lookup: Lookup) -> tuple[Change, ...]:
     return tuple(changes)
 
 
+LARGEST_SIZE = 2**50  # of a machine's memory; a counter that went below zero is written as more
+
+
 class Numbers:
     """The variables of a remedy for one piece of evidence, by name; found in the text, else computed from others.
 
@@ -128,7 +131,8 @@ class Numbers:
         try:
             if row["type"] == "number":
                 return float(written.replace(",", "")) if "." in written else int(written.replace(",", ""))
-            return parse_bytes(re.sub(r"\bbytes?\b", "B", written))
+            size = parse_bytes(re.sub(r"\bbytes?\b", "B", written))
+            return size if size < LARGEST_SIZE else None
         except ValueError:
             return None
 
