@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from checkout_kept import KEPT
 from kb.torch_runs.probe.trial import Limits, Trial
 from warm_runs import run_text
 
@@ -39,7 +40,8 @@ def own(*words: str, seconds: float = 30, host_bytes: int | None = None) -> Tria
 
 
 def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(SOURCE), "LC_ALL": "C.UTF-8", **more}
+    """Of this process; what is predicted of a run is kept where other tests find it, and not where users keep it."""
+    return {**os.environ, "PYTHONPATH": str(SOURCE), "LC_ALL": "C.UTF-8", "XDG_CACHE_HOME": str(KEPT), **more}
 
 
 def probe(

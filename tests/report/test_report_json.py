@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,6 +16,7 @@ from kb.core.memory_report import Use
 from kb.core.text import Text
 from kb.report.check.json_report import fix_object, json_report
 from kb.report.json_parts import plain, prediction_object, to_json
+from warm_runs import run_text
 
 
 def schema() -> dict[str, Any]:
@@ -141,9 +140,7 @@ training:
 def test_what_a_real_check_prints_answers_to_the_schema(machine: list[str], tmp_path: Path) -> None:
     path = tmp_path / "실험.yaml"
     path.write_text(REAL, encoding="utf-8")
-    command = [sys.executable, "-m", "kb.check", str(path), "--format", "json", "--lang", "ko", *machine]
-    environ = {**os.environ, "PYTHONPATH": os.path.join(sample.ROOT, "src"), "PYTHONIOENCODING": "utf-8"}
-    run = subprocess.run(command, capture_output=True, encoding="utf-8", env=environ)
+    run = run_text("kb.check", path, "--format", "json", "--lang", "ko", *machine)
     assert run.returncode == 1, run.stderr
     report = json.loads(run.stdout)
     assert list(Draft202012Validator(schema()).iter_errors(report)) == []
