@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from catalog_sample import load_catalog
+from catalog_sample import shallow_catalog
 from kb.advice.question import Question
 from kb.core.finding import Edit, Finding, Fix, Span
 from kb.core.result import CheckResult
@@ -55,7 +55,7 @@ training:
 def checked(tmp_path_factory: pytest.TempPathFactory) -> tuple[FileChecker, CheckResult]:
     path = tmp_path_factory.mktemp("fixing") / "a.yaml"
     path.write_text(CONFIG, "utf-8")
-    checker = file_checker(load_catalog(), Project(), Question.of(gpu="rtx-3090", host_memory="60GB", cpus="8"))
+    checker = file_checker(shallow_catalog(), Project(), Question.of(gpu="rtx-3090", host_memory="60GB", cpus="8"))
     return checker, run([Input(path=str(path))], checker).result(checker)
 
 
@@ -95,7 +95,7 @@ def test_the_replacements_make_the_text_that_the_fixer_makes(checked: tuple[File
 
 
 def checker_for(gpu: str = "rtx-3090") -> FileChecker:
-    return file_checker(load_catalog(), Project(), Question.of(gpu=gpu, versions={"transformers": "4.57"}))
+    return file_checker(shallow_catalog(), Project(), Question.of(gpu=gpu, versions={"transformers": "4.57"}))
 
 
 @pytest.fixture(scope="module")

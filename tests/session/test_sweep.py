@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog_sample import load_catalog
+from catalog_sample import shallow_catalog
 from kb.advice.question import Question
 from kb.config.sweep import Sweep, combinations, read_sweep
 from kb.config.text.parsing import parse
@@ -48,7 +48,7 @@ parameters:
 @pytest.fixture(scope="module")
 def checker() -> FileChecker:
     wanted = Question.of(gpu="rtx-3090", host_memory="60GB", cpus="16", versions={"transformers": "5.0"})
-    return file_checker(load_catalog(), Project(), wanted)
+    return file_checker(shallow_catalog(), Project(), wanted)
 
 
 def checked(text: str, checker: FileChecker, path: str = "sweep.yaml") -> list[UnitResult]:
