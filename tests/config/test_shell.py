@@ -147,8 +147,8 @@ python run_clm.py --model_name_or_path gpt2 --output_dir o --per_device_train_ba
 @pytest.mark.parametrize(
     ("end", "hidden"),
     [
-        ("$MORE", ("training.bf16", "training.gradient_checkpointing")),
-        ('"${MORE[@]}"', ("training.bf16", "training.gradient_checkpointing")),
+        ("$MORE", ("training.gradient_checkpointing",)),
+        ("${MORE[@]}", ("training.gradient_checkpointing",)),
         ("$MORE --bf16 False", ("training.gradient_checkpointing",)),
         ("$LESS", ()),
         ("$UNSET", ()),
@@ -157,13 +157,33 @@ python run_clm.py --model_name_or_path gpt2 --output_dir o --per_device_train_ba
 def test_flags_in_a_variable_that_a_branch_sets_may_be_given(end: str, hidden: tuple[str, ...]) -> None:
     (unit,) = read(BRANCH.format(end))
     assert unit.hidden == unit.maybe == hidden
+    assert ("training.bf16" in unit.settings) == ("MORE" in end)
 
 
 def test_flags_of_an_array_that_a_branch_adds_to_may_be_given() -> None:
     array = 'A=(--fp16)\nif [ "$BIG" ]; then A+=(--optim adafactor); fi\nB=("${A[@]}" --tf32 True)\n'
     command = 'python run_clm.py --model_name_or_path gpt2 --output_dir o --do_train --learning_rate 1e-4 "${B[@]}"\n'
     (unit,) = read(array + command)
-    assert set(unit.hidden) >= {"training.optim", "training.fp16"}
+    assert ("training.optim" in unit.hidden, unit.settings["training.fp16"].value) == (True, True)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        'C=(vllm serve m --max-model-len 2048 --dtype half)\nif [ "$L" ]; then C+=({}); fi\nexec "${{C[@]}}"',
+        'C="vllm serve m --max-model-len 2048 --dtype half"\n[ "$L" ] && C+=" {}"\neval "$C"',
+        'C="vllm serve m --max-model-len 2048 --dtype half"\nif [ "$L" ]; then C="$C {}"; fi\n$C',
+    ],
+)
+def test_a_command_that_a_branch_adds_to_is_known_but_for_what_is_added(script: str) -> None:
+    (unit,) = read(script.format("--max-num-seqs 4") + "\n")
+    assert {name: values(unit)[name] for name in ("serving.max_model_len", "model.name")} == {
+        "serving.max_model_len": 2048,
+        "model.name": "m",
+    }
+    assert "serving.max_num_seqs" in unit.hidden
+    (unit,) = read(script.format("--max-model-len 4096") + "\n")
+    assert is_unknown(unit.settings["serving.max_model_len"].value)
 
 
 def test_flags_of_a_launcher_that_a_branch_sets_may_be_given() -> None:

@@ -39,7 +39,7 @@ class Held(NamedTuple):
     defaults: frozenset[int] = frozenset()
 
 
-ANY = Argument(None, 0, 0, options=True)
+ANY = Argument(None, 0, 0, shared=True, options=True)  # any number of words that nobody knows
 
 
 def held_at(text: str, start: int, end: int) -> Held:
@@ -60,6 +60,16 @@ def join(before: Held | None, added: Held) -> Held | None:
         return bounded(Held("", (), before.items + added.items))
     defaults = before.defaults | added.defaults
     return bounded(Held(before.text + added.text, before.offsets + added.offsets, defaults=defaults))
+
+
+def open_ended(value: Held | None) -> Held | None:
+    """The value with more flags behind it, perhaps; only a run can tell."""
+    if value is None or (value.items or (None,))[-1] == ANY or value.text.endswith(UNTOLD_OPTIONS):
+        return value
+    if value.items is not None:
+        return bounded(value._replace(items=(*value.items, ANY)))
+    last = value.offsets[-1] if value.offsets else 0
+    return bounded(value._replace(text=f"{value.text} {UNTOLD_OPTIONS}", offsets=(*value.offsets, last, last)))
 
 
 def bounded(value: Held) -> Held | None:

@@ -8,7 +8,7 @@ from kb.config.programs import DOCUMENTS
 from kb.config.shell.arguments import UNTOLD, UNTOLD_OPTIONS, Argument
 from kb.config.shell.expand import Environment
 from kb.config.shell.flags import Flag, Speller, known_when_run, opened, read_value, repeated, setting_at, setting_of
-from kb.config.shell.launch import Launch, Tool, Tools, either, read_launch, wraps
+from kb.config.shell.launch import Launch, Tool, Tools, either, read_launch, replaced_by, wraps
 from kb.config.shell.lexer import Command, Fault, Word, split_commands
 from kb.config.shell.order import in_order
 from kb.config.shell.processes import ASKED, IN_ENVIRONMENT, OF_FSDP, Surroundings, read_allotment
@@ -134,7 +134,7 @@ def read_shell(
         launch = next((each for each in runs_here if wanted(each.program) or _says_something(each, reader)), None)
         if launch is not None:
             still = tuple(word for word in launch.open if not environment.tells_flags_of(word, command.words))
-            launch = launch._replace(maybe=environment.may_say(command.words), open=still)
+            launch = replaced_by(environment.may_say(command.words), launch, arguments, text)._replace(open=still)
             launch = launch.on_chosen_gpus(environment.chooses_gpus(command))
             key = command.start, launch.program or launch.script
             runs[key] = (command, either(runs[key][1], launch) if key in runs else launch)

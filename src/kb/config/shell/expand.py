@@ -16,6 +16,7 @@ from kb.config.shell.arguments import (
     bounded,
     held_at,
     join,
+    open_ended,
     plain,
     share,
     split,
@@ -45,7 +46,7 @@ class _Frame(NamedTuple):
 
     kind: str
     before: dict[str, Held | None]
-    touched: set[str]
+    touched: dict[str, bool]  # whether a name was set to anything else than what it held with more behind it
     own: set[str]
 
 
@@ -165,9 +166,9 @@ class Environment:
 
     def open(self, kind: str) -> None:
         """Begin what ends with a closing word: ``{`` behind a test is a branch too, which ``}`` ends."""
-        self.frames.append(_Frame(kind, dict(self.variables), set(), set()))
+        self.frames.append(_Frame(kind, dict(self.variables), {}, set()))
         if kind == "loop":
-            self._forget_names(self.changing)
+            self.variables |= dict.fromkeys(self.changing)
 
     def _close(self, kind: str) -> None:
         kinds = ("{", "branch") if kind == "{" else (kind,)
@@ -175,7 +176,7 @@ class Environment:
             return
         frame = self.frames.pop()
         if frame.kind in ("branch", "loop"):
-            self.variables = {**frame.before, **dict.fromkeys(frame.touched)}
+            self.variables = frame.before | _behind(frame)
         elif frame.kind == "(":
             self.variables = frame.before
 
@@ -228,7 +229,7 @@ class Environment:
             return
         frame = self.frames.pop()
         if frame.kind != "function":
-            self.variables = {**frame.before, **dict.fromkeys(frame.touched - frame.own)}
+            self.variables = frame.before | _behind(frame)
         for name in frame.own:
             self.variables.pop(name, None)
             if name in frame.before:
@@ -278,10 +279,10 @@ class Environment:
         for name in names:
             self._set(name, None)
 
-    def _set(self, name: str, value: Held | None) -> None:
+    def _set(self, name: str, value: Held | None, *, grows: bool = False) -> None:
         self.variables[name] = value
         for frame in self.frames:
-            frame.touched.add(name)
+            frame.touched[name] = frame.touched.get(name, False) or not grows
 
     def _assign(self, words: list[Word]) -> None:
         for word in words:
@@ -289,24 +290,28 @@ class Environment:
             if match is None:
                 continue
             name, added = match[1], bool(match[2])
-            self._note_flags(name, word, added=added)
-            value = self._value(word, len(match[0])) if self.sure else None
+            before = self.variables.get(name)
+            written = [piece for piece in word.pieces[1:] if piece.text] if word.pieces[0].text == match[0] else []
+            grows = added or (bool(written) and (written[0].kind, written[0].text) == ("variable", name))
+            self._note_flags(name, word, grows=grows)
+            value = self._value(word, len(match[0]))
             if added and value is not None:
-                value = join(self.variables.get(name), value)
-            self._set(name, value)
+                value = join(before, value)
+            grows = grows or (before == Held("", ()) and value is not None and value.text.startswith("-"))
+            self._set(name, value if self.sure else open_ended(before) if grows else None, grows=grows)
 
-    def _note_flags(self, name: str, word: Word, *, added: bool) -> None:
+    def _note_flags(self, name: str, word: Word, *, grows: bool) -> None:
         """Which flags a variable may hold that a branch gives a value, or that is made of such a one."""
         found = self.may_say((word,))
-        if added or not self.certain:
+        if grows or not self.certain:
             found |= self.chosen.get(name, frozenset())
         if not self.certain:
             before = self.variables.get(name)
-            held = "" if before is None else " ".join((before.text, *(each.text or "" for each in before.items or ())))
+            parts = () if before is None or grows else (before.text, *(each.text or "" for each in before.items or ()))
             texts = (
                 piece.text for each in (word, *(word.items or ())) for piece in each.pieces if piece.kind == "literal"
             )
-            found |= {flag.replace("-", "_") for text in (held, *texts) for flag in _FLAGS.findall(text)}
+            found |= {flag.replace("-", "_") for text in (*parts, *texts) for flag in _FLAGS.findall(text)}
         self.chosen[name] = found
 
     def may_say(self, words: Sequence[Word]) -> frozenset[str]:
@@ -317,7 +322,8 @@ class Environment:
 
     def tells_flags_of(self, argument: Argument, words: Sequence[Word]) -> bool:
         """Whether the script itself says which flags an argument that stands for a variable may hold."""
-        return any(bool(self.may_say((word,))) for word in words if word.start == argument.start)
+        here = (word for word in words if argument.shared or word.start == argument.start)
+        return any(bool(self.may_say((word,))) for word in here)
 
     def _value(self, word: Word, skip: int) -> Held | None:
         if word.items is not None:
@@ -353,7 +359,7 @@ class Environment:
             value = self.variables[piece.text]
             if value == Held("", ()) and piece.default is not None:
                 return Held(piece.default, (piece.start,) * len(piece.default))
-            return value if value is None or (value.items is None) == (piece.kind == "variable") else None
+            return value if value is None or value.items is None or piece.kind == "array" else None
         if piece.default is None:
             return None
         return Held(piece.default, (piece.start,) * len(piece.default), defaults=frozenset((piece.start,)))
@@ -403,6 +409,12 @@ class Environment:
             text += part.text
             by_default |= bool(part.defaults)
         return (Argument(text, word.start, word.end, from_variable=True, by_default=by_default),)
+
+
+def _behind(frame: _Frame) -> dict[str, Held | None]:
+    """What the names that were set hold behind a branch or a loop, which may not have happened."""
+    others = ((name, replaced) for name, replaced in frame.touched.items() if name not in frame.own)
+    return {name: None if replaced else open_ended(frame.before.get(name)) for name, replaced in others}
 
 
 def _name_of(word: Word) -> str:

@@ -228,6 +228,20 @@ def either(one: Launch, other: Launch) -> Launch:
     )
 
 
+def replaced_by(maybe: frozenset[str], launch: Launch, arguments: Sequence[Argument], text: str) -> Launch:
+    """The run with what flags before the words that may hold more (``maybe``) have only where those do not."""
+    places = [at for at, each in enumerate(arguments) if each.text is None and each.options]
+    behind = {flag.name for flag in read_flags(arguments[places[-1] + 1 :], text)} if places else set[str]()
+
+    def left(flags: Sequence[Flag]) -> tuple[Flag, ...]:
+        open_ = [flag.values and flag.name in maybe and flag.name not in behind for flag in flags]
+        unknown = (flag.values[0]._replace(text=None) if flag.values else flag.key for flag in flags)
+        each = zip(flags, open_, unknown, strict=True)
+        return tuple(flag._replace(values=(value,)) if is_open else flag for flag, is_open, value in each)
+
+    return launch._replace(flags=left(launch.flags), before=left(launch.before), maybe=maybe)
+
+
 def _in_both(one: Sequence[Flag], other: Sequence[Flag]) -> tuple[tuple[Flag, ...], frozenset[str]]:
     """The flags of two runs, with the values that they share; and the names of those that one has alone."""
     if one == other:
