@@ -31,6 +31,8 @@ _SURE = frozenset(("cd", "pushd", "mkdir", "source", ".", "set", "true", ":", "e
 _OF_THE_SHELL = re.compile(
     r"(?:^|/)(?:activate|\.(?:bash|zsh)rc|\.(?:bash_)?profile|etc/(?:profile|bashrc)|conda\.sh|setvars\.sh|init/bash)\Z"
 )
+_HOOKS = r"hook|conda|mamba|ssh-agent|pyenv|brew|modulecmd"  # `eval "$(conda shell.bash hook)"`
+_DEEPEST = 100
 _POSITIONS = tuple("@123456789")
 _APART = frozenset(("|", "|&", "&"))  # behind a command: it runs in a shell of its own
 _CONTINUED = re.compile(r"\\\r?\n")
@@ -65,11 +67,12 @@ class Environment:
     pattern: bool = False  # what comes next is a pattern of ``case``
     prefixes: tuple[Word, ...] = ()  # ``NAME=value`` before the command taken last
     changing: Set[str] = frozenset()  # names that a loop about to begin sets
+    deeper: int = 0  # what is open beyond the deepest that is followed: nothing is known of what is set there
 
     @property
     def certain(self) -> bool:
         """Whether what stands here runs whenever the script comes to it, and what it sets holds afterwards."""
-        return self.sure and all(frame.kind in ("{", "function") for frame in self.frames)
+        return self.sure and not self.deeper and all(frame.kind in ("{", "function") for frame in self.frames)
 
     @property
     def certain_in_call(self) -> bool:
@@ -117,8 +120,8 @@ class Environment:
         if rest[0].literal in READ or set_item(rest[0]):
             self._forget_names(changed_by(rest))
             return ()
-        if rest[0].literal in ("source", "."):
-            self._forget_names(self._sourced(rest))
+        if len(rest) > 1 and self._may_set_anything(rest[0].literal, rest[1]):
+            self._forget_all()
         return tuple(argument for word in rest for argument in self.expand(word))
 
     def _declare(self, words: Sequence[Word]) -> None:
@@ -131,14 +134,25 @@ class Environment:
         if function is not None and "g" not in options and words[0].literal in ("local", "declare", "typeset"):
             function.own.update(map(_name_of, named))
         self._assign(named)
+        if any(word.pieces[0].text[:1] != "<" and word.literal is None and not assigned(word) for word in named):
+            self._forget_all()
+        if "n" in options and words[0].literal != "export":  # another name for a variable
+            values = (self._value(word, len(_name_of(word)) + 1) for word in named if assigned(word))
+            self._forget_names(value.text for value in values if value is not None)
         if words[0].literal != "export" and options & {"i", "l", "u", "n"}:
             self._forget_names(map(_name_of, named))
 
-    def _sourced(self, words: Sequence[Word]) -> tuple[str, ...]:
-        """What a file that is read in may set: anything but where it only makes a shell ready."""
-        named = "".join(piece.text for word in words[1:2] for piece in word.pieces if piece.kind == "literal")
-        ready = _OF_THE_SHELL.search(named) is not None
-        return () if ready else tuple(name for name in self.variables if not name.startswith("SLURM_"))
+    def _may_set_anything(self, command: str | None, word: Word) -> bool:
+        """Whether it reads in a file, or a text that nobody knows, which does not only make a shell ready."""
+        pieces = [piece for piece in word.pieces if piece.text or piece.kind != "literal"]
+        if command in ("source", "."):
+            named = "".join(piece.text for piece in pieces if piece.kind == "literal")
+            return re.search(_OF_THE_SHELL, named) is None
+        untold = command == "eval" and bool(pieces) and self._lookup(pieces[0]) is None
+        return untold and re.search(_HOOKS, self.script[word.start : word.end]) is None
+
+    def _forget_all(self) -> None:
+        self._forget_names([name for name in self.variables if not name.startswith("SLURM_")])
 
     def _follow(self, operators: Sequence[str]) -> None:
         """The operators in front of a command: how it hangs on the one above."""
@@ -166,11 +180,17 @@ class Environment:
 
     def open(self, kind: str) -> None:
         """Begin what ends with a closing word: ``{`` behind a test is a branch too, which ``}`` ends."""
+        if len(self.frames) >= _DEEPEST and not kind.startswith("function"):
+            self.deeper += 1
+            return
         self.frames.append(_Frame(kind, dict(self.variables), {}, set()))
         if kind == "loop":
             self.variables |= dict.fromkeys(self.changing)
 
     def _close(self, kind: str) -> None:
+        if self.deeper:
+            self.deeper -= 1
+            return
         kinds = ("{", "branch") if kind == "{" else (kind,)
         if not self.frames or self.frames[-1].kind not in kinds:
             return
@@ -298,7 +318,9 @@ class Environment:
             if added and value is not None:
                 value = join(before, value)
             grows = grows or (before == Held("", ()) and value is not None and value.text.startswith("-"))
-            self._set(name, value if self.sure else open_ended(before) if grows else None, grows=grows)
+            self._set(
+                name, value if self.sure and not self.deeper else open_ended(before) if grows else None, grows=grows
+            )
 
     def _note_flags(self, name: str, word: Word, *, grows: bool) -> None:
         """Which flags a variable may hold that a branch gives a value, or that is made of such a one."""

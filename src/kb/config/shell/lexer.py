@@ -59,7 +59,7 @@ class Command(NamedTuple):
 
 
 _PLAIN = re.compile(r"[^ \t\r\n'\"\\$`;&|()<>]+")  # to a shell a no-break space is a letter like any other
-_BRACES = re.compile(r"(?!\w+\+?=).*?\{[^{}]*(?:,|\.\.)[^{}]*\}")  # `{q,v}_proj`, `{1..3}`: several words
+_BRACES = re.compile(r"\{(?:[^{},.]|\.(?!\.))*(?:,|\.\.)[^{}]*\}")  # `{q,v}_proj`, `{1..3}`: several words
 _BETWEEN_ITEMS = re.compile(r"(?:[ \t\r\n]|\\\r?\n|#[^\r\n]*)+")
 _BLANK = re.compile(r"[ \t]+")
 _CONTINUATION = re.compile(r"\\(?:\r?\n|\Z)")
@@ -73,6 +73,7 @@ _ARITHMETIC = frozenset(("if", "elif", "while", "until", "for", "then", "else", 
 _OPERATOR = re.compile(r";;&?|;&|&&|\|\|?&?|[;&()]")
 _EXPR = re.compile(r"\s*expr\s((?:[\w\s${}+/%-]|\\\*)+)")  # of whole numbers, as ``$(expr 16 / $processes)``
 _SIMPLE_VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*|[1-9])")
+_NAME = re.compile(r"[A-Za-z_]\w*\+?=")
 _EVERY = re.compile(r"\$(?:[@*]|\{[@*]\})")
 _BRACED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*|[1-9])(?:(\[[@*]\])|:?[-=](.*))?\Z", re.S)
 _DOUBLE_PLAIN = re.compile(r"[^\"\\$`]+")
@@ -206,7 +207,7 @@ class _Lexer:
         while self.at < len(text):
             character = text[self.at]
             if found := _PLAIN.match(text, self.at):
-                kind: PieceKind = "literal" if _BRACES.match(found[0]) is None else "unknown"
+                kind: PieceKind = "unknown" if self._in_braces(found[0], start) else "literal"
                 pieces.append(Piece(kind, found[0], self.at, False))
                 self.at = found.end()
             elif character == "'":
@@ -232,6 +233,10 @@ class _Lexer:
             end = self.at
         self.at = min(self.at, len(text))
         return Word(tuple(pieces), start, min(end, len(text)), items) if self.at > start else None
+
+    def _in_braces(self, text: str, start: int) -> bool:
+        """Whether a part of the word that begins at ``start`` becomes several; what is assigned does not."""
+        return "}" in text and _BRACES.search(text) is not None and _NAME.match(self.text, start) is None
 
     def _array(self) -> tuple[Word, ...]:
         self.at += 1

@@ -3,6 +3,7 @@ that a command sets.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from kb.config.shell.lexer import Command, Word
@@ -22,6 +23,7 @@ READ = frozenset(("read", "unset", "mapfile", "readarray", "getopts", "let", "pr
 _LET = re.compile(r"([A-Za-z_]\w*)\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)|(?:\+\+|--)([A-Za-z_]\w*)")
 _ITEM = re.compile(r"([A-Za-z_]\w*)\[[^]]*\]\+?=")
 _SETTING_UP = frozenset(("", "set", "shopt", "trap", "source", "."))  # what a file of functions alone does besides
+_LONG_LOOP = 500  # commands
 _DEEPEST, _LONGEST = 8, 2**13  # calls within calls, and commands of all calls together
 
 
@@ -87,6 +89,7 @@ class _Walk:
     def __init__(self, commands: Sequence[Command], environment: "Environment", ends: bool) -> None:
         self._commands, self._environment, self._ends = commands, environment, ends
         self._begins = {each.at: each for each in _functions(commands)}
+        self._loops = _in_loops(commands)
         self._known: dict[str | None, _Function | None] = {}  # by name; None where only a run can tell which it is
         self._calls: set[int] = set()  # the commands that call one
         self._steps = 0
@@ -100,7 +103,7 @@ class _Walk:
                 at = self._define(self._begins[at])
                 continue
             self._steps += 1
-            environment.changing = _in_loop(self._commands, at)
+            environment.changing = self._loops.get(at, frozenset())
             command = self._commands[at]
             arguments = environment.take(self._as_a_group(at))
             at += 1
@@ -112,8 +115,10 @@ class _Walk:
                 yield from self._call(self._known[name], arguments[1:], depth)
             elif arguments:
                 yield command, arguments
-            if name == "return" and depth and environment.certain_in_call:
-                return
+            if name == "return" and depth:
+                if environment.certain_in_call:
+                    return
+                environment.open("branch")  # the rest of the call may not happen
             if self._ends and environment.certain and (name == "exit" or (name == "exec" and len(arguments) > 1)):
                 self._ended = True
 
@@ -143,11 +148,11 @@ class _Walk:
         another script where this one only has functions.
         """
         called = {word.literal for at in self._calls for word in self._commands[at].words}
+        named = Counter(re.findall(r"[\w-]+", self._environment.script))
+        defined = Counter(each.name for each in self._begins.values())
         any_ = self._may_call_any or not self._does_something
         for name, function in list(self._known.items()):
-            named = re.findall(rf"(?<![\w-]){re.escape(name or '')}(?![\w-])", self._environment.script)
-            defined = sum(each.name == name for each in self._begins.values())
-            if not self._ended and name not in called and (any_ or len(named) > defined):
+            if not self._ended and name not in called and (any_ or named[name or ""] != defined[name or ""]):
                 yield from self._call(function, None, 0)
 
 
@@ -197,13 +202,24 @@ def _keywords(command: Command, named: bool) -> Iterator[str]:
         yield word or ""
 
 
-def _in_loop(commands: Sequence[Command], at: int) -> frozenset[str]:
-    """The names that a loop sets which begins with this command: in its second round they hold something else."""
-    depth, names = 0, set[str]()
-    for command in commands[at:]:
+def _in_loops(commands: Sequence[Command]) -> dict[int, frozenset[str]]:
+    """The names that each loop sets, by the command with which it begins: in its second round they hold something else.
+    Of one that is very long, or does not end, those of the whole script.
+    """
+    open_: list[int] = []
+    ends: dict[int, int] = {}
+    for at, command in enumerate(commands):
         for word in _keywords(command, False):
-            depth += (OPENING.get(word) == "loop") - (word == "done")
-        if depth <= 0:
-            break
-        names.update(changed_by(command.words))
-    return frozenset(names)
+            if OPENING.get(word) == "loop":
+                open_.append(at)
+            elif word == "done" and open_:
+                ends[open_.pop()] = at
+    if not ends and not open_:
+        return {}
+    names = [changed_by(command.words) for command in commands]
+    every = frozenset(name for each in names for name in each)
+    found = dict.fromkeys(open_, every)
+    for at, end in ends.items():
+        within = end - at < _LONG_LOOP
+        found[at] = frozenset(name for each in names[at : end + 1] for name in each) if within else every
+    return found
