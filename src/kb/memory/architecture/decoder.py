@@ -58,6 +58,8 @@ TRAITS = {
     "exaone4": Traits(norm_after=True, qk_norm="head", window=4096, every=4),
     "olmo2": Traits(norm_after=True, qk_norm="whole"),
     "olmo3": Traits(norm_after=True, qk_norm="whole", window=4096, every=4),
+    "ministral3": Traits(kv_heads=8),
+    "hunyuan_v1_dense": Traits(qk_norm="head"),
     "smollm3": Traits(tied=True, kv_heads=4),
     "granite": Traits(),
     "hyperclovax": Traits(norms=4),

@@ -72,6 +72,12 @@ class Attention:
         batch, length, _ = x.shape
         q, k, v, *whole = self.traits.project(self, x)
         q, k, *held = self.turn(q, k, cos, sin)
+        if self.traits.scales is not None:
+            q = ops.mul(q, self.traits.scales(sin, q.dtype))
+        if self.traits.norms_turned:
+            norm_q, norm_k = self.norms
+            q = norm_q(q)
+            k = norm_k(k)
         if cache is not None:
             k, v = cache.update(self.at, k, v)
         out, weights = self.attend(q, k, v, mask)

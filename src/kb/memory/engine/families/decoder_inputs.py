@@ -37,6 +37,12 @@ def turned(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any)
     return x, mask, cos, sin, positions
 
 
+def turned_with_places(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
+    """Ministral 3: as Llama, and attention scales queries by their places."""
+    x, mask, cos, sin, positions = turned(model, embeds, padding, positions, cache)
+    return x, mask, (cos, sin), positions, positions
+
+
 def beside_recurrent(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
     """Granite 4: whether rows are padded is asked for recurrent layers too (``create_recurrent_attention_mask``), of
     which there is none. Neither masks nor blocks get the positions."""

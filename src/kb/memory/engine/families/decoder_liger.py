@@ -104,7 +104,7 @@ TYPES = {
     "granite": Kernels(None, None, turns=False, head=False),
     "gpt_oss": Kernels(None, None, turns=False, since=(0, 7, 0)),
     "olmo2": Kernels(None, None, turns=False),
-    "olmo3": Kernels(None, None, turns=False, since=(0, 6, 4)),
+    **dict.fromkeys(("olmo3", "hunyuan_v1_dense"), Kernels(None, None, turns=False, since=(0, 6, 4))),
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), Kernels(None, None, turns=False)),
 }
 

@@ -122,6 +122,20 @@ def rotary_cast(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor,
     return ops.cast(q_embed, q_type), ops.cast(k_embed, k_type)
 
 
+def rotary_of_tables(q: Tensor, k: Tensor, tables: tuple[Tensor, Tensor], _: Tensor) -> tuple[Tensor, Tensor]:
+    """Ministral 3: as Llama; beside the tables attention gets the places."""
+    return rotary(q, k, *tables)
+
+
+def scale_of_places(places: Tensor, dtype: str) -> Tensor:
+    """``get_llama_4_attn_scale``: a number for each place, a step after the other in fp32."""
+    batch, length = places.shape
+    scale = new((batch, 1, length, 1), F32)
+    for _ in range(5):
+        scale = new(scale.shape, F32)
+    return ops.cast(scale, dtype)
+
+
 def rotary_pairs_part(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """GLM: neighbours of a head's first dimensions are turned; each half of the tables is put twice side by side."""
     width = cos.shape[-1]

@@ -284,6 +284,8 @@ class Traits(NamedTuple):
     scores_apart: bool = False  # its class for classification, or for rewards, is its own, or there is none
     final_first: bool = False  # the final norm is registered before the layers
     dense_mlp: Callable[..., Any] = parts.GatedMlp  # of a mixture's layers without experts
+    scales: Callable[..., Any] | None = None  # what turned queries are multiplied by, of their places
+    norms_turned: bool = False  # queries and keys are turned before their norms
     dropped_output: bool = False  # dropout behind attention's output layer, inside of it
 
 
@@ -323,6 +325,10 @@ TYPES = {
         special_tokens=3, qkv=("qkv_proj",), placed="oq", project=parts.project_cut,
         turn=parts.rotary_part_behind, mlp=parts.FusedGatedMlp, wiring=dropped,
     ),
+    "ministral3": Traits(
+        special_tokens=3, inputs=inputs.turned_with_places, turn=parts.rotary_of_tables, scales=parts.scale_of_places,
+    ),
+    "hunyuan_v1_dense": Traits(special_tokens=3, qk_norms=("query_layernorm", "key_layernorm"), norms_turned=True),
     "smollm3": Traits(special_tokens=3, kinds=inputs.NAMED),
     "granite": GRANITE,
     "granitemoehybrid": GRANITE._replace(
