@@ -103,7 +103,14 @@ def test_a_model_that_is_loaded_after_training_is_not_the_one_that_trained(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("call", "full"), [("inject(model)", False), ("resized(model)", True), ("add_adapters(model)", False)]
+    ("call", "full"),
+    [
+        ("inject(model)", False),
+        ("resized(model)", True),
+        ("add_adapters(model)", False),
+        ("model\nfor name, each in model.named_parameters():\n    each.requires_grad = 'head' in name", False),
+        ("model\nfor each in model.parameters():\n    each.requires_grad = True", True),
+    ],
 )
 def test_a_function_of_another_module_may_choose_what_trains(tmp_path: Path, call: str, full: bool) -> None:
     freezing = "def inject(model):\n for each in model.parameters():\n  each.requires_grad = False\n return model\n"
@@ -113,3 +120,71 @@ def test_a_function_of_another_module_may_choose_what_trains(tmp_path: Path, cal
         "Trainer(model=model, args=TrainingArguments('out', per_device_train_batch_size=2)).train()\n"
     )
     assert runs(tmp_path, text)[0].setup.method_known is full
+
+
+@pytest.mark.parametrize(
+    ("turns_on", "checkpointing"),
+    [("model.gradient_checkpointing_enable()", True), ("model.config.use_cache = False", False)],
+)
+def test_the_trainers_argument_turns_checkpointing_on_and_never_off(
+    tmp_path: Path, turns_on: str, checkpointing: bool
+) -> None:
+    args = "TrainingArguments('out', per_device_train_batch_size=2, gradient_checkpointing=False)"
+    text = HEAD + f"{turns_on}\nTrainer(model=model, args={args}, train_dataset=rows).train()\n"
+    assert runs(tmp_path, text)[0].setup.gradient_checkpointing is checkpointing
+
+
+FLAGS = """
+import argparse
+from dataclasses import dataclass
+
+
+@dataclass
+class Settings:
+    batch: int
+    half: bool
+
+
+def parse_args():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--half", action="store_true", default={default})
+    parser.add_argument("--no_half", dest="half", action="store_false")
+    {given}
+
+
+def train(settings):
+    args = TrainingArguments("out", per_device_train_batch_size=settings.batch, bf16=settings.half)
+    Trainer(model=model, args=args, train_dataset=rows).train()
+
+
+settings = parse_args()
+train(settings)
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "default", "told"),
+    [
+        ("return Settings(**vars(parser.parse_args()))", True, (4, True)),
+        ("flags = parser.parse_args()\n    return Settings(batch=flags.batch, half=flags.half)", True, (4, True)),
+        ("return parser.parse_args()", True, (4, True)),
+        ("return parser.parse_args()", False, (4, None)),  # two flags of one name, each with another default
+    ],
+)
+def test_an_object_that_is_made_of_flags_has_their_values(
+    tmp_path: Path, given: str, default: bool, told: tuple[int, bool | None]
+) -> None:
+    setup = runs(tmp_path, HEAD + FLAGS.format(given=given, default=default))[0].setup
+    half = None if "training.bf16" in setup.unresolved else setup.bf16
+    assert (setup.per_device_train_batch_size if setup.batch_known else None, half) == told
+
+
+def test_a_flag_that_turns_another_off_is_read_from_a_command(tmp_path: Path) -> None:
+    text = HEAD + FLAGS.format(given="return parser.parse_args()", default=True)
+    (tmp_path / "train.py").write_text(text, "utf-8")
+    script = "python train.py --no_half --batch 2\npython train.py --batch 2\n"
+    (tmp_path / "run.sh").write_text(script, "utf-8")
+    checker = file_checker(CATALOG, Project(), Question.of(gpu="rtx-4090"), Checking(root=str(tmp_path)))
+    results = checker.check(script.encode(), str(tmp_path / "run.sh")).results
+    assert [each.setup.bf16 for each in results] == [False, True]

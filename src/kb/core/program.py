@@ -19,7 +19,7 @@ _OTHER_FRAMEWORK = r"(?m)^[ \t]*(?:import|from)[ \t]+(?:flax|optax|paddle|mindsp
 _ADAPTS = r"\b(?:get_peft_model|LoraConfig|LoraModel|PeftModel\.from_pretrained)\s*\("
 # Loads the adapters that lie in the model's folder, whatever flags say.
 _LOADS_ADAPTERS = r"(?m)^[^#\n]*\bAutoPeftModel\w*\.from_pretrained\s*\("
-_FREEZES = r"(?m)^[^#\n]*\.requires_grad(?:_\(\s*False\b|\s*=\s*False\b)"
+_FREEZES = r"(?m)^[^#\n]*\.requires_grad(?:_\(\s*False\b|\s*=(?!=)(?!\s*True\b))"
 # A loss that never holds all logits, or a language model's class with a forward of its own.
 _OWN_LOSS = r"""(?mx) \b(?:linear_cross_entropy|cce_patch|apply_liger_kernel_to_\w+|LigerFusedLinear\w+)\(
     | \bAutoLigerKernelFor | ^class[ ]\w+\([^)\n]*\w(?:ForCausalLM|ForConditionalGeneration)\b"""
@@ -158,7 +158,8 @@ def _has(pattern: str, text: str) -> bool:
 
 
 def freezes(text: str) -> bool:
-    """Whether a source lets weights not train (``parameter.requires_grad = False``): that is no full fine-tuning."""
+    """Whether a source lets weights not train, or some alone (``parameter.requires_grad = "head" in name``): that may
+    be no full fine-tuning."""
     return "requires_grad" in text and _has(_FREEZES, text)
 
 

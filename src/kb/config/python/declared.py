@@ -26,7 +26,8 @@ class Default(NamedTuple):
 
     Whether it ``can_be_told``, and whether it is a field of a class for ``HfArgumentParser`` (``of_class``). ``value``
     is the default as the source has it, ``spelt`` are all ways to write the flag, and ``made`` is what becomes of the
-    text that a command gives; ``many`` where it takes several.
+    text that a command gives; ``many`` where it takes several. ``others`` are flags that give the same name another
+    value: ``--no_lora`` with ``dest="use_lora"``.
     """
 
     text: str | None
@@ -36,6 +37,7 @@ class Default(NamedTuple):
     spelt: tuple[str, ...] = ()
     made: str = "str"
     many: bool = False
+    others: tuple["Default", ...] = ()
 
 
 Row = tuple[str, Default]
@@ -51,8 +53,8 @@ def declared(own: str, imported: str = "") -> Mapping[str, Default]:
         imported: that of the project's modules that it imports: a class that it uses may stand there, and the parser
             where its own source has none.
 
-    One declared twice with different values and one that the program sets later cannot be told. Text that is no Python,
-    and a program with commands of its own (``add_subparsers``), declares nothing.
+    One declared twice with different defaults and one that the program sets later cannot be told. Text that is no
+    Python, and a program with commands of its own (``add_subparsers``), declares nothing.
     """
     if not any(mark in own or mark in imported for mark in _DECLARES):
         return {}
@@ -68,10 +70,18 @@ def declared(own: str, imported: str = "") -> Mapping[str, Default]:
         if rows:
             found: dict[str, Default] = {}
             for name, value in rows:
-                same = name not in found or found[name]._replace(value=None) == value._replace(value=None)
-                found[name] = value if same else UNTOLD
+                found[name] = _both(found[name], value) if name in found else value
             return found | dict.fromkeys(_set_later(nodes, used) & found.keys(), UNTOLD)
     return {}
+
+
+def _both(one: Default, other: Default) -> Default:
+    """A flag that is declared twice, or two flags of one ``dest`` with one default."""
+    if one._replace(value=None) == other._replace(value=None):
+        return other
+    apart = {*one.spelt}.isdisjoint(other.spelt) and not one.of_class and not other.of_class
+    alike = one.text == other.text and one.can_be_told and other.can_be_told
+    return one._replace(others=(*one.others, other)) if apart and alike else UNTOLD
 
 
 def nodes_of(text: str) -> list[ast.AST]:

@@ -36,7 +36,7 @@ _AFTER_TRAINING = re.compile(r"infer|eval|test|predict|generat|export|save|conve
 # Words of functions that change which weights train, or what they are.
 _CHANGING = OWN_TUNING | {"quantize", "prune", "replace", "patch", "apply", "tune", "requires"}
 _CHOOSES = re.compile(
-    r"(?m)^[^#\n]*(?:\.requires_grad\s*=(?!=)\s*(?!True\b)|\.requires_grad_\(\s*(?!True\b|\))"
+    r"(?m)^[^#\n]*(?:\.requires_grad\s*=(?!=)(?!\s*True\b)|\.requires_grad_\(\s*(?!True\b|\))"
     r"|\.(?:train_adapter|add_adapter|freeze_\w+)\()"
 )
 # Calls that switch checkpointing on, and what may put a model in training mode beside `.train()`.

@@ -52,12 +52,15 @@ def of_flag(own: "Expressions", flags: Flags, name: str) -> Found:
         return _default(flags, known)
     if known is None or any(each in text for each in _SETS_FLAGS):
         raise UnknownValueError
-    spelt = known.spelt or (name,)
-    said = next((each for each in map(command.flags.get, spelt) if each is not None), None)
-    if said is not None:
+    ways = [(flag, flag.spelt or (name,)) for flag in (known, *known.others)]
+    given = [(flag, command.flags[each]) for flag, spelt in ways for each in spelt if each in command.flags]
+    if len({flag for flag, _ in given}) > 1:  # the last one counts, and their order is not kept
+        raise UnknownValueError
+    if given:
+        flag, said = given[0]
         command.found.add((name,))
-        return Loaded(_made(said.value, known), Origin(command, _node(said)))
-    if _may_be_given(command, spelt, text):
+        return Loaded(_made(said.value, flag), Origin(command, _node(said)))
+    if any(_may_be_given(command, spelt, text) for _, spelt in ways):
         raise UnknownValueError
     return _default(flags, known)
 

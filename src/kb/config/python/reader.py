@@ -17,6 +17,7 @@ from kb.config.python.lengths import (
     lengths_by_constants,
     lengths_by_names,
 )
+from kb.config.python.loop_model import CHECKPOINTING
 from kb.config.python.names import Names
 from kb.config.python.own_classes import as_based, as_declared, left_to_class, of_own_model
 from kb.config.python.own_loop import OF_LOOP, loops_of
@@ -170,7 +171,7 @@ class PythonReader:
                 found = {name: each._replace(by_default=True) for name, each in found.items()}
             if call in run.doubtful and call.number not in agreed:
                 found = {name: each._replace(value=untold(name)) for name, each in found.items()}
-            settings = {**found, **settings}
+            settings = {**found, **settings, **_switched_on(found, settings)}
             nulls |= {name: span for name, span in part.silenced.items() if name not in settings}
             left_open += part.left_open
             if call.home is not None:  # what is wrong in another module is told of that
@@ -374,6 +375,13 @@ def _may_cut_rows(call: Call, run: Run, analysis: Analysis) -> bool:
         for node in inside
         if node is not call.node
     )
+
+
+def _switched_on(found: Mapping[str, Setting], settings: Mapping[str, Setting]) -> dict[str, Setting]:
+    """The switches of checkpointing that a call turns on where the Trainer's argument leaves them off: that turns on
+    as well, and never off."""
+    off = (name for name in CHECKPOINTING if name in settings and settings[name].value is False)
+    return {name: found[name] for name in off if name in found}
 
 
 def _hidden_by(call: Call, analysis: Analysis) -> tuple[str, ...]:

@@ -244,8 +244,10 @@ class References:
         return home._field(name, attribute, depth + 1)
 
     def _held_in(self, mapping: ast.expr, key: str, at: Where, depth: int) -> Found | None:
-        """``mapping[key]`` of something that a file says; None where it has no such key."""
+        """``mapping[key]`` of something that a file or the command line says; None where it has no such key."""
         held = self.follow(mapping, at, depth + 1)
+        if isinstance(held, Flags):  # Config(**vars(parser.parse_args()))
+            return self._entry(held, key, None, at, depth)
         if not isinstance(held, Loaded) or not isinstance(held.data, Mapping) or self._own.shared.is_stored(key):
             raise UnknownValueError
         return held.entry(key) if held.has(key) else None
@@ -330,6 +332,9 @@ class References:
             return self._from_environment(node, at, depth)
         if is_called(node, _PARSED) and not node.keywords and all(map(is_command_line, node.args)):
             return self._flags(node, at, depth)
+        if name == "vars" and len(node.args) == 1:
+            held = self.follow(node.args[0], at, depth + 1)
+            return held if isinstance(held, Flags) else Held(self._own, node, at)
         if name in _LOADS or name.endswith(".OmegaConf.load"):
             return loaded(self._own, self._names, node, at)
         if name.endswith(_HANDS_BACK) and node.args:
@@ -344,13 +349,14 @@ class References:
             return self._result(node.func.id, node, at, depth)
         return Held(self._own, node, at)
 
-    def _flags(self, call: ast.Call, at: Where, depth: int) -> Flags:
-        """What parses the command line: the parser of this module, or a function of the project's own."""
+    def _flags(self, call: ast.Call, at: Where, depth: int) -> Flags | Instance:
+        """What parses the command line: the parser of this module, or a function of the project's own, which may make
+        an object of what it parsed."""
         own = isinstance(call.func, ast.Name)
         found = self._result(call.func.id, call, at, depth + 1) if isinstance(call.func, ast.Name) else None
-        if own and not isinstance(found, Flags):
+        if own and not isinstance(found, Flags | Instance):
             raise UnknownValueError
-        return found if isinstance(found, Flags) else Flags(self._own)
+        return found if isinstance(found, Flags | Instance) else Flags(self._own)
 
     def _from_environment(self, node: ast.Call, at: Where, depth: int) -> Found:
         """What the launcher sets in the environment; else the default, which an environment may change."""

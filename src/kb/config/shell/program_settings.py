@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kb.config.dialect.dialects import LAST, Target
-from kb.config.python.declared import Default, declared, set_anyway
+from kb.config.python.declared import UNTOLD, Default, declared, set_anyway
 from kb.config.python.source_says import (
     LOSS_ONLY,
     OF_METRICS,
@@ -135,10 +135,12 @@ def _defaults(
     """The settings that the program's own flags have where the command leaves them out."""
     found: dict[str, tuple[int, Setting]] = {}
     hands_on = program._replace(text=program.own, own_length=None).hands_on
-    for name, default in defaults.items():
+    for name, flag in defaults.items():
+        otherwise = any(each in unit.keys for other in flag.others for each in other.spelt)
+        default = UNTOLD if otherwise else flag
         for target in speller.targets.get(name, []):
             fact = target.fact.name
-            said = any(each in unit.keys for each in (name, *default.spelt))
+            said = any(each in unit.keys for each in (name, *flag.spelt))
             if said or fact in unit.settings or fact == DEVICE_MAP or not fact.startswith(BROUGHT):
                 continue
             if _left_out(fact, default, unit.settings, own_name=target.rank >= LAST):
