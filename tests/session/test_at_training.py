@@ -39,6 +39,14 @@ def runs(folder: Path, text: str) -> list[UnitResult]:
         ("for name, value in table.items():\n    setattr(args, name, value)", None),
         ("vars(args).update(table)", None),
         ("args.set_dataloader(train_batch_size=8)", None),
+        ("args.per_device_train_batch_size, args.seed = 8, 2", (8, 1)),
+        ("args.__dict__['per_device_train_batch_size'] = 32", None),
+        ("object.__setattr__(args, 'gradient_accumulation_steps', 4)", (2, 4)),
+        ("args = trainer.args\nargs.gradient_accumulation_steps = 4", (2, 4)),
+        ("same = trainer\nsame.args.per_device_train_batch_size = 4", None),
+        ("def bump(run):\n    run.per_device_train_batch_size = 16\nbump(args)", None),
+        ("def bump(it):\n    it.args.per_device_train_batch_size = 16\nbump(trainer)", None),
+        ("def bump(run):\n    run.per_device_train_batch_size = 16\nbump(other)", (2, 1)),
         ("other.per_device_train_batch_size *= 2", (2, 1)),
     ],
 )
@@ -94,6 +102,18 @@ trainer = Trainer(model=model, args=args, train_dataset=rows)
 trainer.train()
 model = AutoModelForCausalLM.from_pretrained("me/tuned", torch_dtype=torch.float32)
 """
+INFERENCE = """
+trainer = Trainer(model=model, args=TrainingArguments("out", per_device_train_batch_size=4), train_dataset=rows)
+trainer.train()
+packed = BitsAndBytesConfig(load_in_4bit=True)
+model = AutoModelForCausalLM.from_pretrained("me/tuned", quantization_config=packed)
+model = PeftModel.from_pretrained(model, "adapters").merge_and_unload()
+"""
+
+
+def test_adapters_that_are_loaded_after_training_did_not_train(tmp_path: Path) -> None:
+    setup = runs(tmp_path, HEAD + INFERENCE)[0].setup
+    assert (setup.model_name, setup.method, setup.method_known) == ("Qwen/Qwen2.5-0.5B", "full", True)
 
 
 def test_a_model_that_is_loaded_after_training_is_not_the_one_that_trained(tmp_path: Path) -> None:

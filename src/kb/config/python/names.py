@@ -15,6 +15,7 @@ class Names:
         self.tree = tree
         self._found = walk(tree)
         self.calls, self.uses, self.answers = self._found.calls, self._found.uses, self._found.answers
+        self.keyed = self._found.keyed  # what stands in brackets and is given a value
         self.stored, self.attributes_set = self._found.stored, self._found.attributes_set
         self.all_of = self._found.all_of  # what is brought in by `from module import *` and was not read
 

@@ -145,6 +145,7 @@ class Walked:
         self.methods: dict[Scope, str] = {}  # the scope of a method, and the name of its class
         self.members: dict[tuple[str, str], list[Binding]] = {}  # `self.batch = …` in the methods of a class
         self.attributes: dict[str, list[tuple[str, Binding]]] = {}  # `args.seed = 1`, by what holds them
+        self.keyed: list[tuple[ast.Subscript, Where]] = []  # `table["seed"] = 1`
         self.class_scopes: set[Scope] = set()  # whose names the functions in them do not see
         self.stored: set[str] = set()  # names of attributes and keys that get a value on whatever holds them
         self.attributes_set: set[str] = set()  # those of them that are attributes, which flags have, or may be
@@ -347,11 +348,9 @@ class _Walk:
                         assert isinstance(each, ast.Name)
                         self._names.bind(at.scope, each.id, Binding(value, at))
                     continue
-                holder = self._class_names.get(at.scope[:-1])
-                if alike and holder:  # self.rows, self.length = rows, length
-                    for each, value in pairs:
-                        if isinstance(each, ast.Attribute) and getattr(each.value, "id", "") == "self":
-                            self._names.members.setdefault((holder, each.attr), []).append(Binding(value, at))
+                for each, value in pairs if alike else ():
+                    if isinstance(each, ast.Attribute):  # self.rows, self.length = rows, length
+                        self._attribute(each, Binding(value, at))
             if isinstance(target, ast.Tuple | ast.List):
                 for number, each in enumerate(target.elts):
                     if isinstance(each, ast.Name):
@@ -384,6 +383,7 @@ class _Walk:
             elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 self._names.change(f"{node.value.id}.{node.attr}")
             elif isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+                self._names.keyed.append((node, at))
                 self._names.change(holder_of(node) or "")  # what stands in the brackets stays as it is
             stores = isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load)
             if stores and isinstance(node, ast.Attribute) and getattr(node.value, "id", "") != "self":

@@ -12,6 +12,7 @@ CUTTING = ("tokenizer", "target")  # groups of the calls that cut texts
 MADE = ("model", "loader", "accelerator")  # groups of what a loop of the program's own is made of
 WIDTHS = ("quantization", "prepared", "lora", "adapter")  # of calls that say how wide the weights are and which train
 ADAPTERS = ("lora", "adapter")
+LATE = (*ADAPTERS, "quantization")  # groups of calls that say nothing of a run above them
 MERGED = "merged"  # the group of calls that put adapters into the weights, and take them off
 PREPARED = "quantization.prepared"
 
@@ -76,6 +77,10 @@ def _run(own: Call | None, others: list[Call]) -> Run:
         adapters = [each for each in groups.get("lora", ()) if not _is_of_another(each, trainer, trainers, groups)]
         groups = {name: adapters if name == "lora" else alike for name, alike in groups.items()}
     anchor = trainer or own
+    if anchor is not None:  # what is loaded below the training is another model's
+        late = {each.number for name in LATE for each in groups.get(name, ()) if _comes_after(each, anchor)}
+        groups = {name: [each for each in alike if each.number not in late] for name, alike in groups.items()}
+        groups = {name: alike for name, alike in groups.items() if alike}
     certain: list[Call] = [trainer] if trainer is not None else []
     if merged is not None and not any(groups.get(name) for name in ADAPTERS):
         certain.append(merged)  # PEFT leaves the weights frozen: whether anything trains, nobody knows

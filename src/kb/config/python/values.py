@@ -1,13 +1,13 @@
 """Values that a Python program gives: an expression as a config's value, what calls are given, what is set later."""
 
 import ast
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Mapping
 from copy import copy
 from typing import Any
 
 from kb.config.files import ConfigError
 from kb.config.python.calls import Call, Home
-from kb.config.python.expressions import COMPUTED, MAX_DEPTH, Expressions, Pairs, met
+from kb.config.python.expressions import COMPUTED, MAX_DEPTH, Expressions, Pairs
 from kb.config.python.held import (
     CommandLine,
     GivenConfig,
@@ -19,9 +19,10 @@ from kb.config.python.held import (
     Symbol,
     UnknownValueError,
 )
+from kb.config.python.later import ANY, set_later
 from kb.config.python.names import Names
-from kb.config.python.places import END, Binding, Where
-from kb.config.python.syntax import Module, dotted_name
+from kb.config.python.places import Where
+from kb.config.python.syntax import Module
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, START, TEXT, Node, Place, plain_kind
 from kb.config.text.source import Source
 from kb.core.expression import Unknown
@@ -251,7 +252,7 @@ def given_to(
     else:
         known, hides = _given_here(call, module, values)
     changed = False
-    for name, expression, node in _set_later(call, names, values, settings, trainers):
+    for name, expression, node in set_later(call, names, values, settings, trainers):
         node.alias = True  # a fix that gives the call this argument would change nothing
         if name == ANY:
             changed = True
@@ -326,93 +327,3 @@ def _add(known: _Known, given: Given) -> None:
     if given.value.kind == MAPPING:
         for key, value in given.value.value:
             _add(known, Given((*given.path, key.value), key, value))
-
-
-ANY = "*"  # in the place of an attribute's name: any of them
-# Methods by which the arguments of a Trainer change themselves, several at once.
-_SETTERS = ("set_dataloader", "set_evaluate", "set_optimizer", "set_testing", "set_training")
-
-
-def _set_later(
-    call: Call, names: Names, values: Values, known: Container[str], trainers: Iterable[Call]
-) -> Iterator[tuple[str, ast.expr, Node]]:
-    """The attributes that a run's arguments are given before it trains: name, expression and value.
-
-    One that another function gives, or that an ``if`` gives of which only a run can tell, is unknown.
-
-    Args:
-        known: the names that are settings.
-        trainers: those that may hold the arguments.
-    """
-    target = call.target
-    if target is None or call.kind.dialect is None:
-        return
-    holders = [target, *(f"{each.target}.args" for each in trainers if each.target and _takes(each, call))]
-    for holder in holders:
-        for attribute, binding in (*names.set_on(holder), *_set_by_calls(holder, names)):
-            if attribute not in known and attribute != ANY:
-                continue
-            sure = _is_given(call, target, binding, names, values)
-            if sure is not None:
-                value = binding.value if binding.value is not None else call.node
-                told = sure and binding.value is not None and attribute != ANY
-                at = binding.where.told(call.where)
-                yield attribute, value, values.node(value, at) if told else values.unknown(value)
-
-
-def _takes(trainer: Call, call: Call) -> bool:
-    """Whether a trainer is given what the call makes as its arguments."""
-    given = trainer.argument("args")
-    return given is not None and (given is call.node or dotted_name(given) == call.target)
-
-
-def _set_by_calls(holder: str, names: Names) -> Iterator[tuple[str, Binding]]:
-    """What calls give the attributes of an object: ``setattr(args, "seed", 1)``, ``vars(args).update(…)``,
-    ``args.set_training(…)``, ``dataclasses.replace(args, …)``; of names that cannot be told, any of them."""
-    for node, at, _ in names.calls:
-        name = dotted_name(node.func) or ""
-        of_it = bool(node.args) and dotted_name(node.args[0]) == holder
-        if of_it and name == "setattr" and len(node.args) == 3:
-            key = node.args[1]
-            yield str(key.value) if isinstance(key, ast.Constant) else ANY, Binding(node.args[2], at)
-        elif of_it and name in ("dataclasses.replace", "replace"):
-            yield from ((each.arg or ANY, Binding(None, at)) for each in node.keywords)
-        elif name in (f"{holder}.{each}" for each in _SETTERS) or _is_update_of(node.func, holder):
-            yield ANY, Binding(node, at)
-
-
-def _is_update_of(func: ast.expr, holder: str) -> bool:
-    """``vars(args).update`` and ``args.__dict__.update``."""
-    if not isinstance(func, ast.Attribute) or func.attr != "update":
-        return False
-    inside = func.value
-    if isinstance(inside, ast.Call):
-        return dotted_name(inside.func) == "vars" and bool(inside.args) and dotted_name(inside.args[0]) == holder
-    return dotted_name(inside) == f"{holder}.__dict__"
-
-
-def _is_given(call: Call, target: str, binding: Binding, names: Names, values: Values) -> bool | None:
-    """Whether the arguments are given it for certain; None where they are not."""
-    at, made = binding.where, call.where
-    if call.home is not None or at.scope != made.scope:
-        of_any = "." in target or not made.scope or at.scope == made.scope
-        return False if of_any else None
-    if not made.order < at.order < _trained(call, names):
-        return None
-    between = (each.where for each in names.bindings(target, made.scope))
-    if any(made.order < each.order < at.order and not each.excludes(at) for each in between):
-        return None  # another object by then
-    left = met(at.branch, values.expressions, made.made)
-    if left.branch is None or at.excludes(made):
-        return None
-    return at._replace(branch=left.branch).holds_at(made)
-
-
-def _trained(call: Call, names: Names) -> int:
-    """The place of the first ``….train()`` behind the call in its function."""
-    orders = [
-        where.order
-        for node, where, _ in names.calls
-        if where.scope == call.where.scope and (dotted_name(node.func) or "").endswith(".train")
-    ]
-    return min((order for order in orders if order > call.where.order), default=END.order)
