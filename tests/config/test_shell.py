@@ -186,6 +186,22 @@ def test_a_command_that_a_branch_adds_to_is_known_but_for_what_is_added(script: 
     assert is_unknown(unit.settings["serving.max_model_len"].value)
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        'B=4\nif [ "$X" ]; then B=${B}8; fi\npython x.py --batch_size $B',
+        'B=4\n[ "$X" ] && B+=8\npython x.py --batch_size $B',
+        'A="--batch_size 4"\nif [ "$X" ]; then A+=0; fi\npython x.py $A --fp16',
+        'A="--batch_size"\nif [ "$X" ]; then A="$A 8"; else A="$A 4"; fi\npython x.py $A --fp16',
+        'A=(--batch_size)\nif [ "$X" ]; then A+=(8); else A+=(4); fi\npython x.py "${A[@]}" --fp16',
+    ],
+)
+def test_what_a_branch_lengthens_is_unknown(script: str) -> None:
+    (unit,) = read(script + "\n")
+    found = unit.settings.get("inference.batch_size")
+    assert "inference.batch_size" in unit.hidden if found is None else is_unknown(found.value)
+
+
 def test_flags_of_a_launcher_that_a_branch_sets_may_be_given() -> None:
     branch = 'if [ "$ALL" ]; then L="--num_processes 4 --use_fsdp"; fi\naccelerate launch $L train.py '
     (unit,) = read(branch + "--model_name_or_path gpt2 --output_dir o --do_train --learning_rate 1e-4\n")

@@ -1,8 +1,7 @@
 """From words to arguments: variables that the script itself sets to literal text are filled in, all else is unknown."""
 
-import ast
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from kb.config.shell.arguments import (
@@ -18,11 +17,22 @@ from kb.config.shell.arguments import (
     join,
     open_ended,
     plain,
+    reckoned,
     share,
     split,
 )
 from kb.config.shell.lexer import Command, Piece, Word
-from kb.config.shell.order import BEFORE_COMMANDS, CLOSING, DECLARATIONS, OPENING, READ, assigned, changed_by, set_item
+from kb.config.shell.order import (
+    BEFORE_COMMANDS,
+    CLOSING,
+    DECLARATIONS,
+    OPENING,
+    READ,
+    adds_flags,
+    assigned,
+    changed_by,
+    set_item,
+)
 from kb.core.record import NamedTuple
 
 _NEXT_BRANCH = frozenset(("else", "elif", ";;", ";&", ";;&"))
@@ -311,8 +321,7 @@ class Environment:
                 continue
             name, added = match[1], bool(match[2])
             before = self.variables.get(name)
-            written = [piece for piece in word.pieces[1:] if piece.text] if word.pieces[0].text == match[0] else []
-            grows = added or (bool(written) and (written[0].kind, written[0].text) == ("variable", name))
+            grows = adds_flags(word, name, len(match[0]), added=added)
             self._note_flags(name, word, grows=grows)
             value = self._value(word, len(match[0]))
             if added and value is not None:
@@ -446,55 +455,3 @@ def _name_of(word: Word) -> str:
 
 def _seems_options(piece: Piece) -> bool:
     return piece.kind != "sum" and _OPTIONS.search(piece.text) is not None
-
-
-LONGEST_SUM = 200  # characters; and no number of more digits than a shell's has
-_LARGEST = 2**63
-_SUMMED = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
-_WHOLE = re.compile(r"\s*([+-]?\d{1,19})\s*\Z")
-
-
-def reckoned(text: str, look_up: Callable[[str], str | None]) -> int | None:
-    """The value of what stands between ``$((`` and ``))``; None where it cannot be known, or is no plain sum.
-
-    Args:
-        look_up: the text of a variable, None where it is not known.
-    """
-    if len(text) > LONGEST_SUM:
-        return None
-    try:
-        tree = ast.parse(_SUMMED.sub(r"\1\2", text.strip()), mode="eval")  # numbers with a leading zero are no Python
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    return _value(tree.body, look_up)
-
-
-def _value(node: ast.expr, look_up: Callable[[str], str | None]) -> int | None:
-    found: int | None = None
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        found = node.value
-    elif isinstance(node, ast.Name):
-        written = _WHOLE.match(look_up(node.id) or "")
-        found = int(written[1]) if written and str(int(written[1])) == written[1] else None
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-        of = _value(node.operand, look_up)
-        found = of if of is None or isinstance(node.op, ast.UAdd) else -of
-    elif isinstance(node, ast.BinOp):
-        left, right = _value(node.left, look_up), _value(node.right, look_up)
-        found = None if left is None or right is None else _of_two(node.op, left, right)
-    return found if found is not None and abs(found) < _LARGEST else None
-
-
-def _of_two(operator: ast.operator, left: int, right: int) -> int | None:
-    if isinstance(operator, ast.Add):
-        return left + right
-    if isinstance(operator, ast.Sub):
-        return left - right
-    if isinstance(operator, ast.Mult):
-        return left * right
-    if isinstance(operator, ast.Div | ast.Mod) and right:
-        quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)  # a shell cuts toward zero
-        return quotient if isinstance(operator, ast.Div) else left - quotient * right
-    if isinstance(operator, ast.Pow) and 0 <= right < 64 and abs(left) < 2**16:
-        return int(left**right)
-    return None

@@ -105,6 +105,7 @@ class _Lexer:
         self.at = 0
         self.state = _State()
         self.done: list[Command] = []
+        self.open_until = 0
 
     def commands(self) -> list[Command]:
         while self.at < len(self.text):
@@ -153,8 +154,11 @@ class _Lexer:
     def _arithmetic(self) -> bool:
         """``((…))`` where a command may stand is ``let "…"``; the cursor goes behind it."""
         words, inner = self.state.words, self.at + 2
+        if self.at < self.open_until or (words and words[-1].literal not in _ARITHMETIC):
+            return False
         end = _closing(self.text, inner, "(", ")")
-        if (words and words[-1].literal not in _ARITHMETIC) or not self.text.startswith(")", end):
+        if not self.text.startswith(")", end):
+            self.open_until = end  # as far as that there is no use in looking again
             return False
         self._finish()
         sum_ = Piece("literal", self.text[inner : end - 1], inner, True)

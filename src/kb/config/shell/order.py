@@ -62,6 +62,19 @@ def changed_by(words: Sequence[Word]) -> list[str]:
     return here
 
 
+def adds_flags(word: Word, name: str, skip: int, *, added: bool) -> bool:
+    """Whether ``NAME+=…`` or ``NAME="$NAME …"`` puts flags behind what is there: more letters make another word."""
+    if word.items is not None:
+        return added and bool(word.items) and word.items[0].pieces[0].text.startswith("-")
+    pieces = [word.pieces[0]._replace(text=word.pieces[0].text[skip:]), *word.pieces[1:]]
+    texts = [piece for piece in pieces if piece.text or piece.kind != "literal"]
+    if not added:
+        if not texts or (texts[0].kind, texts[0].text) != ("variable", name):
+            return False
+        del texts[0]
+    return bool(texts) and texts[0].kind == "literal" and re.match(r"\s+-", texts[0].text) is not None
+
+
 class _Function(NamedTuple):
     """Where a function stands among the commands: its name, and its body from the first command to the last."""
 
