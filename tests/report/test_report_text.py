@@ -199,6 +199,13 @@ def test_full_lengths_are_listed_as_assumed(language: str, said: str) -> None:
     assert f" {said} · " in lines[0]
 
 
+def test_that_peft_stops_without_targets_is_listed_first() -> None:
+    """A run that is said to fit, and does not start as it is written."""
+    stops = Assumption("lora.target_modules", ["q_proj", "v_proj"], "no_default_targets")
+    lines = assumed_lines((*sample.PREDICTION.assumed, stops), sample.words("en"), Style())
+    assert lines[0].startswith("  Assumed: target_modules=[q_proj, v_proj]")
+
+
 def test_a_change_that_changes_nothing_is_not_shown_beside_one_that_does(tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     path.write_text(

@@ -288,6 +288,9 @@ def not_evaluated_lines(undecided: Sequence[NotEvaluated], words: Words, style: 
     return style.lines(text, "dim", "  ", "    ")
 
 
+STOPS = "no_default_targets"  # said first: as it is written the run ends at its start
+
+
 def assumed_lines(
     assumed: Sequence[Assumption], words: Words, style: Style, most: int = MAX_ASSUMED_LINES
 ) -> list[str]:
@@ -300,6 +303,7 @@ def assumed_lines(
             value = words(f"certainty.clause.{assumption.name}", value=assumption.value)
         by_reason.setdefault(assumption.reason, []).append(unbroken(value))
     total = len(assumed)
+    by_reason = dict(sorted(by_reason.items(), key=lambda each: each[0] != STOPS))
     for kept in range(total, 0, -1):
         lines = wrap(_assumed_text(by_reason, kept, total, words, style), style.width, "  ", "    ")
         if len(lines) <= most:
