@@ -81,6 +81,7 @@ trainer.train()
         ("model = sft.model.merge_and_unload()", "model=model, peft_config=lora", "lora"),
         ("if merged:\n    model = sft.model.merge_and_unload()", "model=model", None),
         ("model = PeftModel.from_pretrained(model, 'a').merge_and_unload()", "model=model, peft_config=lora", "lora"),
+        ("model = sft.model.merge_and_unload()", "model=model, peft_config=LoraConfig(r=4)", "lora"),
         ("kept = sft.model.merge_and_unload()", "model=sft.model", "lora"),
     ],
 )
@@ -143,15 +144,26 @@ def test_a_function_of_another_module_may_choose_what_trains(tmp_path: Path, cal
 
 
 @pytest.mark.parametrize(
-    ("turns_on", "checkpointing"),
-    [("model.gradient_checkpointing_enable()", True), ("model.config.use_cache = False", False)],
+    ("before", "after", "checkpointing"),
+    [
+        ("model.gradient_checkpointing_enable()", "", True),
+        ("model.config.use_cache = False", "", False),
+        ("base = model\nbase.gradient_checkpointing_enable()\nmodel = get_peft_model(base, LoraConfig(r=8))", "", True),
+        ("model.gradient_checkpointing_enable()\nmodel.gradient_checkpointing_disable()", "", None),
+        ("", "model.gradient_checkpointing_enable()", False),
+        ("big = AutoModelForCausalLM.from_pretrained('gpt2')\nbig.gradient_checkpointing_enable()", "", False),
+    ],
 )
 def test_the_trainers_argument_turns_checkpointing_on_and_never_off(
-    tmp_path: Path, turns_on: str, checkpointing: bool
+    tmp_path: Path, before: str, after: str, checkpointing: bool | None
 ) -> None:
     args = "TrainingArguments('out', per_device_train_batch_size=2, gradient_checkpointing=False)"
-    text = HEAD + f"{turns_on}\nTrainer(model=model, args={args}, train_dataset=rows).train()\n"
-    assert runs(tmp_path, text)[0].setup.gradient_checkpointing is checkpointing
+    text = (
+        HEAD + f"{before}\ntrainer = Trainer(model=model, args={args}, train_dataset=rows)\ntrainer.train()\n{after}\n"
+    )
+    setup = runs(tmp_path, text)[0].setup
+    known = "training.gradient_checkpointing" not in setup.unresolved
+    assert (setup.gradient_checkpointing if known else None) is checkpointing
 
 
 FLAGS = """

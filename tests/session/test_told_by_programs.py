@@ -124,10 +124,18 @@ model_args, args = HfArgumentParser((ModelArguments, SFTConfig)).parse_args_into
 """
 
 
-@pytest.mark.parametrize("loads", [True, False])
-def test_a_program_that_loads_adapters_trains_them_whatever_its_flags_say(tmp_path: Path, loads: bool) -> None:
-    model = "AutoPeftModelForCausalLM" if loads else "AutoModelForCausalLM"
-    text = LOADS.replace("{model}", f"model = {model}.from_pretrained(model_args.model_name_or_path)")
+@pytest.mark.parametrize(
+    ("model", "then", "loads"),
+    [
+        ("AutoPeftModelForCausalLM", "", True),
+        ("AutoModelForCausalLM", "", False),
+        ("AutoModelForCausalLM", "model = PeftModel.from_pretrained(model, 'start', is_trainable=True)", True),
+    ],
+)
+def test_a_program_that_loads_adapters_trains_them_whatever_its_flags_say(
+    tmp_path: Path, model: str, then: str, loads: bool
+) -> None:
+    text = LOADS.replace("{model}", f"model = {model}.from_pretrained(model_args.model_name_or_path)\n{then}")
     (tmp_path / "sft.py").write_text(text, "utf-8")
     command = "python sft.py --model_name_or_path Qwen/Qwen2.5-7B-Instruct --use_4bit_quantization True --packing True "
     told = result(tmp_path, command + "--output_dir o --per_device_train_batch_size 1\n", "run.sh")

@@ -17,8 +17,8 @@ _PARSED = r"(?:Hf|Trl|H4)ArgumentParser\(|TrlParser\("
 _FIRST_ARGUMENT = r"\s*(?:dataclass_types\s*=\s*)?[\[(]?([\w.,\s]*?)\s*,?\s*[\])]"
 _OTHER_FRAMEWORK = r"(?m)^[ \t]*(?:import|from)[ \t]+(?:flax|optax|paddle|mindspore)\b"
 _ADAPTS = r"\b(?:get_peft_model|LoraConfig|LoraModel|PeftModel\.from_pretrained)\s*\("
-# Loads the adapters that lie in the model's folder, whatever flags say.
-_LOADS_ADAPTERS = r"(?m)^[^#\n]*\bAutoPeftModel\w*\.from_pretrained\s*\("
+# Trains the adapters that lie in the model's folder, or in another, whatever flags say.
+_LOADS_ADAPTERS = r"(?m)^[^#\n]*\b(?:AutoPeftModel\w*\.from_pretrained\s*\(|is_trainable\s*=\s*True\b)"
 _FREEZES = r"(?m)^[^#\n]*\.requires_grad(?:_\(\s*False\b|\s*=(?!=)(?!\s*True\b))"
 # A loss that never holds all logits, or a language model's class with a forward of its own.
 _OWN_LOSS = r"""(?mx) \b(?:linear_cross_entropy|cce_patch|apply_liger_kernel_to_\w+|LigerFusedLinear\w+)\(
@@ -128,8 +128,9 @@ class Program(NamedTuple):
 
     @property
     def loads_adapters(self) -> bool:
-        """Whether it trains the adapters that lie in the model's folder, whatever its flags say."""
-        return "AutoPeftModel" in self.text and _has(_LOADS_ADAPTERS, self.text)
+        """Whether it trains adapters that are loaded, whatever its flags say: ``PeftModel.from_pretrained(model,
+        folder, is_trainable=True)``."""
+        return ("AutoPeftModel" in self.text or "is_trainable" in self.text) and _has(_LOADS_ADAPTERS, self.text)
 
     @property
     def adds_adapter(self) -> bool:

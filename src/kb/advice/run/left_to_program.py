@@ -168,7 +168,7 @@ def _adds_adapter(unit: Unit, programs: Iterable[Program]) -> bool:
     if asked:
         return False
     return any(map(_trains_partly, unit.keys.items())) or any(
-        each.adds_adapter or each.loads_adapters or freezes(each.own) for each in programs
+        each.adds_adapter or (unit.program and each.loads_adapters) or freezes(each.own) for each in programs
     )
 
 

@@ -6,11 +6,11 @@ import ast
 from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from kb.config.python.calls import Call, body_of
+from kb.config.python.calls import TRAINER, Call, body_of
 from kb.config.python.expressions import met
 from kb.config.python.names import Names
 from kb.config.python.places import END, Binding, Scope
-from kb.config.python.syntax import dotted_name
+from kb.config.python.syntax import called_name, dotted_name
 from kb.config.text.nodes import Node
 
 if TYPE_CHECKING:
@@ -161,3 +161,32 @@ def _trained(call: Call, names: Names) -> int:
         if where.scope == call.where.scope and (dotted_name(node.func) or "").endswith(".train")
     ]
     return min((order for order in orders if order > call.where.order), default=END.order)
+
+
+def turns_on(call: Call, calls: Iterable[Call], names: Names, text: str) -> bool | None:
+    """Whether a call has turned checkpointing on for the model of a run by the time it trains, whatever the Trainer's
+    argument says, which only ever turns it on; None where it cannot be told.
+
+    Args:
+        calls: those of the run.
+    """
+    trainer = next((each for each in calls if each.kind.group == TRAINER), None)
+    given = trainer.argument("model") if trainer is not None else None
+    model = dotted_name(given) if given is not None else None
+    known = call.kind.group in ("checkpointing", "prepared") and call.home is None
+    if trainer is None or model is None or not known or call.where.scope != trainer.where.scope:
+        return None
+    begun = [at.order for node, at, _ in names.calls if called_name(node) == "train" and at.scope == call.where.scope]
+    if call.where.order > min((order for order in begun if order >= trainer.where.order), default=END.order):
+        return False
+    func = call.node.func
+    of_model = isinstance(func, ast.Attribute) and call.kind.group == "checkpointing"
+    on_it = func.value if of_model and isinstance(func, ast.Attribute) else call.argument("model")
+    held = dotted_name(on_it) if on_it is not None else None
+    made = [each.value for each in names.bindings(model, call.where.scope)]
+    if held is None or "checkpointing_disable" in text:
+        return None
+    if held == model or any(isinstance(each, ast.Call) and held in map(dotted_name, each.args) for each in made):
+        return True
+    loaded = all(called_name(each) == "from_pretrained" for each in made if each is not None)
+    return False if made and loaded else None

@@ -10,6 +10,7 @@ from kb.config.files import ConfigError
 from kb.config.python.calls import LOSS, TRAINER, Call, CallTable, Loop, calls_of
 from kb.config.python.expressions import untold
 from kb.config.python.held import CommandLine, GivenConfig, NoSources, Sources
+from kb.config.python.later import turns_on
 from kb.config.python.lengths import (
     SOURCE,
     cuts_out_of_sight,
@@ -171,7 +172,7 @@ class PythonReader:
                 found = {name: each._replace(by_default=True) for name, each in found.items()}
             if call in run.doubtful and call.number not in agreed:
                 found = {name: each._replace(value=untold(name)) for name, each in found.items()}
-            settings = {**found, **settings, **_switched_on(found, settings)}
+            settings = {**found, **settings, **_switched_on(call, found, settings, calls, analysis)}
             nulls |= {name: span for name, span in part.silenced.items() if name not in settings}
             left_open += part.left_open
             if call.home is not None:  # what is wrong in another module is told of that
@@ -377,11 +378,15 @@ def _may_cut_rows(call: Call, run: Run, analysis: Analysis) -> bool:
     )
 
 
-def _switched_on(found: Mapping[str, Setting], settings: Mapping[str, Setting]) -> dict[str, Setting]:
-    """The switches of checkpointing that a call turns on where the Trainer's argument leaves them off: that turns on
-    as well, and never off."""
-    off = (name for name in CHECKPOINTING if name in settings and settings[name].value is False)
-    return {name: found[name] for name in off if name in found}
+def _switched_on(
+    call: Call, found: Mapping[str, Setting], settings: Mapping[str, Setting], calls: Sequence[Call], analysis: Analysis
+) -> dict[str, Setting]:
+    """The switches of checkpointing that a call turns on where the Trainer's argument leaves them off."""
+    off = [name for name in CHECKPOINTING if name in found and name in settings and settings[name].value is False]
+    sure = turns_on(call, calls, analysis.names, analysis.module.text) if off else False
+    if sure is False:
+        return {}
+    return {name: found[name] if sure else found[name]._replace(value=untold(name)) for name in off}
 
 
 def _hidden_by(call: Call, analysis: Analysis) -> tuple[str, ...]:

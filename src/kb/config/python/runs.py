@@ -231,9 +231,9 @@ def _chosen(candidates: list[Call], anchor: Call | None, linked: set[str]) -> li
 
 
 def _comes_after(call: Call, anchor: Call) -> bool:
-    """Whether a call stands behind the run in the same function, and no loop comes by again."""
+    """Whether a call stands behind the run's statement in the same function, and no loop comes by again."""
     again = any(arm == ROUND for _, arm in anchor.where.branch)
-    return call.where.scope == anchor.where.scope and call.number > anchor.number and not again
+    return call.where.scope == anchor.where.scope and call.where.order > anchor.where.order and not again
 
 
 def _before(candidates: list[Call], anchor: Call | None) -> list[Call]:
