@@ -19,8 +19,11 @@ import sys
 import threading
 
 LONGEST = 1 << 20  # bytes of a request
-# These import torch or Ray, or are started as programs themselves.
-LEFT_OUT = ("kb.torch_runs", "kb.transformers", "kb.integrations.trainer")
+# These import torch or Ray, or are started as programs themselves; the last two import an editor's and a site's
+# libraries, which take as long as all of kb, and no command that is asked for here needs them.
+LEFT_OUT = (
+    "kb.torch_runs", "kb.transformers", "kb.integrations.trainer", "kb.integrations.editor", "kb.guide.hooks",
+)  # fmt: skip
 
 
 def serve(asked: socket.socket) -> tuple[str, list[str]] | None:
