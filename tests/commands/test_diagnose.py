@@ -521,7 +521,7 @@ def test_an_unknown_error_is_told_with_its_package_and_the_projects_line_that_le
         ("step 3\n", "ImportError: libgomp.so.1: cannot allocate memory in static TLS block", True, False),
         ("", "KeyError: 'text'", False, True),
         ("", "FileNotFoundError: [Errno 2] No such file or directory: 'train.csv'", False, True),
-        ("", "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x10 and 12x5)", True, False),
+        ("", "RuntimeError: the two tables differ in width (4x10 and 12x5)", True, False),
         ("", "api.ValidationError: requested 80GB", True, False),
     ],
 )

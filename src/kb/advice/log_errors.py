@@ -111,10 +111,12 @@ _NOT_OWN = re.compile(
 )
 # frames that only hand a call on, or look a name up for whoever asked: what an error is about lies in the frame before
 _HANDS_ON = re.compile(
-    r"torch[/\\](?:__init__|nn[/\\]modules[/\\]module|utils[/\\]_contextlib)\.py|trl[/\\]extras[/\\]profiling\.py|"
+    r"torch[/\\](?:__init__|utils[/\\]_contextlib)\.py|trl[/\\]extras[/\\]profiling\.py|"
     r"pydantic[/\\](?:_internal[/\\]_dataclasses|main)\.py|ray[/\\]_private[/\\]|multiprocess(?:ing)?[/\\]pool\.py"
 )
-_OF_PYTHON = re.compile(r"[/\\]lib(?:64)?[/\\]python\d[\d.]{0,5}[/\\](?!(?:site|dist)-packages)|^<frozen ")
+_UNDER_ALL = re.compile(
+    r"^torch[/\\]nn[/\\]|[/\\]lib(?:64)?[/\\]python\d[\d.]{0,5}[/\\](?!(?:site|dist)-packages)|^<frozen "
+)
 _HANDING = frozenset((
     "__getattr__", "_call_impl", "_wrapped_call_impl", "decorate_context", "__init__", "model_validate", "get_objects",
     "wrapper", "auto_init_wrapper", "get", "worker",
@@ -166,7 +168,7 @@ class Frame(NamedTuple):
     @property
     def hands_on(self) -> bool:
         """Whether it only passes a call on to what fails, or a name on to what lacks it."""
-        if _OF_PYTHON.search(self.file):
+        if _UNDER_ALL.search(self.file):
             return True
         return self.function.rpartition(".")[2] in _HANDING and _HANDS_ON.search(self.file) is not None
 
