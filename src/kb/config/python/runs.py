@@ -77,8 +77,8 @@ def _run(own: Call | None, others: list[Call]) -> Run:
         adapters = [each for each in groups.get("lora", ()) if not _is_of_another(each, trainer, trainers, groups)]
         groups = {name: adapters if name == "lora" else alike for name, alike in groups.items()}
     anchor = trainer or own
-    if anchor is not None:  # what is loaded below the training is another model's
-        late = {each.number for name in LATE for each in groups.get(name, ()) if _comes_after(each, anchor)}
+    if trainer is not None:  # what is loaded below the training is another model's
+        late = {each.number for name in LATE for each in groups.get(name, ()) if _comes_after(each, trainer)}
         groups = {name: [each for each in alike if each.number not in late] for name, alike in groups.items()}
         groups = {name: alike for name, alike in groups.items() if alike}
     certain: list[Call] = [trainer] if trainer is not None else []
