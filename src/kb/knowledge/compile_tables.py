@@ -58,8 +58,8 @@ class TableCompiler:
         """Format → the settings and keys that a row of it begins with."""
         found = {}
         for name, part in self.parts.items():
-            keys = {row["at"][0] for row in part["rows"]} | part["values"].keys() | set(part["filled"])
-            keys |= part["pairs"].keys()
+            keys = {each for row in part["rows"] for each in row["begins"]} | set(part["filled"])
+            keys |= part["values"].keys() | part["pairs"].keys()
             for each in part["names"]:
                 keys |= {OF_KEY + key for key in ([each["class"]] if each["calls"] else each["has"])}
             found[name] = sorted(keys)
@@ -166,6 +166,7 @@ class TableCompiler:
             "library": library,
             "when": when,
             "at": at or [""],
+            "begins": at[:1] if "at" in row else list(dict.fromkeys(_begins(when, at))) or [""],
             "said": row.get("said", ""),
             "what": [what["ko"], what["en"]] if what else None,
             "confidence": row.get("confidence"),
@@ -269,6 +270,17 @@ def _settings_of(tree: Tree) -> Iterator[str]:
     elif tree[0] != "lit":
         for child in tree[2:] if tree[0] in ("compare", "call") else tree[1:]:
             yield from _settings_of(child)
+
+
+def _begins(tree: Tree, settings: Collection[str]) -> Iterator[str]:
+    """The settings of which one is written wherever a row holds: the first, of alternatives the first of each."""
+    if tree[0] == "or":
+        for child in tree[1:]:
+            yield from _begins(child, settings)
+    elif tree[0] == "and":
+        yield from next(filter(None, (tuple(_begins(child, settings)) for child in tree[1:])), ())
+    else:
+        yield from [name for name in _settings_of(tree) if name in settings][:1]
 
 
 def _last(name: str) -> str:

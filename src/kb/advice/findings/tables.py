@@ -116,7 +116,7 @@ class Tables:
 
     def _rows(self, part: Mapping[str, Any], unit: Unit, release: Release) -> Iterator[Row]:
         for row in part["rows"]:
-            if _says(unit, row["at"][0]):
+            if any(_says(unit, each) for each in row["begins"]):
                 yield self._of_row(row)
         for name, group in part["values"].items():
             setting = unit.setting(name)
