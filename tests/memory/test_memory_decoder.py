@@ -210,3 +210,11 @@ def test_lion_keeps_one_moment_of_32_bits_whatever_the_weights_are() -> None:
     assert 2 * optimizer("lion_32bit") == pytest.approx(optimizer("adamw_torch_fused"), rel=0.01)
     assert 2 * optimizer("lion_8bit") == pytest.approx(optimizer("adamw_8bit"), rel=0.01)
     assert optimizer("lion_32bit", "bf16") == pytest.approx(optimizer("lion_32bit"), rel=0.001)
+
+
+def test_ministral_3_has_no_biases_whatever_its_config_says() -> None:
+    """Its linear layers are built without: 600,704 parameters, as transformers builds them."""
+    config = {"model_type": "ministral3", "hidden_size": 128, "intermediate_size": 320, "num_attention_heads": 4,
+              "num_key_value_heads": 2, "head_dim": 32, "num_hidden_layers": 2, "vocab_size": 1000,
+              "max_position_embeddings": 512, "attention_bias": True}  # fmt: skip
+    assert parameter_count(architecture_from_config(config)) == 600_704

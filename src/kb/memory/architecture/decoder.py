@@ -121,7 +121,7 @@ def architecture(config: Mapping[str, Any]) -> Architecture:
             heads=heads,
             shared=kv_heads,
         )
-    unbiased = {"qwen2": "", "opt": "enable_bias"}.get(model_type, "attention_bias")
+    unbiased = {"qwen2": "", "ministral3": "", "opt": "enable_bias"}.get(model_type, "attention_bias")
     both = flag(config, unbiased, traits.output_bias)
     window, windowed, slides = _windows(config, layers, traits.window, traits.every)
     found = Architecture(
