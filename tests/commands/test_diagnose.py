@@ -767,6 +767,7 @@ def test_what_a_person_stopped_is_no_error() -> None:
 
 
 def test_a_known_cause_leaves_nothing_unexplained() -> None:
+    assert not of("Error invalid device function at line 224 in file /src/csrc/ops.hip\n").unexplained
     assert not of(f'  File "a.py", line 3, in <module>\n{OOM}\n').unexplained
 
 

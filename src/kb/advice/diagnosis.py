@@ -223,7 +223,9 @@ def _unexplained(found: Sequence[_Found], scan: Scan) -> tuple[ErrorLine, ...]:
     if scan.errors and scan.errors[0].spoken and any(row.confidence != "low" for row in found):
         return ()  # nothing was raised: the cause that was found is what these lines speak of
     over = max(scan.moved_on, scan.ended_well)
-    return telling_errors([each for each in scan.errors if each.died or each.line > over], MOST_SHOWN)
+    told = {evidence.line for row in found for evidence in row.evidence}
+    left = [each for each in scan.errors if (each.died or each.line > over) and each.line not in told]
+    return telling_errors(left, MOST_SHOWN)
 
 
 def _after_recovery(evidence: Evidence, confidence: Confidence, scan: Scan) -> Confidence | None:
