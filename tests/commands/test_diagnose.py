@@ -130,6 +130,7 @@ def test_numbers_that_a_terminal_wrapped_are_put_together() -> None:
         ("evaluation_loop\n    logits = gather(logits)", "evaluation", "eval_accumulation_steps"),
         ("_sample\n    outputs = self(", "generation", "num_beams"),
         ("backward\n    loss.backward()", "backward-pass", "training.per_device_train_batch_size"),
+        ("ForCausalLMLoss\n    logits = logits.float()", "loss", "training.use_liger_kernel"),
     ],
 )
 def test_the_traceback_says_which_batch_to_lower(frames: str, phase: str, named: str) -> None:
