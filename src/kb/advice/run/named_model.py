@@ -222,8 +222,8 @@ def _words(leaf: str) -> list[str]:
 
 def _misspells(leaf: str, meant: str, known: Collection[str]) -> bool:
     """Whether a name is a known one begun, or has a letter wrong in one word that no name has. With another number it
-    is of another version or size, and with another first letter (mT5, umT5), or x (XL, XXL), of another family or
-    size."""
+    is of another version or size, with an x more (XL, XXL) of another size, and with another first letter (mT5, umT5)
+    of another family."""
     if leaf and meant.startswith(leaf):
         return not re.match(r"[._]?\d", meant[len(leaf) :])  # phi-1 is no Phi-1.5, and StarCoder no StarCoder2
     one, other = _words(leaf), _words(meant)
@@ -231,7 +231,8 @@ def _misspells(leaf: str, meant: str, known: Collection[str]) -> bool:
     if len(one) != len(other) or len(apart) != 1 or apart[0][0] in known:
         return False
     ((left, right),) = apart
-    return left[0] == right[0] != "x" and right.isalpha() and _differ_by_a_letter(left, right)
+    of_sizes = right in ("xl", "xxl")
+    return left[0] == right[0] and not of_sizes and right.isalpha() and _differ_by_a_letter(left, right)
 
 
 def _differ_by_a_letter(one: str, other: str) -> bool:
