@@ -80,6 +80,24 @@ def test_what_does_not_cut_gives_no_length() -> None:
         assert assumed(python(BERT + text)) == "longest_of_model", text
 
 
+@pytest.mark.parametrize(
+    ("cuts", "length"),
+    [
+        ("LONGEST_LEN = 48\n{}    ids = ids[:LONGEST_LEN]\n", 48),
+        ("LONGEST_LEN = 48\n{}    if len(ids) > LONGEST_LEN:\n        return None\n", 48),
+        ("{}    row['input_ids'] = row['input_ids'][-48:]\n", 48),
+        ("parser.add_argument('--max_length', type=int, default=48)\n{}    ids = ids[:args.max_length]\n", 48),
+        ("{}    ids = ids[:config.max_length]\n", None),
+        ("max_len = 20\n{}    ids = ids[:config.cutoff]\nother = {{'max_len': 48}}\n", None),
+        ("{}    ids = ids[:prompt_length]\n    print(ids[:48])\n", 512),
+    ],
+)
+def test_rows_that_a_program_cuts_itself(cuts: str, length: int | None) -> None:
+    text = cuts.format("def cut(row):\n    ids = tokenizer(row['a'])['input_ids']\n")
+    setup = python(BERT + text)
+    assert (None if "data.max_source_length" in setup.unresolved else setup.max_source_length) == length
+
+
 def test_calls_that_cut_differently_leave_it_open() -> None:
     two = "def a(r):\n    return tokenizer(r, max_length=48, truncation=True)\n"
     setup = python(BERT + two + two.replace("48", "96").replace("def a", "def b"))

@@ -2,11 +2,11 @@
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from kb.config.python.calls import Call
-from kb.config.python.expressions import Expressions
+from kb.config.python.expressions import Expressions, untold
 from kb.config.python.held import UnknownValueError
 from kb.config.python.names import Names
 from kb.config.python.places import MAX_STEPS, Where
@@ -14,6 +14,7 @@ from kb.config.python.syntax import Module, called_name
 from kb.config.python.values import Values
 from kb.core.document import Setting
 from kb.core.finding import Span
+from kb.core.record import NamedTuple
 
 EVALUATED, GIVEN = "data.eval_samples", "eval_dataset"
 SPLIT, SELECT, LOAD = "train_test_split", "select", "load_dataset"
@@ -111,6 +112,7 @@ SOURCE, TARGET = "data.max_source_length", "data.max_target_length"
 OF_ROWS = ("max_input_length", "max_source_length", "max_seq_length", "max_seq_len", "max_input_len", "max_source_len")
 OF_ANSWERS = ("max_target_length", "max_target_len", "max_label_length")
 CUT = "max_seq_length"
+WORD = ("max_length",)  # what a length is called that has no one name
 OF_GROUPS, GROUPING = ("block_size", "chunk_size"), "group_texts"
 MOST = 1_000_000  # tokens; what is longer is a size of something else
 
@@ -129,6 +131,44 @@ def lengths_by_constants(module: Module, names: Names, values: Values) -> dict[s
     if grouped and SOURCE not in found:
         found |= _length_of_groups(module)
     return found or _length_of_embedder(module, names)
+
+
+class Around(NamedTuple):
+    """A module's tree and those of the project that it takes something from."""
+
+    trees: tuple[ast.AST, ...]
+    cut: bool  # whether a tokenizer is told to cut
+    flags: bool  # whether what a command line has by default counts
+
+
+def length_by_hand(
+    around: Around, names: Names, values: Values, place_of: Callable[[ast.expr], Span]
+) -> Setting | None:
+    """How long rows are that a program itself cuts, or leaves out where they are longer, if it does: its trainer cuts
+    none, so no usual length holds for them."""
+    limits = _cut_by_hand(around.trees)
+    if not limits:
+        return None
+    known = {_length_of(each, names, values) for each in limits}
+    span = place_of(limits[0])
+    length = known.pop() if len(known) == 1 else None
+    if length is None:
+        return lengths_inferred(around, span).get(SOURCE) or Setting(untold(SOURCE), span, span, WORD, alias=True)
+    return Setting(length, span, span, WORD, alias=True)
+
+
+def lengths_inferred(around: Around, span: Span) -> dict[str, Setting]:
+    """How long the rows of a program's own data sets are, where numbers under such names agree; unknown where they do
+    not, or where no tokenizer is told to cut to what the model takes."""
+    cut = around.cut and not _cuts_out_of_sight(around.trees)
+    found: dict[str, Setting] = {}
+    for name, numbers in lengths_by_names(around.trees, flags=around.flags).items():
+        if len(numbers) == 1:
+            word = (name.rpartition(".")[2],)
+            found[name] = Setting(next(iter(numbers)), span, span, word, alias=True, by_default=True)
+        elif numbers or (name == SOURCE and not cut):
+            found[name] = Setting(untold(name), span, span, WORD, alias=True)
+    return found
 
 
 LENGTH_WORDS = frozenset(("len", "length", "maxlen", "seqlen", "maxlength", "seqlength", "ctx"))
@@ -165,14 +205,18 @@ def lengths_by_names(modules: tuple[ast.AST, ...], *, flags: bool = True) -> dic
         given += _by_position(function, calls.get(called, []), {name for name, _ in given})
     found: dict[str, set[int]] = {SOURCE: set(), TARGET: set()}
     for name, value in given:
-        words = set(re.split(r"[_\W]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).casefold()))
+        words = _words(name)
         if words & LENGTH_WORDS and not words & _OF_OTHERS and LEAST <= value <= MOST:
             found[TARGET if words & _OF_TARGETS else SOURCE].add(value)
     return found
 
 
+def _words(name: str) -> set[str]:
+    return set(re.split(r"[_\W]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).casefold()))
+
+
 @lru_cache(1)
-def cuts_out_of_sight(modules: tuple[ast.AST, ...]) -> bool:
+def _cuts_out_of_sight(modules: tuple[ast.AST, ...]) -> bool:
     """Whether a tokenizer of a program is told to cut to a length that is no plain number: ``max_length=limit``."""
     for node in (node for tree in modules for node in ast.walk(tree) if isinstance(node, ast.Call)):
         given = {each.arg: each.value for each in node.keywords}
@@ -184,6 +228,64 @@ def cuts_out_of_sight(modules: tuple[ast.AST, ...]) -> bool:
         ):
             return True
     return False
+
+
+_TOKENS = frozenset(("input_ids", "labels", "attention_mask", "token_ids", "ids", "tokens"))
+_LIMITS = frozenset((
+    "max", "maxlen", "maxlength", "longest", "limit", "cutoff", "block", "context", "ctx", "seq", "seqlen", "seqlength",
+))  # fmt: skip
+_NO_LIMITS = frozenset(("min", "prompt", "gen", "generate", "generation", "new", "prefix", "char", "chars"))
+
+
+@lru_cache(1)
+def _cut_by_hand(modules: tuple[ast.AST, ...]) -> tuple[ast.expr, ...]:
+    """The limits by which a program itself cuts rows of tokens, or leaves rows out: ``MAX`` of ``input_ids[:MAX]`` and
+    of ``len(input_ids) > MAX``. A number in a slice counts where the row is kept, not where it is printed."""
+    found: list[ast.expr | None] = []
+    for node in (node for tree in modules for node in ast.walk(tree)):
+        if isinstance(node, ast.Compare) and isinstance(node.left, ast.Call) and called_name(node.left) == "len":
+            found += node.comparators if node.left.args and _is_tokens(node.left.args[0]) else ()
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            found += (each for each in _ends(node) if not isinstance(each, ast.Constant))
+        elif isinstance(node, ast.Assign | ast.Dict):
+            kept = (node.value,) if isinstance(node, ast.Assign) else node.values
+            found += (each for value in kept if isinstance(value, ast.Subscript) for each in _ends(value))
+    return tuple(each for each in found if each is not None and _limits(each))
+
+
+def _length_of(limit: ast.expr, names: Names, values: Values) -> int | None:
+    """The number that a limit is, or that a name has throughout its module; None where that is not certain."""
+    if isinstance(limit, ast.Constant):
+        return limit.value if isinstance(limit.value, int) else None
+    known = names.only(limit.id) if isinstance(limit, ast.Name) and id(limit) in names.nodes else None
+    if known is None or sum(name == getattr(limit, "id", "") for name, _ in names.every_binding()) != 1:
+        return None
+    return _length(values, *known)
+
+
+def _is_tokens(node: ast.expr) -> bool:
+    """``input_ids``, ``batch.input_ids``, ``batch["input_ids"]`` and one row of these."""
+    name = called_or_named(node)
+    if name is None or name.isdecimal():
+        return isinstance(node, ast.Subscript) and _is_tokens(node.value)
+    return name in _TOKENS
+
+
+def _ends(node: ast.Subscript) -> tuple[ast.expr | None, ...]:
+    """What a slice of tokens leaves of them: ``n`` of ``[:n]`` and of ``[-n:]``."""
+    part = node.slice
+    if not (isinstance(part, ast.Slice) and part.step is None and _is_tokens(node.value)):
+        return ()
+    last = part.lower.operand if isinstance(part.lower, ast.UnaryOp) and isinstance(part.lower.op, ast.USub) else None
+    return (part.upper,) if part.lower is None else (last,) if part.upper is None else ()
+
+
+def _limits(node: ast.expr) -> bool:
+    """Whether a number, or what a name says, is as long as a row may be."""
+    if isinstance(node, ast.Constant):
+        return type(node.value) is int and LEAST <= node.value <= MOST
+    words = _words(called_or_named(node) or "")
+    return not words.isdisjoint(_LIMITS) and words.isdisjoint(_NO_LIMITS)
 
 
 _GENERATES = frozenset((
@@ -203,7 +305,7 @@ _OF_ROWS = frozenset(("dataset", "data", "loader", "collator", "collate", "token
 
 def _generates(name: str) -> bool:
     """Whether a function or class is named for what it has a model write, not for what it reads."""
-    words = re.split(r"[_\W]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).casefold())
+    words = _words(name)
     return not _ANSWERS.isdisjoint(words) and _OF_ROWS.isdisjoint(words)
 
 

@@ -13,10 +13,11 @@ from kb.config.python.held import CommandLine, GivenConfig, NoSources, Sources
 from kb.config.python.later import turns_on
 from kb.config.python.lengths import (
     SOURCE,
-    cuts_out_of_sight,
+    Around,
     evaluated_rows,
+    length_by_hand,
     lengths_by_constants,
-    lengths_by_names,
+    lengths_inferred,
 )
 from kb.config.python.loop_model import CHECKPOINTING
 from kb.config.python.names import Names
@@ -186,7 +187,7 @@ class PythonReader:
             by_loop = self._of_loop(run.own, run.own.loop, analysis)
             settings = by_loop | settings | {name: each for name, each in by_loop.items() if name in OF_LOOP}
         if not any(name in settings for name in (SOURCE, "trl.max_length", "trl.max_seq_length")):
-            settings |= lengths_by_constants(analysis.module, analysis.names, analysis.values)
+            settings |= _lengths_of_rows(run, dialect, analysis)
         for call in calls:
             if call.kind.group == TRAINER and run.own is not None:
                 settings = evaluated_rows(call, analysis.values.expressions, analysis.name_span(call)) | settings
@@ -238,31 +239,13 @@ class PythonReader:
 
     def _of_loop(self, call: Call, loop: Loop, analysis: "Analysis") -> dict[str, Setting]:
         """What a training loop of the program's own says beside its calls."""
-        found = self._lengths_of_loop(call, analysis)
+        found = lengths_inferred(analysis.around, analysis.name_span(call))
         values = analysis.values if call.home is None else analysis.values.of(call.home.owner)
         for name, value, node, word, at in loop.said:
             span = analysis.name_span(call) if call.home is not None else analysis.place_of(node)
             data = value if at is None else values.scalar_of(value, at)
             data = untold(name) if isinstance(data, Unknown) else data
             found[name] = Setting(data, span, span.beginning(), (word,), alias=True)
-        return found
-
-    def _lengths_of_loop(self, call: Call, analysis: "Analysis") -> dict[str, Setting]:
-        """How long the rows of a loop's own data sets are, where numbers under such names agree; unknown where they do
-        not, or where no tokenizer is told to cut to what the model takes."""
-        others = [each for each in analysis.values.expressions.shared.modules.values() if each is not None]
-        trees = (analysis.module.tree, *(each.names.tree for each in others))
-        numbers = lengths_by_names(trees, flags=not analysis.values.of_config)
-        cut = any("truncation=True" in text for text in (analysis.module.text, *(each.text for each in others)))
-        cut = cut and not cuts_out_of_sight(trees)
-        found: dict[str, Setting] = {}
-        span = analysis.name_span(call)
-        for name, values in numbers.items():
-            if len(values) == 1:
-                word = (name.rpartition(".")[2],)
-                found[name] = Setting(next(iter(values)), span, span, word, alias=True, by_default=True)  # inferred
-            elif values or (name == SOURCE and not cut):
-                found[name] = Setting(untold(name), span, span, ("max_length",), alias=True)
         return found
 
     def _agreeing(self, group: str, cuts: list[Call], run: Run, analysis: "Analysis") -> list[Call]:
@@ -308,6 +291,16 @@ class PythonReader:
         return as_declared(part, call)
 
 
+def _lengths_of_rows(run: Run, dialect: str, analysis: "Analysis") -> dict[str, Setting]:
+    """How long rows are where no call says it: by constants of the module; where a Trainer trains, which cuts nothing,
+    by what the program cuts to itself."""
+    found = lengths_by_constants(analysis.module, analysis.names, analysis.values)
+    if run.own is not None and dialect == TRAINING and SOURCE not in found:
+        by_hand = length_by_hand(analysis.around, analysis.names, analysis.values, analysis.place_of)
+        found |= {SOURCE: by_hand} if by_hand is not None else {}
+    return found
+
+
 class Analysis(NamedTuple):
     """The recognised calls of one module."""
 
@@ -321,6 +314,15 @@ class Analysis(NamedTuple):
     odd: Mapping[int, list[tuple[ast.keyword, Mapping[str, Any]]]] = {}  # keywords that no release of a class has
     gone: Mapping[str, Setting] = {}  # imports of names that some release lacks
     to_trainers: TrainerArguments = TrainerArguments()
+
+    @property
+    def around(self) -> Around:
+        """What the module and those of the project that it takes something from say."""
+        shared = self.values.expressions.shared.modules.values()
+        others = [each for each in shared if each is not None]
+        trees = (self.module.tree, *(each.names.tree for each in others))
+        cut = any("truncation=True" in text for text in (self.module.text, *(each.text for each in others)))
+        return Around(trees, cut, not self.values.of_config)
 
     def never_had(self, call: Call, told: list[Span]) -> list[Event]:
         """What is said of a call's keywords that its class never had; not of a slip, of which that is told."""
