@@ -347,6 +347,29 @@ def test_a_config_of_own_names_with_adapters_leaves_open_how_the_weights_are_loa
 
 
 @pytest.mark.parametrize(
+    ("trains", "method"),
+    [
+        ("pl.Trainer(devices=1).fit(Model(config['model_name']))", None),  # Lightning's: fp32, no checkpointing
+        ("loss.backward()", None),
+        ("Trainer(args=TrainingArguments('out', **config))", "full"),
+    ],
+)
+def test_where_no_program_has_the_librarys_trainer_its_defaults_say_nothing(
+    tmp_path: Path, trains: str, method: str | None
+) -> None:
+    config = "model_name: facebook/opt-125m\nbatch_size: 80\nlearning_rate: 5.0e-5\nmax_length: 160\n"
+    program = "config = yaml.safe_load(f)\nload(config['batch_size'], config['max_length'], config['learning_rate'])\n"
+    put(tmp_path, {"config.yaml": config, "train.py": f"{program}model = config['model_name']\n{trains}\n"})
+    outcome = check_input(Input(str(tmp_path / "config.yaml")), checker_of(tmp_path))
+    assert not isinstance(outcome, Unusable), outcome
+    (result,) = outcome.results
+    assert result.unit.dialect == "hf"  # by names that every library has, no trainer of TRL's
+    assert result.setup is not None
+    assert (result.setup.method if result.setup.method_known else None) == method
+    assert (result.prediction is None) is (method is None)
+
+
+@pytest.mark.parametrize(
     ("group", "told"),
     [
         ("{mixed_precision: fp16, cpu: false, offload: true, split_batches: true}", False),

@@ -21,10 +21,9 @@ SKIPPED = frozenset((
 # Names that programs of other projects have as well: a command in a copy of one starts that.
 _COMMON = ("train.py", "main.py", "run.py", "finetune.py", "fine_tune.py", "test.py", "eval.py", "app.py", "demo.py")
 _IMPORT = r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+\(?([^\n#]*)|import[ \t]+([\w., \t]+))"
-# What a source that reads training configs names, and by which it reads them.
+# What a source that reads training configs names, where it starts no training itself; and by which it reads them.
 _TRAINS = (
-    b"TrainingArguments", b"ArgumentParser(", b"TrlParser(", b"Config(", b"Trainer(", b"hydra.main(", b"axolotl.cli",
-    b"run_exp(",
+    b"ArgumentParser(", b"TrlParser(", b"Config(", b"hydra.main(", b"axolotl.cli", b"run_exp(",
 )  # fmt: skip
 _STARTS = (b"TrainingArguments", b"Trainer(", b".backward(")
 _LOADS = (b"yaml", b"OmegaConf", b"hydra", b"json.load", b"toml", b"parse_json_file", b"parse_args")
@@ -187,7 +186,7 @@ def _of_project(top: str) -> Iterator[Program]:
             continue
         read += len(raw)
         starts = any(each in raw for each in _STARTS)
-        if not any(each in raw for each in _TRAINS):
+        if not starts and not any(each in raw for each in _TRAINS):
             continue
         text = raw.decode("utf-8", "replace")
         if any(each in raw for each in _LOADS) or (starts and _brings_a_loader(path, text, top)):

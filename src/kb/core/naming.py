@@ -1,7 +1,7 @@
 """Whether the names in a config are a library's: who reads it decides if a finding about a name holds. Pure."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from kb.core.document import Setting, Unit
@@ -195,9 +195,8 @@ class Names:
         if unit.reader != "script" or unit.program or len(self._programs) < 2:
             return False
         written = [each for name in at if (each := unit.setting(name)) is not None and each.path and not each.joined]
-        keys = _keys_of(unit)
         own_way = [each for each in self._programs if each.trains and not each.hands_on and not each.spreads]
-        reading = [each for each in own_way if 2 * sum(map(each.speaks_of, keys)) >= len(keys)]
+        reading = readers_of(unit, own_way)
         lacks = [[each.speaks_of(str(setting.path[-1])) for each in reading] for setting in written]
         return any(any(has) and not all(has) for has in lacks)
 
@@ -246,8 +245,10 @@ class Names:
         return named is not None and setting.joined == named.value
 
 
-def _keys_of(unit: Unit) -> list[str]:
-    return [str(each.path[-1]) for each in unit.settings.values() if each.path and not each.joined]
+def readers_of(unit: Unit, programs: Iterable[Program]) -> list[Program]:
+    """The programs that have most of a config's keys: one of them may be what reads it."""
+    keys = [str(each.path[-1]) for each in unit.settings.values() if each.path and not each.joined]
+    return [each for each in programs if 2 * sum(map(each.speaks_of, keys)) >= len(keys)]
 
 
 def is_unread(unit: Unit, programs: Sequence[Program], key: str) -> bool:
@@ -258,8 +259,7 @@ def is_unread(unit: Unit, programs: Sequence[Program], key: str) -> bool:
         return False
     if any(each.speaks_of(key) for each in programs):
         return False
-    keys = _keys_of(unit)
-    return any(2 * sum(map(each.speaks_of, keys)) >= len(keys) for each in programs)
+    return bool(readers_of(unit, programs))
 
 
 def _same_file(one: str, other: str) -> bool:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from kb.core.document import Setting, Unit
 from kb.core.expression import Unknown
 from kb.core.facts import FactType
-from kb.core.naming import HANDS_ON, is_unread
+from kb.core.naming import HANDS_ON, is_unread, readers_of
 from kb.core.program import (
     SEVERAL_HAVE_IT,
     Program,
@@ -89,7 +89,8 @@ def left_to_program(
     if any(has_own_loss(program.own) for program in programs):
         hidden.add("model.fused_loss")
     if not unit.program:
-        hidden.update(_set_by(unit, programs, facts))
+        of_loop = _read_by_loop(unit, programs)
+        hidden.update(_settled(unit, facts, lambda key: True) if of_loop else _set_by(unit, programs, facts))
         unit = _untold(unit, _unread(unit, programs))
     elif not any(program.hands_on for program in programs):
         own = unit.dialect == OF_TRAINING and not any(program.is_of_trainer for program in programs)
@@ -176,6 +177,13 @@ def _trains_partly(flag: tuple[str, Setting]) -> bool:
     """Whether a flag of the program's own asks for adapters, or for frozen parts: ``--enable_peft``."""
     name, said = flag
     return not PARTLY.isdisjoint(name.casefold().split("_")) and str(said.value).casefold() not in NOT_SAID
+
+
+def _read_by_loop(unit: Unit, programs: Iterable[Program]) -> bool:
+    """Whether those that train by a config's keys have a loop of their own, or another library's trainer: nothing that
+    the config leaves out is a default of this one."""
+    training = [each for each in readers_of(unit, programs) if each.trains]
+    return bool(training) and not any(each.is_of_trainer for each in training)
 
 
 def _set_by(unit: Unit, programs: Sequence[Program], facts: Mapping[str, FactType]) -> Iterable[str]:

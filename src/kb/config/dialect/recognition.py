@@ -72,9 +72,9 @@ class Recognition:
             if score >= dialect.recognise["least"]:
                 found.append((score, dialect))
         if not found and any(path.rpartition(".")[2] in self._names_of_batches for path in entries):
-            found = [
+            found = [  # of equals the most general: such names bring no special format's defaults
                 (known, dialect)
-                for dialect in self._dialects
+                for dialect in reversed(self._dialects)
                 if not dialect.wrapped and (known := self._known_of_a_run(dialect, entries)) >= LEAST_OF_A_RUN
             ]
         found.sort(key=lambda each: -each[0])
