@@ -9,11 +9,11 @@ import warnings
 from collections.abc import Collection, Mapping
 from typing import NoReturn
 
-from kb.core import surface
 from kb.core.expression import FUNCTIONS, Tree
 from kb.core.release import parse_version
-from kb.core.surface import MAX_DEPTH, TOO_DEEP, read_surface
+from kb.core.surface import KOREAN, MAX_DEPTH, NO_OPERATOR, TOO_DEEP, read_surface, unknown_facts
 from kb.core.surface import ExpressionError as ExpressionError
+from kb.core.text import nearest
 
 MAX_NODES, MAX_LITERAL = 200, 10**15
 EXPONENTS = (2, 3, 0.5)
@@ -84,7 +84,9 @@ def parse(
         raise ExpressionError(*TOO_DEEP, source, 1) from None
     tree, kind = _Checker(source, names, values, sizes).check(body, 0)
     if want is not None and kind != want:
-        raise ExpressionError(*surface.another_type(kind, want), source, 1)
+        said = f"the expression is a {kind}; a {want} is needed here"
+        korean = f"식의 값은 {KOREAN[kind]}인데 여기에는 {KOREAN[want]} 자료형이 필요합니다"
+        raise ExpressionError(said, korean, source, 1)
     return tree
 
 
@@ -129,7 +131,8 @@ class _Checker:
     def need(self, node: ast.expr, depth: int, want: str, where: str) -> Tree:
         tree, kind = self.check(node, depth)
         if kind != want:
-            self.fail(node, *surface.needs(where, want, kind))
+            korean = f"{where}: {KOREAN[want]} 자료형이 필요한데 {KOREAN[kind]} 값입니다"
+            self.fail(node, f"{where} needs a {want}, this is a {kind}", korean)
         return tree
 
     def on_constant(self, node: ast.Constant, depth: int) -> tuple[Tree, str]:
@@ -142,16 +145,20 @@ class _Checker:
             return ["lit", value], "number"
         if isinstance(value, str):
             return ["lit", value], "text"
-        self.fail(node, *surface.no_value(value))
+        self.fail(
+            node,
+            f"{value!r} is not part of the language; a missing fact is unknown, not None",
+            f"{value!r} 값은 식에 쓸 수 없습니다. 없는 사실은 None이 아니라 모르는 값입니다",
+        )
 
     def on_name(self, node: ast.Name | ast.Attribute, depth: int) -> tuple[Tree, str]:
         name = _dotted(node)
         if name is None:
-            self.fail(node, *surface.NO_DOT)
+            self.fail(node, "a dot only joins the parts of a fact's name", "점은 사실 이름의 부분을 잇는 데만 씁니다")
         if name.strip("_") == "" and self.column(node) in self.sizes:
             return self.dimensions.literal(self.sizes[self.column(node)]), "number"
         if name not in self.names:
-            self.fail(node, *surface.unknown(name, self.source, self.names))
+            self.fail(node, *unknown_facts(name, self.source, self.names))
         return ["fact", name], EXPRESSION_TYPES[self.names[name]]
 
     on_attribute = on_name
@@ -171,14 +178,14 @@ class _Checker:
             return ["not", self.need(node.operand, depth, "bool", "'not'")], "bool"
         if isinstance(node.op, ast.USub):
             return ["neg", self.need(node.operand, depth, "number", "'-'")], "number"
-        self.fail(node, *surface.NO_OPERATOR)
+        self.fail(node, *NO_OPERATOR)
 
     def on_binop(self, node: ast.BinOp, depth: int) -> tuple[Tree, str]:
         sign = _BINARY.get(type(node.op))
         if sign is None:
-            self.fail(node, *surface.NO_OPERATOR)
+            self.fail(node, *NO_OPERATOR)
         if sign == "**" and not (isinstance(node.right, ast.Constant) and node.right.value in EXPONENTS):
-            self.fail(node.right, *surface.NO_EXPONENT)
+            self.fail(node.right, "an exponent must be 2, 3 or 0.5", "지수는 2, 3, 0.5 가운데 하나입니다")
         left = self.need(node.left, depth, "number", f"'{sign}'")
         right = self.need(node.right, depth, "number", f"'{sign}'")
         self.alike(sign, node, left, right)
@@ -189,7 +196,8 @@ class _Checker:
         body, kind = self.check(node.body, depth)
         otherwise, other_kind = self.check(node.orelse, depth)
         if kind != other_kind:
-            self.fail(node, *surface.two_types(kind, other_kind))
+            said = f"both branches must have one type; these are a {kind} and a {other_kind}"
+            self.fail(node, said, f"두 갈래의 자료형이 같아야 합니다: {KOREAN[kind]}, {KOREAN[other_kind]}")
         if kind == "number":
             self.alike("if", node, body, otherwise)
         return ["if", test, body, otherwise], kind
@@ -200,8 +208,10 @@ class _Checker:
             self.fail(node, f"only {known} can be called", f"부를 수 있는 함수: {known}")
         name = node.func.id
         count = len(node.args)
-        if (count < 2) if name in ("min", "max") else (count != 1):
-            self.fail(node, *surface.takes(name, name in ("min", "max")))
+        if name in ("min", "max") and count < 2:
+            self.fail(node, f"{name} takes two values or more", f"{name}: 값을 둘 이상 받습니다")
+        if name not in ("min", "max") and count != 1:
+            self.fail(node, f"{name} takes one value", f"{name}: 값을 하나만 받습니다")
         arguments = [self.need(argument, depth, "number", name) for argument in node.args]
         self.alike(name, node, *arguments)
         return ["call", name, *arguments], "number"
@@ -209,7 +219,8 @@ class _Checker:
     def on_compare(self, node: ast.Compare, depth: int) -> tuple[Tree, str]:
         signs = [_COMPARE.get(type(operator)) for operator in node.ops]
         if None in signs:
-            self.fail(node, *surface.NO_IS)
+            korean = "'is'는 식에 쓸 수 없습니다. ==로 비교하십시오"
+            self.fail(node, "'is' is not part of the language; compare with ==", korean)
         operands = [node.left, *node.comparators]
         checked = [self.check(operand, depth) for operand in operands]
         if any(kind == "version" for _, kind in checked):
@@ -235,13 +246,19 @@ class _Checker:
         if sign in ("in", "not in"):
             if kinds == ("text", "text") or (kinds[1] == "list" and kinds[0] in ("text", "number")):
                 return
-            self.fail(node, *surface.looks_for(sign, *kinds))
+            self.fail(
+                node,
+                f"'{sign}' looks for a text or number in a list; these are a {kinds[0]} and a {kinds[1]}",
+                f"'{sign}': 목록에서 문자열이나 수를 찾습니다. 지금은 {KOREAN[kinds[0]]}, {KOREAN[kinds[1]]} 값입니다",
+            )
         if kinds[0] != kinds[1]:
-            self.fail(node, *surface.compares(sign, *kinds))
+            korean = f"'{sign}': 자료형이 다른 값을 비교합니다: {KOREAN[kinds[0]]}, {KOREAN[kinds[1]]}"
+            self.fail(node, f"'{sign}' compares a {kinds[0]} with a {kinds[1]}", korean)
         if kinds[0] == "number":
             self.alike(sign, node, left[0], right[0])
         if sign not in ("==", "!=") and kinds[0] not in ("number", "version"):
-            self.fail(node, *surface.orders(sign, kinds[0]))
+            korean = f"'{sign}': 수나 판의 순서를 비교합니다. 지금은 {KOREAN[kinds[0]]} 값입니다"
+            self.fail(node, f"'{sign}' orders numbers or versions, not a {kinds[0]}", korean)
 
     def check_value(self, fact: Tree, other: Tree, node: ast.expr) -> None:
         """Every text that a fact of a closed set is compared with is one of the set."""
@@ -250,7 +267,11 @@ class _Checker:
             return
         for text in _texts(other):
             if text not in known:
-                self.fail(node, *surface.never(fact[1], text, known))
+                guess, listed = nearest(text, known), ", ".join(sorted(known))
+                hint = f"did you mean {guess[0]!r}?" if guess else f"its values: {listed}"
+                hint_ko = f"{guess[0]!r} 아닙니까?" if guess else f"쓸 수 있는 값: {listed}"
+                korean = f"{fact[1]}: {text!r} 값이 될 수 없습니다. {hint_ko}"
+                self.fail(node, f"{fact[1]} is never {text!r}; {hint}", korean)
 
 
 class Dimensions:

@@ -113,6 +113,12 @@ def nearest(name: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6
     return [folded[match] for match in [*begun, *like][:count]]
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> tuple[str, str]:
+    """What to put behind a fault's sentence, in English and in Korean, where a known name was probably meant."""
+    meant = nearest(name, known)
+    return (f"; did you mean {meant[0]!r}?", f". {meant[0]!r} 아닙니까?") if meant else ("", "")
+
+
 def fold(name: str) -> str:
     """``name`` as it looks without case and separators."""
     return name.casefold().replace("-", "").replace("_", "").replace(" ", "")

@@ -157,7 +157,7 @@ def _entry_problems(kind: str, located: Located) -> list[Problem]:
     catalog = load_catalog(whole=True)
     if kind != "measurements":
         return check_entry(kind, located, _beside(kind), catalog.sources)
-    problems = check_measurement(located, catalog.gpus) + check_sources([located], catalog.sources)
+    problems = [*check_measurement(located, catalog.gpus), *check_sources([located], catalog.sources)]
     name = located.data["id"]
     if name in load_guide()["measurements"]:
         problems.append(located.problem(("id",), f"{name!r} is there already", f"{name!r} 항목이 이미 있습니다"))
@@ -229,7 +229,7 @@ def rule_problems(located: Located, sources: Mapping[str, Any], language: str) -
         ),
     )
     made = compiler.compile(located)
-    problems = compiler.problems + check_settings(located, vocabulary.data["facts"])
+    problems = [*compiler.problems, *check_settings(located, vocabulary.data["facts"])]
     if name in catalog.rules:
         problems.append(located.problem(("id",), f"{name!r} is a rule already", f"{name!r} 규칙은 이미 있습니다"))
     if problems:

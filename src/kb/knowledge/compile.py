@@ -204,7 +204,7 @@ def _read_all(
     schema_folder = os.path.join(location.rules, "schema")
     if not os.path.isdir(schema_folder):
         message = "no schema folder here: is this a rules directory of kb?"
-        return files, [Problem(location.rules, 1, 1, message)]
+        return files, [Problem.of_file(location.rules, message)]
     schemas, readings = SchemaSet(schema_folder), Readings(location)
     for name in files_under(location.rules) if names is None else names:
         kind = name.split("/", 1)[0]
@@ -212,7 +212,7 @@ def _read_all(
             continue
         path = os.path.join(location.rules, name)
         if kind not in KINDS:
-            problems.append(Problem(path, 1, 1, f"no kind of file has this place; kinds: {', '.join(sorted(KINDS))}"))
+            problems.append(Problem.of_file(path, f"no kind of file has this place; kinds: {', '.join(sorted(KINDS))}"))
             continue
         try:
             with open(path, encoding="utf-8") as stream:
@@ -220,7 +220,7 @@ def _read_all(
             read_before = readings.known(path, text, schemas.text(KINDS[kind]))
             located = read_before or read_source(path, text)
         except UnicodeDecodeError as error:
-            problems.append(Problem(path, 1, 1, f"not UTF-8 at byte {error.start}"))
+            problems.append(Problem.of_file(path, f"not UTF-8 at byte {error.start}"))
             continue
         except KnowledgeError as error:
             problems += error.problems
@@ -235,7 +235,7 @@ def _read_all(
         readings.write()
     for name in ("vocabulary.yaml", "constants.yaml", "sources.yaml"):
         if not files[name] and not problems:
-            problems.append(Problem(os.path.join(location.rules, name), 1, 1, "this file is missing"))
+            problems.append(Problem.of_file(os.path.join(location.rules, name), "this file is missing"))
     return files, problems
 
 
@@ -298,7 +298,7 @@ def _words(location: Location) -> tuple[Parts, list[Problem]]:
             with open(path, encoding="utf-8") as stream:
                 located[language] = read_source(path, stream.read())
         except FileNotFoundError:
-            return {}, [Problem(path, 1, 1, "this file is missing")]
+            return {}, [Problem.of_file(path, "this file is missing")]
         except KnowledgeError as error:
             problems += error.problems
     if problems:

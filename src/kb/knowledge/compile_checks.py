@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kb.core.text import nearest
+from kb.core.text import did_you_mean
 from kb.knowledge.locations import files_under
 from kb.knowledge.problems import Problem
 from kb.knowledge.rows import (
@@ -30,7 +30,7 @@ def checked(
 ) -> list[Problem]:
     """What compiling the entries one by one does not show; ``below``: GPUs and models whose names are taken."""
     (vocabulary,) = files["vocabulary.yaml"]
-    problems = _check_vocabulary(vocabulary) + check_defaults(vocabulary) + _check_ids(files)
+    problems = [*_check_vocabulary(vocabulary), *check_defaults(vocabulary), *_check_ids(files)]
     for kind in ("hardware", "models"):
         problems += _check_aliases([*below[kind], *files[kind]])
     for kind in ("hardware", "models", "dialects", "tables", "vocabulary.yaml", "constants.yaml", *GUIDE):
@@ -40,9 +40,8 @@ def checked(
     for located in files["measurements"]:
         problems += check_measurement(located, gpus)
     for kind in ("checks", *GUIDE):
-        problems += [
-            problem for located in files[kind] for problem in check_settings(located, vocabulary.data["facts"])
-        ]
+        for located in files[kind]:
+            problems += check_settings(located, vocabulary.data["facts"])
     own = vocabulary.data["own_names"]
     problems += [
         _not_a_fact(vocabulary, ("own_names", kind, name, KEY), meant, types)
@@ -51,80 +50,71 @@ def checked(
         for meant in _names(means)
         if meant not in types
     ]
-    return problems + _check_dialects(files["dialects"], types) + check_own_names(files["dialects"], own)
+    problems += _check_dialects(files["dialects"], types)
+    return problems + [
+        located.problem(
+            ("own_names", kind, KEY), f"vocabulary.yaml has no own_names of kind {kind!r}: {', '.join(own)}"
+        )
+        for located in files["dialects"]
+        for kind in located.data.get("own_names", {})
+        if kind not in own
+    ]
 
 
 def check_entry(kind: str, located: Located, beside: Sequence[Located], sources: Mapping[str, Any]) -> list[Problem]:
-    """What is wrong with one GPU (``hardware``) or model (``models``) beside the others of its kind.
-
-    Its schema is asked before.
-    """
+    """What is wrong with one GPU (``hardware``) or model (``models``) beside the others, where its schema is right."""
     rows = [*beside, located]
-    found = _check_ids({kind: rows}) + _check_aliases(rows)
+    found = [*_check_ids({kind: rows}), *_check_aliases(rows)]
     found += check_hardware(located) if kind == "hardware" else check_model(located)
-    own = [problem for problem in found if problem.path == located.path] + check_sources([located], sources)
-    return sorted(own, key=lambda problem: (problem.line, problem.column))
+    own = [problem for problem in found if problem.path == located.path]
+    return sorted([*own, *check_sources([located], sources)], key=lambda problem: (problem.line, problem.column))
 
 
-def _check_vocabulary(located: Located) -> list[Problem]:
+def _check_vocabulary(located: Located) -> Iterator[Problem]:
     facts = located.data["facts"]
-    problems = []
     for name, fact in facts.items():
         for index, setting in enumerate(fact.get("at", [])):
             if not facts.get(setting, {}).get("setting"):
                 settings = [each for each, row in facts.items() if row.get("setting")]
-                problems.append(
-                    _not_a_fact(located, ("facts", name, "at", index), setting, settings, "a setting of", "설정")
-                )
+                yield _not_a_fact(located, ("facts", name, "at", index), setting, settings, "a setting of", "설정")
         values = fact.get("values")
         if isinstance(values, str) and "." in values and not isinstance(facts.get(values, {}).get("values"), list):
-            problems.append(located.problem(("facts", name, "values"), f"{values!r} is no fact that lists its values"))
+            yield located.problem(("facts", name, "values"), f"{values!r} is no fact that lists its values")
         if "moved" in fact and "default" not in fact:
-            problems.append(located.problem(("facts", name, "moved", KEY), f"{name!r} has no default now"))
+            yield located.problem(("facts", name, "moved", KEY), f"{name!r} has no default now")
         renamed = fact.get("renamed")
         if renamed is not None and renamed not in facts:
-            problems.append(_not_a_fact(located, ("facts", name, "renamed"), renamed, facts))
-    return problems
+            yield _not_a_fact(located, ("facts", name, "renamed"), renamed, facts)
 
 
 def _not_a_fact(
     located: Located, path: Path, name: str, known: Iterable[str], what: str = "in", korean: str = "이름"
 ) -> Problem:
     """A name that the vocabulary has not, with the one that was probably meant."""
-    guess = nearest(name, known)
-    return located.problem(
-        path,
-        f"{name!r} is not {what} vocabulary.yaml" + (f"; did you mean {guess[0]!r}?" if guess else ""),
-        f"{name!r}: vocabulary.yaml에 없는 {korean}입니다" + (f". {guess[0]!r} 아닙니까?" if guess else ""),
-    )
+    hint, hint_ko = did_you_mean(name, known)
+    english = f"{name!r} is not {what} vocabulary.yaml{hint}"
+    return located.problem(path, english, f"{name!r}: vocabulary.yaml에 없는 {korean}입니다{hint_ko}")
 
 
-def _check_ids(files: Mapping[str, list[Located]]) -> list[Problem]:
-    problems = []
+def _check_ids(files: Mapping[str, list[Located]]) -> Iterator[Problem]:
     for kind in FOLDERS:
         seen: dict[str, str] = {}
         for located in files.get(kind, ()):
             name = located.data["id"]
             if os.path.basename(located.path) != f"{name}.yaml":
-                problems.append(
-                    located.problem(
-                        ("id",), f"id {name!r} differs from the file's name", f"id {name!r} 값이 파일 이름과 다릅니다"
-                    )
+                yield located.problem(
+                    ("id",), f"id {name!r} differs from the file's name", f"id {name!r} 값이 파일 이름과 다릅니다"
                 )
             if name in seen:
-                problems.append(located.problem(("id",), f"id {name!r} is also in {seen[name]}"))
+                yield located.problem(("id",), f"id {name!r} is also in {seen[name]}")
             seen[name] = located.path
             if kind == "checks":
                 area = os.path.basename(os.path.dirname(located.path))
                 if area != located.data["area"]:
-                    problems.append(
-                        located.problem(("area",), f"the file lies in {area}/", f"파일은 {area}/ 폴더에 있습니다")
-                    )
-    return problems
+                    yield located.problem(("area",), f"the file lies in {area}/", f"파일은 {area}/ 폴더에 있습니다")
 
 
-def _check_aliases(rows: list[Located]) -> list[Problem]:
-    problems: list[Problem] = []
+def _check_aliases(rows: list[Located]) -> Iterator[Problem]:
     seen: dict[str, str] = {}
     for located in rows:
         data = located.data
@@ -137,14 +127,11 @@ def _check_aliases(rows: list[Located]) -> list[Problem]:
         for folded, (name, path) in names.items():
             owner = seen.setdefault(folded, data["id"])
             if owner != data["id"]:
-                problems.append(
-                    located.problem(
-                        path,
-                        f"{name!r} already means {owner}; take another name",
-                        f"{name!r} 이름은 이미 {owner} 항목입니다. 다른 이름을 쓰십시오",
-                    )
+                yield located.problem(
+                    path,
+                    f"{name!r} already means {owner}; take another name",
+                    f"{name!r} 이름은 이미 {owner} 항목입니다. 다른 이름을 쓰십시오",
                 )
-    return problems
 
 
 def _names(meant: Any) -> Iterator[str]:
@@ -154,41 +141,30 @@ def _names(meant: Any) -> Iterator[str]:
         yield from [to] if isinstance(to, str) else to
 
 
-def _check_dialects(rows: list[Located], types: dict[str, str]) -> list[Problem]:
+def _check_dialects(rows: list[Located], types: dict[str, str]) -> Iterator[Problem]:
     """Every setting that a key means exists: a name, a group with ``.*``, or ``{to: name, …}``."""
-    problems = []
     for located in rows:
         for key, meant in located.data["keys"].items():
             for name in _names(meant):
                 group = name.removesuffix("*")
                 if name not in types and not (group != name and any(known.startswith(group) for known in types)):
-                    problems.append(_not_a_fact(located, ("keys", key, KEY), name, types))
-        problems += [
-            located.problem(("moved", name, KEY), f"{name!r} has no default of this format")
-            for name in located.data.get("moved", ())
-            if name not in located.data.get("defaults", ())
-        ]
-        problems += [
-            _not_a_fact(located, path, name, types)
-            for path, made in _made_by_programs(located.data.get("programs", {}))
-            for name in made
-            if name not in types
-        ]
-        for group in ("defaults", "named_by"):
-            problems += [
-                _not_a_fact(located, (group, name) if group == "defaults" else (group,), name, types)
-                for name in located.data.get(group, ())
-                if name not in types
-            ]
-    return problems
+                    yield _not_a_fact(located, ("keys", key, KEY), name, types)
+        for name in located.data.get("moved", ()):
+            if name not in located.data.get("defaults", ()):
+                yield located.problem(("moved", name, KEY), f"{name!r} has no default of this format")
+        for path, name in _settings_named(located.data):
+            if name not in types:
+                yield _not_a_fact(located, path, name, types)
 
 
-def _made_by_programs(programs: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """The settings that each program of a format makes by itself, with their place."""
-    for name, row in programs.items():
-        yield ("programs", name, "sets"), row.get("sets", {})
+def _settings_named(dialect: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """The settings, with their places, that the programs of a format make, that have its defaults or name its files."""
+    for program, row in dialect.get("programs", {}).items():
+        yield from ((("programs", program, "sets"), name) for name in row.get("sets", {}))
         for subcommand, made in row.get("subcommands", {}).items():
-            yield ("programs", name, "subcommands", subcommand), made
+            yield from ((("programs", program, "subcommands", subcommand), name) for name in made)
+    yield from ((("defaults", name), name) for name in dialect.get("defaults", ()))
+    yield from ((("named_by",), name) for name in dialect.get("named_by", ()))
 
 
 def fact_types(vocabulary: Any) -> dict[str, str]:
@@ -199,11 +175,8 @@ def fact_types(vocabulary: Any) -> dict[str, str]:
 
 
 def closed_sets(vocabulary: Located, ids: Mapping[str, Collection[str]] | None = None) -> dict[str, Collection[str]]:
-    """The texts that a fact can have: its own list, another fact's, or the ids of a folder beside the vocabulary.
-
-    Args:
-        ids: those of each folder; None reads them.
-    """
+    """The texts that a fact can have: its own list, another fact's, or the ids of a folder beside the vocabulary
+    (``ids`` of each folder; None reads them)."""
     sets: dict[str, Collection[str]] = {}
     facts = vocabulary.data["facts"]
     for name, fact in facts.items():
@@ -211,8 +184,7 @@ def closed_sets(vocabulary: Located, ids: Mapping[str, Collection[str]] | None =
         values = facts.get(values, {"values": values}).get("values") if isinstance(values, str) else values
         if isinstance(values, str):
             folder = os.path.join(os.path.dirname(vocabulary.path), values)
-            beside = [file.removesuffix(".yaml") for file in files_under(folder)] if ids is None else ids[values]
-            sets[name] = beside
+            sets[name] = [file.removesuffix(".yaml") for file in files_under(folder)] if ids is None else ids[values]
         elif values is not None:
             sets[name] = values
     return sets
@@ -257,15 +229,3 @@ def _paths(groups: Mapping[str, list[str]], names: Names) -> Iterator[tuple[str,
         for place in places:
             for name, meant in names.get(kind, {}).items():
                 yield (f"{place}.{name}" if place else name), meant
-
-
-def check_own_names(dialects: list[Located], names: Names) -> list[Problem]:
-    """A format that names a kind for which the vocabulary has no names."""
-    return [
-        located.problem(
-            ("own_names", kind, KEY), f"vocabulary.yaml has no own_names of kind {kind!r}: {', '.join(names)}"
-        )
-        for located in dialects
-        for kind in located.data.get("own_names", {})
-        if kind not in names
-    ]

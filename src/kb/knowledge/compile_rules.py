@@ -9,7 +9,7 @@ from typing import Any
 from kb.core.catalog import needed_by
 from kb.core.expression import Tree
 from kb.core.grammar import ExpressionError, parse
-from kb.core.text import nearest, placeholders_in
+from kb.core.text import did_you_mean, placeholders_in
 from kb.knowledge.problems import Problem
 from kb.knowledge.source import KEY, Located, Path, placeholders_apart
 
@@ -141,9 +141,7 @@ class RuleCompiler:
         pairs: list[tuple[Path, Mapping[str, str]]] = [((key,), data[key]) for key in ("title", "message", "why")]
         pairs += [(("fix", index, "title"), fix["title"]) for index, fix in enumerate(data.get("fix", []))]
         for path, text in pairs:
-            apart = placeholders_apart(text["ko"], text["en"])
-            if apart is not None:
-                self.problems.append(located.problem((*path, "en"), *apart))
+            _check_text(located, text, path, self.problems)
             for name, _, _ in placeholders_in(text["ko"]):
                 if name not in allowed:
                     self._fail(
@@ -178,10 +176,8 @@ class RuleCompiler:
             )
 
     def _fail(self, located: Located, path: Path, message: str, korean: str, name: str = "", known: Any = ()) -> None:
-        guess = nearest(name, known) if name else []
-        if guess:
-            message, korean = f"{message}; did you mean {guess[0]!r}?", f"{korean}. {guess[0]!r} 아닙니까?"
-        self.problems.append(located.problem(path, message, korean))
+        hint, hint_ko = did_you_mean(name, known) if name else ("", "")
+        self.problems.append(located.problem(path, message + hint, korean + hint_ko))
 
 
 EXPRESSIONS = {"when": "bool", "compute": None, "expression": None}

@@ -7,7 +7,7 @@ from typing import Any
 from kb.core.expression import Tree
 from kb.core.grammar import ExpressionError, parse
 from kb.core.release import bounds_of, parse_version
-from kb.core.text import nearest
+from kb.core.text import did_you_mean
 from kb.knowledge.problems import Problem
 from kb.knowledge.source import KEY, Located, Path
 
@@ -259,8 +259,8 @@ class TableCompiler:
         name: str = "",
         known: Collection[str] | Mapping[str, Any] = (),
     ) -> None:
-        guess = nearest(name, known) if name else []
-        self.problems.append(located.problem(path, message + (f"; did you mean {guess[0]!r}?" if guess else "")))
+        hint = did_you_mean(name, known)[0] if name else ""
+        self.problems.append(located.problem(path, message + hint))
 
 
 def _settings_of(tree: Tree) -> Iterator[str]:

@@ -16,10 +16,10 @@ from kb.core.text import LANGUAGES
 from kb.knowledge.bundle import load_part, read_data, write_data
 from kb.knowledge.catalog import names_of
 from kb.knowledge.locations import Location, Overlay, opened
-from kb.knowledge.overlay_files import FOLDERS, MANIFEST, TEXTS, files_of, overlay_schemas, read_overlay
+from kb.knowledge.overlay_files import FOLDERS, MANIFEST, TEXTS, files_of, read_overlay, relaxed
 from kb.knowledge.overlay_fill import digest_of, fill_in, own_source, read_texts, with_sources
 from kb.knowledge.problems import KnowledgeError, Problem
-from kb.knowledge.schema import KINDS
+from kb.knowledge.schema import KINDS, SchemaSet
 from kb.knowledge.source import Located, read_source
 
 Layer = dict[str, Any]  # part → its entries by kind
@@ -142,7 +142,7 @@ class _Stack:
         self._parts = {"hot": load_part(base, "hot")}
         self._parts |= {name: load_part(base, name, beside=True) for name in ("cold", "guide", *LANGUAGES)}
         rules = opened(base).rules
-        self._schemas = overlay_schemas(os.path.join(rules, "schema"))
+        self._schemas = SchemaSet(os.path.join(rules, "schema"), relaxed)
         path = os.path.join(rules, "vocabulary.yaml")
         with open(path, encoding="utf-8") as stream:
             self._vocabulary = _vocabulary(path, stream.read())

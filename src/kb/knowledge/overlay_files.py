@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from kb.core.text import LANGUAGES, nearest
+from kb.core.text import LANGUAGES, did_you_mean, nearest
 from kb.knowledge.locations import Overlay
 from kb.knowledge.problems import KnowledgeError, Problem
 from kb.knowledge.schema import KINDS, SchemaSet
@@ -27,13 +27,9 @@ OPTIONAL = frozenset((
 STATUSES = ["claimed", "computed", "measured"]
 
 
-def overlay_schemas(folder: str) -> SchemaSet:
-    """The schemas of rules/ as an overlay has to answer to them."""
-    return SchemaSet(folder, _relaxed)
-
-
-def _relaxed(schema: Any) -> Any:
-    """The schema with what an overlay may leave out, with any status, and with ``replaces`` at the top."""
+def relaxed(schema: Any) -> Any:
+    """A schema of rules/ as an overlay has to answer to it: with what it may leave out, with any status, and with
+    ``replaces`` at the top."""
     made = _without_duties(schema)
     if "id" in made.get("properties", {}):
         made["properties"]["replaces"] = {"type": "string"}
@@ -68,7 +64,9 @@ def read_overlay(overlay: Overlay, schemas: SchemaSet) -> tuple[dict[str, list[L
             with open(path, encoding="utf-8") as stream:
                 located = read_source(path, stream.read())
         except UnicodeDecodeError as error:
-            problems.append(_not_utf8(path, error.start))
+            english = f"not UTF-8 at byte {error.start}; save it as UTF-8"
+            korean = f"{error.start}번째 바이트가 UTF-8이 아닙니다. UTF-8로 저장하십시오"
+            problems.append(Problem.of_file(path, english, korean))
         except OSError as error:
             problems.append(_unreadable(path, error))
         except KnowledgeError as error:
@@ -120,9 +118,12 @@ def files_of(overlay: Overlay) -> tuple[list[str], list[Problem]]:
             elif entry.name.endswith(".yaml"):
                 found.append(name)
             elif entry.name.endswith(".yml"):
-                problems.append(_named_yml(entry.path))
+                said = "is not read: name it .yaml", "읽지 않는 파일입니다. 이름을 .yaml로 바꾸십시오"
+                problems.append(Problem.of_file(entry.path, *said))
         if len(found) > MOST_FILES:
-            return [], [_too_many(overlay)]
+            english = f"holds more than {MOST_FILES} files; name the folder that holds only rules"
+            korean = f"파일이 {MOST_FILES}개보다 많습니다. 규칙만 든 폴더를 적으십시오"
+            return [], [Problem.of_file(overlay.root, english, korean)]
     return sorted(found), problems
 
 
@@ -145,19 +146,11 @@ def _is_elsewhere(entry: os.DirEntry[str], problems: list[Problem]) -> bool:
     else:
         meant = entry.name.endswith((".yaml", ".yml"))
     if meant:
-        guess = nearest(entry.name, (*PLACES, *FILES))
+        hint, hint_ko = did_you_mean(entry.name, (*PLACES, *FILES))
         known = f"{', '.join(f'{name}/' for name in PLACES)}, {', '.join(FILES)}"
-        problems.append(
-            Problem(
-                entry.path,
-                1,
-                1,
-                f"nothing of this name is laid over; what is: {known}"
-                + (f"; did you mean {guess[0]!r}?" if guess else ""),
-                f"이 이름은 덧씌울 수 없습니다. 덧씌울 수 있는 것: {known}"
-                + (f". {guess[0]!r} 아닙니까?" if guess else ""),
-            )
-        )
+        english = f"nothing of this name is laid over; what is: {known}{hint}"
+        korean = f"이 이름은 덧씌울 수 없습니다. 덧씌울 수 있는 것: {known}{hint_ko}"
+        problems.append(Problem.of_file(entry.path, english, korean))
     return True
 
 
@@ -166,10 +159,8 @@ def _within(path: str, root: str) -> bool:
 
 
 def _link(path: str) -> Problem:
-    return Problem(
+    return Problem.of_file(
         path,
-        1,
-        1,
         f"is a link that leads to {os.path.realpath(path)}; links to folders or out of an overlay are not followed: "
         "copy the files here, or name that folder in `knowledge`",
         f"{os.path.realpath(path)} 경로로 가는 링크입니다. 폴더로 가거나 덧씌우는 폴더 밖으로 나가는 링크는 따라가지 "
@@ -177,30 +168,6 @@ def _link(path: str) -> Problem:
     )
 
 
-def _named_yml(path: str) -> Problem:
-    return Problem(path, 1, 1, "is not read: name it .yaml", "읽지 않는 파일입니다. 이름을 .yaml로 바꾸십시오")
-
-
-def _too_many(overlay: Overlay) -> Problem:
-    return Problem(
-        overlay.root,
-        1,
-        1,
-        f"holds more than {MOST_FILES} files; name the folder that holds only rules",
-        f"파일이 {MOST_FILES}개보다 많습니다. 규칙만 든 폴더를 적으십시오",
-    )
-
-
-def _not_utf8(path: str, at: int) -> Problem:
-    return Problem(
-        path,
-        1,
-        1,
-        f"not UTF-8 at byte {at}; save it as UTF-8",
-        f"{at}번째 바이트가 UTF-8이 아닙니다. UTF-8로 저장하십시오",
-    )
-
-
 def _unreadable(path: str, error: OSError) -> Problem:
     reason = error.strerror or str(error)
-    return Problem(path, 1, 1, f"cannot be read: {reason}", f"읽을 수 없습니다: {reason}")
+    return Problem.of_file(path, f"cannot be read: {reason}", f"읽을 수 없습니다: {reason}")

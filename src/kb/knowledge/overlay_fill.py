@@ -6,25 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from kb import __version__
-from kb.core.text import LANGUAGES, nearest, placeholders_in
+from kb.core.text import LANGUAGES, did_you_mean, placeholders_in
 from kb.knowledge.locations import Overlay
 from kb.knowledge.problems import Problem
-from kb.knowledge.rows import NATIVE_BF16_FROM, cited
+from kb.knowledge.rows import NATIVE_BF16_FROM, capability_of, cited
 from kb.knowledge.source import KEY, Located
 from kb.memory import architecture_from_config, parameter_count
 
 
 def fill_in(kind: str, located: Located, own: str) -> None:
-    """What the file leaves out: a version, a second language, a status (claimed) and a source: the file itself.
-
-    Args:
-        own: the id of the file itself as a source.
-    """
+    """What the file leaves out: a version, a second language, a status (claimed) and a source: the file itself, whose
+    id as one is ``own``."""
     data = located.data
     if kind == "hardware":
         data.setdefault("aliases", [data["name"]])
-        major, _, minor = data["compute_capability"]["value"].partition(".")
-        native = (int(major), int(minor)) >= NATIVE_BF16_FROM
+        native = capability_of(data) >= NATIVE_BF16_FROM
         data.setdefault("native_bf16", {"value": native, "status": "computed"})
     if kind == "models":
         data.setdefault("aliases", [data["id"]])
@@ -87,23 +83,15 @@ def read_texts(files: list[Located], words: Mapping[str, Mapping[str, str]]) -> 
         for key, text in (located.data or {}).items():
             shipped = words[language].get(key)
             if shipped is None:
-                guess = nearest(key, words[language])
-                hint = (f"; did you mean {guess[0]!r}?", f". {guess[0]!r} 아닙니까?") if guess else ("", "")
-                problems.append(
-                    located.problem(
-                        (key, KEY), f"kb has no text {key!r}{hint[0]}", f"kb에 {key!r} 문장이 없습니다{hint[1]}"
-                    )
+                hint, hint_ko = did_you_mean(key, words[language])
+                said = f"kb has no text {key!r}{hint}", f"kb에 {key!r} 문장이 없습니다{hint_ko}"
+                problems.append(located.problem((key, KEY), *said))
+            elif _named(str(text)) != _named(shipped):
+                said = (
+                    f"{key!r}: the placeholders differ from kb's: {shipped}",
+                    f"{key!r}: 자리 표시가 kb의 문장과 다릅니다: {shipped}",
                 )
-            elif {name for name, _, _ in placeholders_in(str(text))} != {
-                name for name, _, _ in placeholders_in(shipped)
-            }:
-                problems.append(
-                    located.problem(
-                        (key,),
-                        f"{key!r}: the placeholders differ from kb's: {shipped}",
-                        f"{key!r}: 자리 표시가 kb의 문장과 다릅니다: {shipped}",
-                    )
-                )
+                problems.append(located.problem((key,), *said))
             else:
                 found[language][key] = text
     return found, problems

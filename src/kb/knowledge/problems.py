@@ -12,6 +12,11 @@ class Problem(NamedTuple):
     message: str
     korean: str = ""  # the same in Korean, where there is one
 
+    @staticmethod
+    def of_file(path: str, message: str, korean: str = "") -> "Problem":
+        """A fault of a file as a whole."""
+        return Problem(path, 1, 1, message, korean)
+
     def in_language(self, language: str) -> str:
         """With its place; in English where it has no Korean."""
         told = self.korean if language == "ko" and self.korean else self.message

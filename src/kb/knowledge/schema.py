@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from kb.core.text import nearest
+from kb.core.text import did_you_mean
 from kb.knowledge.problems import Problem
 from kb.knowledge.source import KEY, Located, Path
 
@@ -130,9 +130,9 @@ def _unknown_keys(located: Located, path: Path, error: Any) -> list[Problem]:
     allowed = error.schema.get("properties", {})
     problems = []
     for extra in (key for key in error.instance if key not in allowed):
-        guess = nearest(str(extra), allowed)
-        hint = f"; did you mean {guess[0]!r}?" if guess else f"; known here: {', '.join(sorted(allowed))}"
-        hint_ko = f". {guess[0]!r} 아닙니까?" if guess else f". 여기에서 아는 이름: {', '.join(sorted(allowed))}"
+        hint, hint_ko = did_you_mean(str(extra), allowed)
+        hint = hint or f"; known here: {', '.join(sorted(allowed))}"
+        hint_ko = hint_ko or f". 여기에서 아는 이름: {', '.join(sorted(allowed))}"
         problems.append(
             located.problem(
                 (*path, extra, KEY),
@@ -151,10 +151,8 @@ def _problem(located: Located, path: Path, error: Any) -> Problem:
         listed = ", ".join(map(repr, missing))
         return located.problem(path, f"{where}: {listed} is missing", f"{ko}: {listed} 항목이 없습니다")
     if error.validator == "enum":
-        guess = nearest(str(error.instance), [str(value) for value in error.validator_value])
-        hint = f"; did you mean {guess[0]!r}?" if guess else ""
+        hint, hint_ko = did_you_mean(str(error.instance), [str(value) for value in error.validator_value])
         allowed_values = ", ".join(map(str, error.validator_value))
-        hint_ko = f". {guess[0]!r} 아닙니까?" if guess else ""
         return located.problem(
             path,
             f"{where}: {error.instance!r} is not one of {allowed_values}{hint}",

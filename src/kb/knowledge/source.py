@@ -57,7 +57,7 @@ def read_source(path: str, text: str) -> Located:
         KnowledgeError: it is not YAML, is too large or deep, or holds a key twice.
     """
     if len(text) > MAX_CHARACTERS:
-        raise KnowledgeError([Problem(path, 1, 1, f"longer than {MAX_CHARACTERS} characters")])
+        raise KnowledgeError([Problem.of_file(path, f"longer than {MAX_CHARACTERS} characters")])
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         _refuse_depth(path, text, loader)
@@ -67,7 +67,7 @@ def read_source(path: str, text: str) -> Located:
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         raise KnowledgeError([Problem(path, line, column, f"not YAML: {error.problem}")]) from None
     except yaml.YAMLError as error:
-        raise KnowledgeError([Problem(path, 1, 1, f"not YAML: {error}")]) from None
+        raise KnowledgeError([Problem.of_file(path, f"not YAML: {error}")]) from None
     places: dict[Path, tuple[int, int]] = {}
     problems: list[Problem] = []
     constructor = yaml.SafeLoader("")
