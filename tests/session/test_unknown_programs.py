@@ -82,6 +82,38 @@ def test_a_program_that_is_not_here_may_evaluate_by_a_loop_of_its_own(tmp_path: 
     assert "eval-steps-without-eval-strategy" in rules(example)
 
 
+QLORA = (
+    CALL.format(name="main")
+    + """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--model_name_or_path")
+parser.add_argument("--block", type=int)
+args = parser.parse_args()
+main(args.model_name_or_path)
+"""
+)
+JOB = """\
+SCRIPT="$SLURM_SUBMIT_DIR/tuning/train.py"
+python "$SCRIPT" --model_name_or_path gpt2 --per_device_train_batch_size 4 --output_dir out --block 8192 \\
+    --steps_run 9 --into $TMPDIR
+"""
+
+
+def test_a_program_behind_a_variable_is_found_by_its_end_and_one_that_is_not_there_leaves_its_flags_open(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "tuning" / "job.sbatch"
+    script.parent.mkdir()
+    (tmp_path / ".git").mkdir()
+    script.write_text(JOB, "utf-8")
+    (alone,) = checked(script)  # what --block means nobody knows: no usual length and no library's default is told
+    assert alone["prediction"] is None
+    (script.parent / "train.py").write_text(QLORA, "utf-8")
+    (found,) = checked(script)
+    assert found["setup"]["effective_batch_size"] == 8  # which reads no flag of that name
+
+
 def test_programs_of_tests_are_not_read_in_folders(tmp_path: Path) -> None:
     test = tmp_path / "tests" / "test_training.py"
     test.parent.mkdir()

@@ -211,6 +211,19 @@ def test_what_a_program_with_its_own_arguments_sets_itself_is_no_default(
     assert (said(tmp_path, "run.sh", NO_STRATEGY) is not None) == fires
 
 
+@pytest.mark.parametrize(("name", "fires"), [("eval_strategy", False), ("logging_strategy", True)])
+def test_a_program_may_set_what_it_names_by_a_variable(tmp_path: Path, name: str, fires: bool) -> None:
+    program = (
+        f"key = '{name}' if '{name}' in fields else 'other'\nrow = dict(c)\nrow[key] = 'steps' if data else 'no'\n"
+    )
+    program += "args = TrainingArguments(**{key: value for key, value in row.items() if key in fields})\n"
+    put(
+        tmp_path,
+        {"a.yaml": HF.replace("evaluation_strategy: epoch", "eval_steps: 20"), "train.py": "import yaml\n" + program},
+    )
+    assert (said(tmp_path, "a.yaml", NO_STRATEGY) is not None) is fires
+
+
 @pytest.mark.parametrize(
     ("program", "flags", "method"),
     [

@@ -25,7 +25,11 @@ _OWN_LOSS = r"""(?mx) \b(?:linear_cross_entropy|cce_patch|apply_liger_kernel_to_
     | \bAutoLigerKernelFor | ^class[ ]\w+\([^)\n]*\w(?:ForCausalLM|ForConditionalGeneration)\b"""
 _BY_UNSLOTH = r"(?m)^[^#\n]*\bFast(?:Language|Vision|Text)?Model\.from_pretrained\s*\("
 # Before a colon stands what a table or a field gives a value: not a condition (``if args.do_eval:``).
-_GIVEN = r"""\b(\w+)["']?\s*(?:=(?!=)|\]\s*=(?!=))|(?<![\w.])(\w+)["']?\s*:(?=[ \t]*[^\s#])"""
+# A variable that holds a setting's name stands for it: ``key = "eval_strategy" if new else "evaluation_strategy"``.
+_GIVEN = (
+    r"""(?m)\b(\w+)["']?\s*(?:=(?!=)|\]\s*=(?!=))(?:[ \t]*["'](\w+_\w+)["'](?=[ \t]*(?:if\b|$)))?"""
+    r"""|(?<![\w.])(\w+)["']?\s*:(?=[ \t]*[^\s#])"""
+)
 _READS = r"(?m)^[ \t]*(\w+)[ \t]*=[ \t]*[\w.]*\.\1[ \t]*$"  # ``factor = self.args.factor``
 # What the Trainer's own loops take by this name, and a trainer built on it hands on: it says nothing of the arguments.
 OF_LOOPS = ("prediction_loss_only",)
@@ -212,7 +216,7 @@ def _fixed(text: str) -> frozenset[str]:
 @lru_cache(MOST_PROGRAMS)
 def _given(text: str) -> frozenset[str]:
     """Every name that a source gives a value, as an argument, by assignment, or in a table."""
-    return frozenset(one or other for one, other in re.findall(_GIVEN, re.sub(_READS, "", text)))
+    return frozenset(name for names in re.findall(_GIVEN, re.sub(_READS, "", text)) for name in names if name)
 
 
 @lru_cache(MOST_PROGRAMS)

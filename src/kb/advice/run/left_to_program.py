@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from kb.core.document import Setting, Unit
-from kb.core.expression import Unknown
+from kb.core.expression import Unknown, is_unknown
 from kb.core.facts import FactType
 from kb.core.naming import HANDS_ON, is_unread, readers_of
 from kb.core.program import (
@@ -37,7 +37,7 @@ OF_UNSLOTH = (
 PARTLY = frozenset(("peft", "lora", "qlora", "dora", "adapter", "adapters", "freeze", "frozen"))
 WITHOUT_BETA = frozenset(("sft", "reward", "ppo", "prm"))  # trainers of TRL whose class has no ``beta``
 NOT_SAID = ("false", "0", "no", "none", "")
-TRAINER, OF_TRL = "script.trainer", "trl"
+TRAINER, OF_TRL, OWN_LOOP = "script.trainer", "trl", "run.own_loop"
 IN_4_BITS = "quantization.load_in_4bit"
 OF_SAMPLING = tuple(f"generation.{name}" for name in ("temperature", "top_p", "top_k", "min_p", "typical_p"))
 OF_ADAPTERS = (ADAPTER, "lora.r", "lora.target_modules", "run.adapter")
@@ -70,7 +70,7 @@ def left_to_program(
     unit = _with_trainer(_with_targets(unit, programs), programs)
     if not programs:
         own = bool(unit.program) and unit.dialect != OF_COMMANDS and not unit.typical
-        own = own and (unit.dialect == OF_TRAINING or not any(map(_is_told, unit.settings)))
+        own = own and (unit.dialect == OF_TRAINING or _has_flags_of_its_own(unit))
         hidden = set(_settled(unit, facts, lambda key: True)) if own else set()
         if unit.program and _adds_adapter(unit, ()):
             hidden.add(ADAPTER)
@@ -138,6 +138,12 @@ def _adapts_by_own_names(unit: Unit) -> bool:
     weights below them in 4 bits as well as whole."""
     own = any(each.own_name for each in unit.settings.values())
     return own and not unit.program and any(name in unit.settings for name in OF_ADAPTERS)
+
+
+def _has_flags_of_its_own(unit: Unit) -> bool:
+    """Whether a command speaks to a parser of its program's own, which is not here: many of its flags are no library's,
+    or none says what each such program is told."""
+    return is_unknown(unit.as_written(OWN_LOOP)) or not any(map(_is_told, unit.settings))
 
 
 def _is_told(name: str) -> bool:

@@ -436,8 +436,13 @@ def _split_launch(launcher: str, rest: Sequence[Argument], text: str, tools: Too
 
 
 def _script_at(argument: Argument, text: str) -> str:
-    """``work/train.py`` of ``$HOME/work/train.py``: the folder is known only when the command runs, the file is."""
+    """``work/train.py`` of ``$HOME/work/train.py``: the folder is known only when the command runs, the file is. So it
+    is of a variable that holds that, which the script sets once."""
     written = text[argument.start : argument.end].strip("\"'")
+    named = re.fullmatch(r"\$\{?(\w+)\}?", written)
+    if named is not None:
+        values = re.findall(rf"(?m)^[ \t]*(?:(?:export|readonly)[ \t]+)?{named[1]}=(\S+)", text)
+        written = values[0].strip("\"'") if len(values) == 1 else written
     known = re.split(r"[$`][^/]*", written)[-1].lstrip("/")
     return known if known.endswith(".py") and "/" + known in written else ""
 
