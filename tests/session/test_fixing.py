@@ -210,6 +210,19 @@ def test_safe_fixes_that_wait_for_a_fact_are_named(tmp_path: Path) -> None:
 FP16 = "general: {model_name: google/mt5-base}  # 값\ntraining: {fp16: true}\n"
 
 
+PROGRAM = """\
+import argparse
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--model_name_or_path")
+args = parser.parse_args()
+model = AutoModelForCausalLM.from_pretrained(args.model_name_or_path)
+arguments = TrainingArguments("out", per_device_train_batch_size=4, evaluation_strategy="epoch")
+Trainer(model=model, args=arguments).train()
+"""
+
+
 def test_a_file_that_cannot_be_written_does_not_stop_the_others(checker: FileChecker, tmp_path: Path) -> None:
     for name in ("a.yaml", "b.yaml", "c.yaml"):
         (tmp_path / name).write_text(FP16, "utf-8")
@@ -222,6 +235,27 @@ def test_a_file_that_cannot_be_written_does_not_stop_the_others(checker: FileChe
     assert Path(path).name == "b.yaml" and key == "fix.unwritable"
     assert "bf16: true" in (tmp_path / "c.yaml").read_text("utf-8")
     assert done.run.files[1].text == FP16
+
+
+def test_a_fix_that_another_makes_needless_is_not_made(checker: FileChecker, tmp_path: Path) -> None:
+    text = "model_name_or_path: t5-small\nper_device_train_batch_size: 4\neval_steps: 50\noutput_dir: o\n"
+    _, after, _ = fixed(f"{text}load_best_model_at_end: true\n", checker, tmp_path, unsafe=True)
+    assert "eval_strategy: steps" in after  # what load_best_model_at_end lacks, too
+    assert "load_best_model_at_end: true" in after
+
+
+def test_what_is_told_after_the_fixes_is_of_the_fixed_program(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "run.sh").write_text("python train.py --model_name_or_path gpt2\n", "utf-8")
+    (tmp_path / "train.py").write_text(PROGRAM, "utf-8")
+    names = [Input(path=str(tmp_path / name)) for name in ("run.sh", "train.py")]
+    checker = file_checker(
+        shallow_catalog(), Project(), Question.of(gpu="rtx-3090", versions={"transformers": "5.0.0"})
+    )
+    done = fix_files(run(names, checker), checker, unsafe=True, write=True, notice=lambda key, **values: None)
+    assert [Path(path).name for path in done.changed] == ["train.py"]
+    rules = {each.rule for file in done.run.files for unit in file.results for each in unit.findings}
+    assert "evaluation-strategy-removed" not in rules
 
 
 def test_a_diff_names_the_file_as_patch_wants_it(

@@ -172,6 +172,7 @@ def test_a_sweep_that_names_no_known_setting_is_recognised_and_says_what_it_lack
     (unit,) = checked("program: t.py\nmethod: grid\nparameters:\n  alpha: {values: [1, 2]}\n", checker)
     assert unit.unit.dialect == "sweep"
     assert unit.prediction is None and unit.note == "no_model_named"
+    assert not unit.findings  # none of its combinations was checked for anything
 
 
 def test_a_parameter_without_values_and_json_sweeps_are_read(checker: FileChecker) -> None:

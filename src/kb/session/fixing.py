@@ -116,7 +116,9 @@ class _Fixing:
         return any(name == os.path.basename(other) for _, _, other, _ in self._checker.seen.rows)
 
     def read_again(self, files: Sequence[FileResult]) -> list[FileResult]:
-        """The files as they are on disk now, each with those that it brings in."""
+        """The files as they are on disk now, each with those that it brings in and as its program, which may have been
+        fixed too, now reads it."""
+        self._checker.forget()
         found: list[FileResult] = []
         for file in files:
             if file.path in (STDIN, COMMAND) or any(fault.path == file.path for fault in self.unusable):
@@ -134,8 +136,7 @@ class _Fixing:
         """What was made, and what was not."""
         for path, every in self._said.items():
             after = next((file for file in files if file.path == path), every[-1].after)
-            for settled in every:
-                _say_refused(after, settled, notice)
+            _say_refused(after, every[-1], notice)  # what is still there was refused in each round
             if self._write and path in self.applied:
                 notice("fix.applied", path=path, n=self.applied[path])
             for circle in dict.fromkeys(settled.circle for settled in every if settled.circle):

@@ -30,6 +30,7 @@ RIVALS = frozenset(
         "inference.batch_size",
     )
 )
+_WRITTEN = "written."
 Key = tuple[int, str]  # the number of a unit, and a rule that finds something in it
 
 
@@ -57,6 +58,11 @@ class Candidate(NamedTuple):
 
     def sets(self) -> set[Place]:
         return {Place(self.number, edit.name) for edit in self.fix.edits if edit.op == "set"}
+
+    def rests_on(self, other: "Candidate") -> bool:
+        """Whether it is for a finding that looks at what the other sets: that may be all that it needs."""
+        looked_at = {name.removeprefix(_WRITTEN) for name in self.finding.facts}
+        return any(place.number == self.number and place.name in looked_at for place in other.sets())
 
     def urgency(self) -> tuple[bool, int]:
         """Of rivals the first by this is made: a safe one, then that of the gravest finding."""
@@ -98,6 +104,16 @@ def _same(one: Any, other: Any) -> bool:
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
+def _without_waiting(found: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates of one pass without those that another may make needless: they are looked at again after it."""
+    told = [
+        each
+        for each in found
+        if not any(each.rests_on(other) and not other.rests_on(each) for other in found if other is not each)
+    ]
+    return told or list(found)
+
+
 class Choice:
     """The choices of one run over one file: what a pass has set, no later one sets again.
 
@@ -125,7 +141,7 @@ class Choice:
         """What one pass is to make, in the findings' order."""
         chosen: list[Candidate] = []
         for number, result in enumerate(file.results):
-            found = list(self._of_unit(number, result))
+            found = _without_waiting(list(self._of_unit(number, result)))
             rivals = sorted((each for each in found if each.is_rival), key=Candidate.urgency)
             chosen += [each for each in found if not each.is_rival or each is rivals[0]]
         return chosen

@@ -102,7 +102,8 @@ def sweep_results(
     alike = _product([max(len(each.choices), 1) for each in sweep.parameters if each.name not in known])
     checked = sweep_total if ends is sweep else min(len(corners) * alike, sweep_total)
     told = _told(corners)
-    told[0] = _with_summary(told[0], corners, checked, sweep_total, hear)
+    if known:  # of parameters that kb knows nothing of there is nothing that it checked
+        told[0] = _with_summary(told[0], corners, checked, sweep_total, hear)
     return told
 
 

@@ -175,8 +175,8 @@ class PythonEdits:
                     self._set(own, edit, change)
                 else:
                     self._insert(edit, at, change)
-            elif own is None:
-                raise CannotEditError("config.fix.not-written", name=edit.name)
+            elif own is None:  # written, as the finding says, but as what only a run tells
+                raise CannotEditError("config.fix.by-name")
             elif edit.op == "remove":
                 self._remove(own, change)
             else:
