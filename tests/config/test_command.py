@@ -159,6 +159,16 @@ def test_a_value_of_the_wrong_type_or_none_is_told(flags: str, kind: str) -> Non
     assert (event.kind, event.values["want"]) == (kind, "integer")
 
 
+def test_a_bare_flag_that_the_library_wants_a_text_for_is_a_switch_of_the_programs_own() -> None:
+    for command in (
+        "python infer.py --model gpt2 --batch_size 8 --max_new_tokens 9",
+        "python train.py --model_name_or_path gpt2 --do_train --num_train_epochs 3",
+    ):
+        assert read(f"{command} --debug").events == ()
+    (event,) = read("python run_clm.py --model_name_or_path gpt2 --do_train --debug").events
+    assert event.kind == "wrong-type"
+
+
 def test_a_class_is_no_model() -> None:
     assert "model.name" not in values("python x.py --model_name RobertaForQuestionAnswering --do_train")
     assert values("python x.py --model_name klue/roberta-large --do_train")["model.name"] == "klue/roberta-large"

@@ -371,6 +371,24 @@ def test_what_a_server_reads_in_its_own_way_is_no_fault(tmp_path: Path) -> None:
     assert findings(written(tmp_path, "serve.sh", text), "--gpu", "t4") == []
 
 
+def test_an_evaluation_by_vllm_is_checked_as_the_llm_that_it_makes(tmp_path: Path) -> None:
+    text = (
+        f"lm_eval --model vllm --model_args pretrained={LLAMA},tensor_parallel_size=3,max_length=4096 --tasks gsm8k\n"
+        f"python -m lm_eval --model=vllm '--model_args=pretrained={LLAMA},gpu_memory_utilization=95' --tasks gsm8k\n"
+        f"lm_eval --model hf --model_args pretrained={LLAMA},tensor_parallel_size=3\n"
+        f"lm_eval --model vllm --model_args pretrained=$MODEL,tensor_parallel_size=3\n"
+        f"vllm serve {LLAMA} -pp 64 --max-model-len 4096\n"  # more stages than layers: nothing to advise
+    )
+    units = check(written(tmp_path, "eval.sh", text), "--gpu", "rtx-3090")["files"]
+    found = [(row["rule"], row["line"], row["column"]) for unit in units for row in unit["findings"]]
+    at = [line.index(sign) + len(sign) + 1 for line, sign in zip(text.split("\n"), ("size=", "zation="), strict=False)]
+    assert found == [
+        ("serving-heads-not-shared-evenly", 1, at[0]),
+        ("serving-share-out-of-range", 2, at[1]),
+    ]
+    assert [unit["dialect"] for unit in units] == ["vllm"] * 3
+
+
 def words(text: str) -> list[Argument]:
     return [Argument(word, 0, 0) for word in text.split()]
 

@@ -196,6 +196,36 @@ def test_a_command_that_is_told_where_its_server_is_runs_no_model(tmp_path: Path
     assert len(checked(path)) == 1  # the training, which may ask a server too
 
 
+def test_a_command_of_a_harness_or_a_client_names_an_engine_or_a_server_no_run_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "python -m simple_evals --model $MODEL --base_url $URL --debug\n"
+        "python bench_serving.py --backend vllm --model meta-llama/Llama-3.1-8B --num-prompts 100\n"
+        "accelerate launch -m lm_eval --model hf --model_args pretrained=gpt2 --batch_size 8\n"
+        "python generate.py --model gpt2 --batch_size 8\n"
+    )
+    assert [unit["setup"]["model_name"] for unit in checked(path)] == ["gpt2"]
+
+
+@pytest.mark.parametrize(("source", "engine"), [
+    ("from vllm import LLM\nllm = LLM(args.model_name)\n", "vllm (infer.py)"),
+    ("from llama_cpp import Llama\nllm = Llama.from_pretrained(args.model_name)\n", "llama_cpp (infer.py)"),
+    ("from openai import OpenAI\nOpenAI().chat.completions.create(model=args.model_name)\n", "infer.py"),
+    ("from transformers import AutoModel\nm = AutoModel.from_pretrained(args.model_name)\n", None),
+    ("from transformers import pipeline\np = pipeline(model=args.model_name)\n", None),
+])  # fmt: skip
+def test_what_generate_takes_is_told_only_of_a_program_that_loads_the_model_so(
+    tmp_path: Path, source: str, engine: str | None
+) -> None:
+    (tmp_path / "requirements.txt").touch()
+    (tmp_path / "infer.py").write_text(source)
+    path = tmp_path / "run.sh"
+    path.write_text("python infer.py --model_name gpt2 --batch_size 8 --max_new_tokens 64\n")
+    (unit,) = checked(path)
+    assert (unit["prediction"] is not None) == (engine is None)
+    assert engine is None or f"no memory model of {engine}." in unit["note"]
+
+
 def test_what_is_open_is_named_by_its_setting_where_a_word_alone_says_nothing(tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     path.write_text("CUDA_VISIBLE_DEVICES=0,1 swift sft --model Qwen/Qwen2.5-VL-7B-Instruct --train_type lora\n")

@@ -27,12 +27,20 @@ from kb.session.by_program import OF_THE_CALL, as_its_program_reads, run_of, sho
 if TYPE_CHECKING:
     from kb.session.lookups import ProjectPrograms
 
-SAID_BY_ANY = ("training.output_dir", "training.seed", "training.run_name", "inference.batch_size")
+SAID_BY_ANY = (
+    "training.output_dir", "training.seed", "training.run_name", "training.debug", "training.log_level",
+    "inference.batch_size",
+)  # fmt: skip
 SERVED_ELSEWHERE = r"(?:claude|gemini|chatgpt)-[\w.-]+\Z|gpt-(?:3\.5|[45])[\w.-]*\Z|o[134](?:-[\w.-]+)?\Z"
 """Names of models that only a service has: a program that is told one asks that service."""
 _RENTS = r"(?m)^[ \t]*(?:import|from)[ \t]+modal\b"
 ASKS_AT = r"(?:\w+_)?(?:endpoint|base_url|api_base|api_url|server_url)\Z"
 """Names of flags with the address of a server that a program asks: it does not run the model itself."""
+_MEASURES_A_SERVER = re.compile(r"bench(?:mark)?_serving")
+"""In the names of programs that measure a server: vLLM's and SGLang's own, and what is made after them."""
+OF_A_HARNESS = "model_args"
+"""The flag of a harness that runs others' engines: ``--model hf --model_args pretrained=gpt2``. What ``--model`` names
+is the engine then, which evaluates as it pleases."""
 
 
 def decode_code(raw: bytes, kind: str) -> Decoded:
@@ -160,10 +168,14 @@ def trainer_started(
     return next((shown(each.path) for each in programs if each.trains), None)
 
 
-def _asks_a_server(unit: Unit) -> bool:
-    """Whether a command that trains nothing is told where the server is that it asks."""
+def _runs_no_model(unit: Unit) -> bool:
+    """Whether a command that trains nothing is told where the server is that it asks, is there to measure one, or
+    names an engine where others name a model.
+    """
     if any(name.startswith(OF_THE_CALL) and name not in SAID_BY_ANY for name in unit.settings):
         return False
+    if _MEASURES_A_SERVER.match(unit.script or "") is not None or OF_A_HARNESS in unit.keys:
+        return True
     asked = (each.value for name, each in unit.keys.items() if re.match(ASKS_AT, name) is not None)
     return any(is_unknown(each) or str(each).startswith(("http://", "https://")) for each in asked)
 
@@ -175,7 +187,7 @@ def tells_of_a_run(unit: Unit) -> bool:
     model = unit.settings.get("model.name")
     if model is not None and unit.reader == "script" and re.match(SERVED_ELSEWHERE, str(model.value)):
         return False
-    if unit.reader == "script" and _asks_a_server(unit):
+    if unit.reader == "script" and _runs_no_model(unit):
         return False
     said = (name for name in unit.settings if name not in SAID_BY_ANY)
     told = any(name == "launch.run_config" or not name.startswith("launch.") for name in said)

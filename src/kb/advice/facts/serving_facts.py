@@ -167,7 +167,7 @@ class ServingFacts:
         if gpu is None or shape is None or engine not in ENGINES:
             return None
         options = self._options(engine)
-        if options is None or shape.heads % options["tensor_parallel"]:
+        if options is None or shape.heads % options["tensor_parallel"] or shape.layers < options["pipeline_parallel"]:
             return None
         total = gpu.memory_total * self._constants["usable_memory_ratio"]
         newest = parse_version(self._engines()[engine]["newest"])
@@ -204,6 +204,8 @@ class ServingFacts:
         if not (known and ranks and stages) or engine == "llama.cpp":
             return None  # a GGUF file's bytes do not follow from the model's name
         share = self._value(SHARES[engine])
+        if isinstance(share, int | float) and not 0 < share <= 1:
+            return None  # another rule says so
         length, tokens = self._setting(LENGTHS[engine]), self._setting(TOKENS[engine])
         seqs = self._setting("serving.max_num_seqs")
         if any(is_unknown(each) for each in (length, tokens, seqs, self._setting(SHARES[engine]))):
@@ -215,7 +217,7 @@ class ServingFacts:
             "quantization": packing,
             "tensor_parallel": ranks,
             "pipeline_parallel": stages,
-            "utilization": share if isinstance(share, int | float) and 0 < share <= 1 else None,
+            "utilization": share if isinstance(share, int | float) else None,
             "max_model_len": length if isinstance(length, int) and length > 0 else None,
             "max_num_seqs": seqs if isinstance(seqs, int) and seqs > 0 else None,
             "max_num_batched_tokens": tokens if isinstance(tokens, int) and tokens > 0 else None,

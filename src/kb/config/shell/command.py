@@ -267,9 +267,9 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
             setting, event = setting_of(flag, negated, target, places)
             if setting is None:
                 continue
-            if name != flag.name and not negated and (event or speller.shortened(flag.name) == (name, False)):
-                unknown = known_when_run(target.fact.name)
-                setting, event = setting._replace(value=unknown), None
+            cut = name != flag.name and not negated and (event or speller.shortened(flag.name) == (name, False))
+            if cut or (event is not None and _is_own_switch(flag, target.fact, speller, launch)):
+                setting, event = setting._replace(value=known_when_run(target.fact.name)), None
             if target.rank <= ranks.get(target.fact.name, target.rank):
                 settings[target.fact.name] = setting._replace(own_name=target.rank >= LAST)
                 ranks[target.fact.name] = target.rank
@@ -305,6 +305,14 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
         typical=launch.typical or (launch.typical is None and speller.tells(launch.flags)),
         keys={flag.name: _as_written(flag, places) for flag in (*launch.flags, *launch.short)},
     )
+
+
+def _is_own_switch(flag: Flag, fact: FactType, speller: Speller, launch: Launch) -> bool:
+    """Whether a flag without a word behind it, which a library would want a text for, is a switch of the program's own:
+    of a parser of its own any may be, ``--debug`` in any program but the library's.
+    """
+    own = speller.id in OF_OWN_PARSERS or (flag.name == "debug" and launch.tool is None and not launch.typical)
+    return own and not flag.values and fact.type == "text"
 
 
 def _maybe_said(launch: Launch, speller: Speller) -> Iterator[str]:

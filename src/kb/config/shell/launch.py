@@ -402,7 +402,7 @@ def server_launch(started: Started, text: str, told: Mapping[str, str | None] = 
             flags += (Flag(name, word, (word,), dashes=""),)
     config = _flagged_config(flags)
     flags = tuple(flag for flag in flags if flag.name not in CONFIG_FLAGS)
-    tool = Tool(started.server.dialect)
+    tool = Tool(started.server.dialect, sets={"serving.called": "python"} if started.inside else {})
     more = tuple(untold_flags(words))
     return Launch(script=started.server.dialect, flags=flags, config=config, tool=tool, word=started.word, open=more)
 

@@ -59,6 +59,17 @@ _SPLITS = re.compile(
     r"^[ \t]*(?:from|import)[ \t]+(tensor_parallel|colossalai|megatron|fairscale|parallelformers|oslo|alpa)\b", re.M
 )
 
+# Libraries that run, evaluate or quantize a model by themselves; those that ask one elsewhere; and what loads one.
+_ENGINES = re.compile(
+    r"^[ \t]*(?:from|import)[ \t]+(vllm|sglang|lmdeploy|llama_cpp|ctranslate2|exllamav[23]|tensorrt_llm|mlx_lm|mlc_llm"
+    r"|onnxruntime|openvino_genai|lighteval|lm_eval|llmcompressor|gptqmodel|auto_gptq|awq|auto_round|modelopt)\b",
+    re.M,
+)
+_LOADS = re.compile(
+    r"(?<!okenizer)(?<!okenizerFast)(?<!rocessor)(?<!onfig)(?<!xtractor)\.from_(?:pretrained|config)\(|\bpipeline\("
+    r"|\b(?:SentenceTransformer|CrossEncoder)\(|\bload_(?:pretrained_)?model\w*\(|\btorch\.load\("
+)
+
 # What may put numbers in the place of DeepSpeed's ``auto``: Accelerate, or the program itself, which reads the file.
 _FILLS = re.compile(
     r"ccelerat|\bopen\([^\n)]*(?:ds_|deepspeed)|_batch_size_per_gpu|HfDeepSpeedConfig|train_batch_size['\"]\]"
@@ -93,8 +104,9 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
         settings[LOSS_ONLY] = naming._replace(value=True, path=("compute_metrics",))
     if re.search(_CLASSIFIES, program.text) is not None:
         settings[TASK_TYPE] = naming._replace(value="SEQ_CLS", path=("task_type",))
-    if splits is not None:
-        settings[NOT_MODELLED] = naming._replace(value=f"{splits[1]} ({unit.program})")
+    other = _other_engine(unit, program) if splits is None else f"{splits[1]} ({unit.program})"
+    if other is not None:
+        settings[NOT_MODELLED] = naming._replace(value=other)
     if resizes_positions(program.text):
         unknown = known_when_run(POSITIONS)
         settings[POSITIONS] = naming._replace(value=unknown)
@@ -114,6 +126,18 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
     both = {**kept, **said}
     silent = unit.dialect == OF_COMMANDS and not any(name.startswith("training.") for name in both)
     return unit._replace(settings=both, hidden=(*unit.hidden, *(("training.",) if silent and program.trains else ())))
+
+
+def _other_engine(unit: Unit, program: Program) -> str | None:
+    """What runs the model of a command that trains nothing, where its program has another do it, or loads none itself:
+    none of what transformers' ``generate`` takes follows from the flags then.
+    """
+    if unit.dialect != OF_COMMANDS or program.trains:
+        return None
+    engine = _ENGINES.search(program.text)
+    if engine is not None:
+        return f"{engine[1]} ({unit.program})"
+    return None if _LOADS.search(program.text) is not None else unit.program
 
 
 def _said(unit: Unit, program: Program) -> Mapping[str, Setting]:

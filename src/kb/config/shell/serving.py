@@ -33,6 +33,8 @@ MODULES = {
     "vllm.entrypoints.api_server": VLLM,
     "sglang.launch_server": SGLANG,
 }
+HARNESSES = ("lm_eval", "lm-eval")  # `lm_eval --model vllm --model_args pretrained=M,…`: the keywords of `LLM()`
+_OF_HARNESS = {"pretrained": "model", "max_length": "max_model_len"}
 VLLM_VARIABLES = ("VLLM_USE_V2_MODEL_RUNNER",)  # what only the environment says, under its own name in the format
 _SAY = ("echo", "printf", "grep", "pkill", "logger")  # what is behind them is text
 _OTHER_DEVICES = ("cpu", "xpu", "hpu", "tpu", "npu", "neuron", "mps")
@@ -83,12 +85,15 @@ def release_of_image(image: str) -> str | None:
 
 
 class Started(NamedTuple):
-    """A server about to run: its flags' arguments, the word that starts it, and the image that it runs in."""
+    """A server about to run: its flags' arguments, the word that starts it, and the image that it runs in; ``inside``
+    the process of a program that makes it by ``LLM()``.
+    """
 
     server: Server
     rest: Sequence[Argument]
     word: Argument
     image: Argument | None = None
+    inside: bool = False
 
 
 def read_server(arguments: Sequence[Argument]) -> Started | None:
@@ -122,7 +127,33 @@ def _read_any(arguments: Sequence[Argument]) -> Started | None:
             return Started(WITH_SUBCOMMAND[name], rest[1:], argument) if serves else None
         if text == "-m" and rest and rest[0].text in MODULES:
             return Started(MODULES[rest[0].text or ""], rest[1:], rest[0])
+        if name in HARNESSES:
+            return _in_harness(rest, argument)
     return None
+
+
+def _in_harness(rest: Sequence[Argument], word: Argument) -> Started | None:
+    """vLLM in the process that evaluates, where that is told to use it, and with what."""
+    said = {flag.text: value for flag, value in pairwise(rest)}
+    said |= {name: each for each in rest for name in ("--model", "--model_args") if _inline(each, name)}
+    engine, given = (said.get(name) for name in ("--model", "--model_args"))
+    if engine is None or given is None or (engine.text or "").removeprefix("--model=") != "vllm" or given.text is None:
+        return None
+    written = given.text.removeprefix("--model_args=")
+    beside = given.end - given.start - len(given.text)  # of two quotation marks, where it is the text itself
+    whole = given.shared or beside not in (0, 2)
+    at = given.start + len(given.text) - len(written) + beside // 2
+    words = []
+    for pair in written.split(","):
+        name, _, value = pair.partition("=")
+        place = (given.start, given.end) if whole else (at, at + len(pair))
+        words.append(Argument(f"--{_OF_HARNESS.get(name, name)}={value}", *place, given.shared, from_variable=True))
+        at += len(pair) + 1
+    return Started(VLLM, words, word, inside=True)
+
+
+def _inline(argument: Argument, name: str) -> bool:
+    return (argument.text or "").startswith(name + "=")
 
 
 def _in_container(arguments: Sequence[Argument]) -> Started | None:
