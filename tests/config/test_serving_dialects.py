@@ -371,6 +371,18 @@ def test_what_a_server_reads_in_its_own_way_is_no_fault(tmp_path: Path) -> None:
     assert findings(written(tmp_path, "serve.sh", text), "--gpu", "t4") == []
 
 
+def test_a_container_with_an_entry_point_of_its_own_starts_what_that_says(tmp_path: Path) -> None:
+    image = "vllm/vllm-openai:v0.10.0"
+    text = (
+        f"docker run --entrypoint vllm {image} serve {LLAMA} -tp 3\n"
+        f"docker run --entrypoint=python3 {image} -m vllm.entrypoints.openai.api_server --model {LLAMA} -tp 3\n"
+        f"docker run --entrypoint /bin/bash {image} -c 'echo {LLAMA}'\n"  # whose own program does not run
+    )
+    path = written(tmp_path, "serve.sh", text)
+    assert findings(path, "--gpu", "b200") == [("serving-heads-not-shared-evenly", line) for line in (1, 2)]
+    assert len(check(path)["files"]) == 2
+
+
 def test_an_evaluation_by_vllm_is_checked_as_the_llm_that_it_makes(tmp_path: Path) -> None:
     text = (
         f"lm_eval --model vllm --model_args pretrained={LLAMA},tensor_parallel_size=3,max_length=4096 --tasks gsm8k\n"

@@ -185,6 +185,8 @@ def test_windowed_layers_keep_their_window_and_what_is_computed() -> None:
     kept = bytes_of_request(gemma, one, 8192, 2048, 16)
     assert whole / 2 < kept < whole
     assert bytes_of_request(gemma, one, 8192, 8192, 16) == whole  # more in flight: nothing is saved
+    counts = {name: model(name).windowed_layers for name in ("exaone-4.0-1.2b", "exaone-4.0-32b")}
+    assert counts == {"exaone-4.0-1.2b": 0, "exaone-4.0-32b": 48}  # the small one's config turns windows off
 
 
 def test_a_recurrent_state_is_not_predicted_and_said_by_name() -> None:

@@ -165,12 +165,19 @@ def _in_container(arguments: Sequence[Argument]) -> Started | None:
         server = server_of_image(text) if not text.startswith("-") else None
         if server is None and not _is_image_of_sglang(text):
             continue
-        rest = arguments[at + 1 :]
-        inner = read_server(rest)
+        rest, entry = arguments[at + 1 :], _entry_point(arguments[:at])
+        inner = read_server(rest if entry is None else (entry, *rest))
         if inner is not None:
             return inner._replace(image=argument)
-        return Started(server, rest, argument, argument) if server is not None else None
+        return Started(server, rest, argument, argument) if server is not None and entry is None else None
     return _in_own_image(arguments)
+
+
+def _entry_point(before: Sequence[Argument]) -> Argument | None:
+    """What runs in place of the image's own program: ``--entrypoint bash``; its arguments follow the image."""
+    named = [after for flag, after in pairwise(before) if flag.text == "--entrypoint"]
+    named += [each._replace(text=(each.text or "")[13:]) for each in before if _inline(each, "--entrypoint")]
+    return named[-1] if named else None
 
 
 def _in_own_image(arguments: Sequence[Argument]) -> Started | None:
