@@ -10,7 +10,7 @@ from kb.config.python.expressions import Expressions, untold
 from kb.config.python.held import UnknownValueError
 from kb.config.python.names import Names
 from kb.config.python.places import MAX_STEPS, Where
-from kb.config.python.syntax import Module, called_name
+from kb.config.python.syntax import Module, called_name, words_of
 from kb.config.python.values import Values
 from kb.core.document import Setting
 from kb.core.finding import Span
@@ -205,14 +205,10 @@ def lengths_by_names(modules: tuple[ast.AST, ...], *, flags: bool = True) -> dic
         given += _by_position(function, calls.get(called, []), {name for name, _ in given})
     found: dict[str, set[int]] = {SOURCE: set(), TARGET: set()}
     for name, value in given:
-        words = _words(name)
+        words = words_of(name)
         if words & LENGTH_WORDS and not words & _OF_OTHERS and LEAST <= value <= MOST:
             found[TARGET if words & _OF_TARGETS else SOURCE].add(value)
     return found
-
-
-def _words(name: str) -> set[str]:
-    return set(re.split(r"[_\W]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).casefold()))
 
 
 @lru_cache(1)
@@ -284,7 +280,7 @@ def _limits(node: ast.expr) -> bool:
     """Whether a number, or what a name says, is as long as a row may be."""
     if isinstance(node, ast.Constant):
         return type(node.value) is int and LEAST <= node.value <= MOST
-    words = _words(called_or_named(node) or "")
+    words = words_of(called_or_named(node) or "")
     return not words.isdisjoint(_LIMITS) and words.isdisjoint(_NO_LIMITS)
 
 
@@ -305,7 +301,7 @@ _OF_ROWS = frozenset(("dataset", "data", "loader", "collator", "collate", "token
 
 def _generates(name: str) -> bool:
     """Whether a function or class is named for what it has a model write, not for what it reads."""
-    words = _words(name)
+    words = words_of(name)
     return not _ANSWERS.isdisjoint(words) and _OF_ROWS.isdisjoint(words)
 
 
