@@ -80,21 +80,31 @@ def test_what_does_not_cut_gives_no_length() -> None:
         assert assumed(python(BERT + text)) == "longest_of_model", text
 
 
+CUT = "def cut(row):\n    ids = tok(row['a'])['input_ids']\n    {}\n    return {{'input_ids': ids}}\n"
+
+
 @pytest.mark.parametrize(
     ("cuts", "length"),
     [
-        ("LONGEST_LEN = 48\n{}    ids = ids[:LONGEST_LEN]\n", 48),
-        ("LONGEST_LEN = 48\n{}    if len(ids) > LONGEST_LEN:\n        return None\n", 48),
-        ("{}    row['input_ids'] = row['input_ids'][-48:]\n", 48),
-        ("parser.add_argument('--max_length', type=int, default=48)\n{}    ids = ids[:args.max_length]\n", 48),
-        ("{}    ids = ids[:config.max_length]\n", None),
-        ("max_len = 20\n{}    ids = ids[:config.cutoff]\nother = {{'max_len': 48}}\n", None),
-        ("{}    ids = ids[:prompt_length]\n    print(ids[:48])\n", 512),
+        ("LONGEST = 48\n" + CUT.format("ids = ids[:LONGEST]"), 48),
+        (CUT.format("row['input_ids'] = torch.tensor(ids[-48:])"), 48),
+        ("def cut(row):\n    if len(row['input_ids']) > 48:\n        return None\n    return row\n", 48),
+        ("rows = rows.filter(lambda row: len(row['input_ids']) <= 48)\n", 48),
+        (
+            "def of(n):\n    def cut(row):\n        return {'input_ids': tok(row['a'])['input_ids'][:n]}\n    return cut\nof(48)\n",
+            48,
+        ),
+        ("LONGEST = 48\ndef cut(row, LONGEST):\n    return {'input_ids': row['a'][:LONGEST]}\n", None),
+        (CUT.format("ids = ids[:config.max_length]"), None),
+        (CUT.format("ids = ids[:48]\n    ids = ids + tok(row['b'])['input_ids']"), None),
+        (CUT.format("row['input_ids'] = ids[:48] + ids[-48:]"), None),
+        (CUT.format("print(ids[:48])\n    assert len(row['input_ids']) > 8"), 512),
+        (CUT.format("if len(row['input_ids']) < 48:\n        return None"), 512),
+        (CUT.format("row['labels'] = row['labels'][:48]\n    words = row['a'].split()[:48]"), 512),
     ],
 )
 def test_rows_that_a_program_cuts_itself(cuts: str, length: int | None) -> None:
-    text = cuts.format("def cut(row):\n    ids = tokenizer(row['a'])['input_ids']\n")
-    setup = python(BERT + text)
+    setup = python(BERT + cuts)
     assert (None if "data.max_source_length" in setup.unresolved else setup.max_source_length) == length
 
 

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from kb.config.python.calls import Call
@@ -141,22 +141,6 @@ class Around(NamedTuple):
     flags: bool  # whether what a command line has by default counts
 
 
-def length_by_hand(
-    around: Around, names: Names, values: Values, place_of: Callable[[ast.expr], Span]
-) -> Setting | None:
-    """How long rows are that a program itself cuts, or leaves out where they are longer, if it does: its trainer cuts
-    none, so no usual length holds for them."""
-    limits = _cut_by_hand(around.trees)
-    if not limits:
-        return None
-    known = {_length_of(each, names, values) for each in limits}
-    span = place_of(limits[0])
-    length = known.pop() if len(known) == 1 else None
-    if length is None:
-        return lengths_inferred(around, span).get(SOURCE) or Setting(untold(SOURCE), span, span, WORD, alias=True)
-    return Setting(length, span, span, WORD, alias=True)
-
-
 def lengths_inferred(around: Around, span: Span) -> dict[str, Setting]:
     """How long the rows of a program's own data sets are, where numbers under such names agree; unknown where they do
     not, or where no tokenizer is told to cut to what the model takes."""
@@ -224,64 +208,6 @@ def _cuts_out_of_sight(modules: tuple[ast.AST, ...]) -> bool:
         ):
             return True
     return False
-
-
-_TOKENS = frozenset(("input_ids", "labels", "attention_mask", "token_ids", "ids", "tokens"))
-_LIMITS = frozenset((
-    "max", "maxlen", "maxlength", "longest", "limit", "cutoff", "block", "context", "ctx", "seq", "seqlen", "seqlength",
-))  # fmt: skip
-_NO_LIMITS = frozenset(("min", "prompt", "gen", "generate", "generation", "new", "prefix", "char", "chars"))
-
-
-@lru_cache(1)
-def _cut_by_hand(modules: tuple[ast.AST, ...]) -> tuple[ast.expr, ...]:
-    """The limits by which a program itself cuts rows of tokens, or leaves rows out: ``MAX`` of ``input_ids[:MAX]`` and
-    of ``len(input_ids) > MAX``. A number in a slice counts where the row is kept, not where it is printed."""
-    found: list[ast.expr | None] = []
-    for node in (node for tree in modules for node in ast.walk(tree)):
-        if isinstance(node, ast.Compare) and isinstance(node.left, ast.Call) and called_name(node.left) == "len":
-            found += node.comparators if node.left.args and _is_tokens(node.left.args[0]) else ()
-        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-            found += (each for each in _ends(node) if not isinstance(each, ast.Constant))
-        elif isinstance(node, ast.Assign | ast.Dict):
-            kept = (node.value,) if isinstance(node, ast.Assign) else node.values
-            found += (each for value in kept if isinstance(value, ast.Subscript) for each in _ends(value))
-    return tuple(each for each in found if each is not None and _limits(each))
-
-
-def _length_of(limit: ast.expr, names: Names, values: Values) -> int | None:
-    """The number that a limit is, or that a name has throughout its module; None where that is not certain."""
-    if isinstance(limit, ast.Constant):
-        return limit.value if isinstance(limit.value, int) else None
-    known = names.only(limit.id) if isinstance(limit, ast.Name) and id(limit) in names.nodes else None
-    if known is None or sum(name == getattr(limit, "id", "") for name, _ in names.every_binding()) != 1:
-        return None
-    return _length(values, *known)
-
-
-def _is_tokens(node: ast.expr) -> bool:
-    """``input_ids``, ``batch.input_ids``, ``batch["input_ids"]`` and one row of these."""
-    name = called_or_named(node)
-    if name is None or name.isdecimal():
-        return isinstance(node, ast.Subscript) and _is_tokens(node.value)
-    return name in _TOKENS
-
-
-def _ends(node: ast.Subscript) -> tuple[ast.expr | None, ...]:
-    """What a slice of tokens leaves of them: ``n`` of ``[:n]`` and of ``[-n:]``."""
-    part = node.slice
-    if not (isinstance(part, ast.Slice) and part.step is None and _is_tokens(node.value)):
-        return ()
-    last = part.lower.operand if isinstance(part.lower, ast.UnaryOp) and isinstance(part.lower.op, ast.USub) else None
-    return (part.upper,) if part.lower is None else (last,) if part.upper is None else ()
-
-
-def _limits(node: ast.expr) -> bool:
-    """Whether a number, or what a name says, is as long as a row may be."""
-    if isinstance(node, ast.Constant):
-        return type(node.value) is int and LEAST <= node.value <= MOST
-    words = words_of(called_or_named(node) or "")
-    return not words.isdisjoint(_LIMITS) and words.isdisjoint(_NO_LIMITS)
 
 
 _GENERATES = frozenset((

@@ -8,6 +8,7 @@ from kb.config.dialect.dialects import DOT, CompiledDialect, Entry
 from kb.config.dialect.settings import Extractor, Part
 from kb.config.files import ConfigError
 from kb.config.python.calls import LOSS, TRAINER, Call, CallTable, Loop, calls_of
+from kb.config.python.cut_rows import length_by_hand
 from kb.config.python.expressions import untold
 from kb.config.python.held import CommandLine, GivenConfig, NoSources, Sources
 from kb.config.python.later import turns_on
@@ -15,7 +16,6 @@ from kb.config.python.lengths import (
     SOURCE,
     Around,
     evaluated_rows,
-    length_by_hand,
     lengths_by_constants,
     lengths_inferred,
 )
@@ -296,7 +296,7 @@ def _lengths_of_rows(run: Run, dialect: str, analysis: "Analysis") -> dict[str, 
     by what the program cuts to itself."""
     found = lengths_by_constants(analysis.module, analysis.names, analysis.values)
     if run.own is not None and dialect == TRAINING and SOURCE not in found:
-        by_hand = length_by_hand(analysis.around, analysis.names, analysis.values, analysis.place_of)
+        by_hand = length_by_hand(analysis.around.trees, analysis.names, analysis.values, analysis.place_of)
         found |= {SOURCE: by_hand} if by_hand is not None else {}
     return found
 
