@@ -80,11 +80,12 @@ def next_steps(one: Estimated, words: Words) -> list[str]:
     gpu = one.machine.smallest_gpu
     if gpu is None:
         steps.append(words("estimate.name_a_gpu"))
-    elif report.verdict.status in (*OVER, "tight"):
-        key = "oom" if report.verdict.status in OVER else "tight"
-        steps.append(words(f"estimate.next_{key}", command=_remedy(one)))
-    elif one.model is not None and (one.setup.do_train or one.setup.do_predict):
-        steps.append(words("estimate.next_fits", command=_recommend(one)))
+    elif one.model is not None:  # without a memory formula kb can neither plan nor recommend
+        if report.verdict.status in (*OVER, "tight"):
+            key = "oom" if report.verdict.status in OVER else "tight"
+            steps.append(words(f"estimate.next_{key}", command=_remedy(one)))
+        elif one.setup.do_train or one.setup.do_predict:
+            steps.append(words("estimate.next_fits", command=_recommend(one)))
     if report.host.status in (*OVER, "tight"):
         steps.append(words("estimate.next_host"))
     if report.level == "rough" and not _was_tried(one):
@@ -157,7 +158,10 @@ def _heading(one: Estimated, words: Words, style: Style) -> list[str]:
     where = printable(one.unit.path) + (f" [{printable(one.unit.section)}]" if one.unit.section else "")
     name = one.model.name if one.model is not None else str((one.files and one.files.config.get("model_type")) or "")
     title = joined([part for part in (where, words.value(name)) if part], style.dot)
-    whole = one.model is not None and one.model.architecture.family in ("decoder", "encoder")
+    if one.model is not None:
+        whole = one.model.architecture.family in ("decoder", "encoder")
+    else:
+        whole = one.files is not None and not one.files.config.get("is_encoder_decoder")
     about = joined(run_parts(one.setup, words, one_sequence=whole), style.dot)
     return [*style.lines(title, "heading"), *style.lines(about, "dim", INDENT)]
 

@@ -151,7 +151,13 @@ def simulated(one: Estimated, catalog: Catalog, rules: Rules, wish: Wish) -> Est
         UserError: the simulator has no answer and neither has the memory engine, or the input is at fault.
     """
     from kb.torch_runs.simulation import Limits, simulate
-    from kb.torch_runs.simulation.job import BadJobError, BadModelError, BeyondPositionsError, SimulationError
+    from kb.torch_runs.simulation.job import (
+        BadJobError,
+        BadModelError,
+        BeyondPositionsError,
+        NoAdaptersError,
+        SimulationError,
+    )
 
     files = one.files or catalogued_files(one, catalog, rules)
     if wish.trusted and files.folder is None:
@@ -175,7 +181,7 @@ def simulated(one: Estimated, catalog: Catalog, rules: Rules, wish: Wish) -> Est
             snapshot_path=wish.snapshot,
             limits=limits,
         )
-    except (BadJobError, BadModelError, BeyondPositionsError):
+    except (BadJobError, BadModelError, BeyondPositionsError, NoAdaptersError):
         raise
     except SimulationError as fault:
         if one.report is None:

@@ -11,8 +11,8 @@ from kb.core.setup import TrainingSetup
 from kb.knowledge import load_catalog
 from kb.torch_runs.simulation.job import (
     BadJobError,
-    BadModelError,
     Job,
+    NoAdaptersError,
 )
 from simulation_needs import require_simulator
 from torch_later import imported_where_run
@@ -132,7 +132,7 @@ def test_reentrant_checkpointing_that_the_model_cannot_do_is_the_settings_fault(
 
 def test_a_quantized_module_to_save_is_the_settings_fault() -> None:
     setup = SMALL._replace(method="qlora", load_in_4bit=True, modules_to_save=("v_proj",))
-    with pytest.raises(BadModelError, match="floating point"):
+    with pytest.raises(NoAdaptersError, match="floating point"):
         traced(LLAMA, setup._replace(lora_target_modules=("q_proj",)))
 
 

@@ -12,7 +12,13 @@ import pytest
 import memory_sample as sample
 from kb.core.setup import TrainingSetup
 from kb.torch_runs.simulation import Simulated, SimulationError, simulate
-from kb.torch_runs.simulation.job import BadModelError, BeyondPositionsError, CrashedError, RemoteCodeError
+from kb.torch_runs.simulation.job import (
+    BadModelError,
+    BeyondPositionsError,
+    CrashedError,
+    NoAdaptersError,
+    RemoteCodeError,
+)
 from simulation_here import in_this_process
 from simulation_needs import require_simulator
 
@@ -200,14 +206,16 @@ def test_a_card_that_holds_what_is_reserved_and_little_more_is_tight() -> None:
     assert report.verdict.status == "tight"
 
 
+LORA = {"method": "lora", "lora_target_modules": ("no_such",)}
 FAULTS: list[tuple[dict[str, Any], dict[str, Any], type[SimulationError]]] = [
     ({"model_type": "no-such-model"}, {}, BadModelError),
     ({"model_type": "mine", "auto_map": {"AutoModelForCausalLM": "mine.Mine"}}, {}, RemoteCodeError),
     (BERT, {"max_source_length": 256}, BeyondPositionsError),
+    (BERT, LORA, NoAdaptersError),
 ]
 
 
-@pytest.mark.parametrize(("config", "settings", "kind"), FAULTS, ids=["type", "code", "length"])
+@pytest.mark.parametrize(("config", "settings", "kind"), FAULTS, ids=["type", "code", "length", "adapters"])
 def test_a_model_that_cannot_be_simulated_is_named(
     config: dict[str, Any], settings: dict[str, Any], kind: type[SimulationError]
 ) -> None:

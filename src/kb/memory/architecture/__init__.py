@@ -64,7 +64,6 @@ def architecture_from_config(config: Mapping[str, Any]) -> Architecture:
         + f"; known ones are {known}",
         "unknown_type",
         type=str(model_type)[:100],
-        known=known,
     )
 
 

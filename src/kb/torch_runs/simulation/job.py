@@ -146,6 +146,12 @@ class BadModelError(SimulationError):
     fault = "bad_model"
 
 
+class NoAdaptersError(SimulationError):
+    """PEFT puts no adapter on the model: ``reason``."""
+
+    fault = "no_adapters"
+
+
 class RemoteCodeError(SimulationError):
     """The model is code of its own, which nobody allowed to run: ``model_type``."""
 

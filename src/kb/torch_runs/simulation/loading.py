@@ -12,7 +12,7 @@ from kb.core.setup import TrainingSetup
 from kb.torch_runs import models
 from kb.torch_runs.models import add_adapters, cast_as_trainers_do, prepare_quantized, quantization_config, stays_wide
 from kb.torch_runs.releases import no_init_weights, not_quantized, release
-from kb.torch_runs.simulation.job import BadModelError, RemoteCodeError
+from kb.torch_runs.simulation.job import BadModelError, NoAdaptersError, RemoteCodeError
 from kb.torch_runs.simulation.kernels import packed_class
 from kb.torch_runs.simulation.session import gpu_seen
 
@@ -38,7 +38,8 @@ def build_model(
     """The setup's model for ``config`` (a ``config.json``), ready to train and all of it booked with ``tracer``.
 
     Raises:
-        BadModelError: no model can be built from the config, or no adapter put on it.
+        BadModelError: no model can be built from the config.
+        NoAdaptersError: PEFT puts no adapter on it.
         RemoteCodeError: it is code of its own; ``code_folder`` allows that code to run.
         OutOfMemory: the load runs out.
     """
@@ -87,7 +88,7 @@ def _with_adapters(model: Any, setup: TrainingSetup, tracer: "Tracer") -> "torch
     try:
         adapted: torch.nn.Module = add_adapters(model, setup)
     except (ValueError, RuntimeError) as error:  # RuntimeError: a quantized module in modules_to_save
-        raise BadModelError(reason=str(error)) from error
+        raise NoAdaptersError(reason=str(error)[:REASON_CHARACTERS].rstrip(".")) from error
     _one_storage(adapted, tracer)
     cast_as_trainers_do(adapted, setup)
     for name, parameter in adapted.named_parameters():
