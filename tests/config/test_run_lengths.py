@@ -83,6 +83,9 @@ def test_what_does_not_cut_gives_no_length() -> None:
 CUT = "def cut(row):\n    ids = tok(row['a'])['input_ids']\n    {}\n    return {{'input_ids': ids}}\n"
 
 
+OF = "def of(n):\n    def cut(row):\n        return {'input_ids': tok(row['a'])['input_ids'][:n]}\n    return cut\n"
+
+
 @pytest.mark.parametrize(
     ("cuts", "length"),
     [
@@ -90,10 +93,7 @@ CUT = "def cut(row):\n    ids = tok(row['a'])['input_ids']\n    {}\n    return {
         (CUT.format("row['input_ids'] = torch.tensor(ids[-48:])"), 48),
         ("def cut(row):\n    if len(row['input_ids']) > 48:\n        return None\n    return row\n", 48),
         ("rows = rows.filter(lambda row: len(row['input_ids']) <= 48)\n", 48),
-        (
-            "def of(n):\n    def cut(row):\n        return {'input_ids': tok(row['a'])['input_ids'][:n]}\n    return cut\nof(48)\n",
-            48,
-        ),
+        (OF + "of(48)\n", 48),
         ("LONGEST = 48\ndef cut(row, LONGEST):\n    return {'input_ids': row['a'][:LONGEST]}\n", None),
         (CUT.format("ids = ids[:config.max_length]"), None),
         (CUT.format("ids = ids[:48]\n    ids = ids + tok(row['b'])['input_ids']"), None),
