@@ -2,7 +2,7 @@
 nothing of their length."""
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 
 from kb.config.python.expressions import untold
@@ -16,7 +16,9 @@ from kb.core.record import NamedTuple
 
 ROW, FILTER = "input_ids", "filter"
 MOST_LIMITS = 8  # of a program whose rows have one length
-_WAYS_OUT = (ast.Continue, ast.Return, ast.Raise)
+_WRAPPERS = ("tensor", "LongTensor", "as_tensor", "array", "asarray", "list")
+_MAPPINGS = ("dict", "BatchEncoding", "BatchFeature", "update")
+_LONGER = ("extend", "append", "insert")
 
 
 class Limit(NamedTuple):
@@ -29,23 +31,19 @@ class Limit(NamedTuple):
 def length_by_hand(
     trees: tuple[ast.AST, ...], names: Names, values: Values, place_of: Callable[[ast.expr], Span]
 ) -> Setting | None:
-    """How long the rows are that a program itself cuts or leaves out: the one number that all its limits are, else
-    unknown; None where it does neither."""
+    """How long the rows seem to be that a program itself cuts or leaves out: the one number that all its limits are,
+    else unknown; None where it does neither."""
     limits = _limits(trees)
     if not limits:
         return None
     places = {id(call): where for call, where, _ in names.calls}
-    known: set[tuple[int, bool]] = set()
+    known: set[int] = set()
     for node, near in limits[:MOST_LIMITS]:
-        value = values.node(node, places[id(near)]) if node is not None and id(near) in places else None
-        if value is None or type(value.data) is not int or not LEAST <= value.data <= MOST:
-            known.add((0, False))
-        else:
-            known.add((value.data, id(value) in values.by_default))
-    certain = len(known) == 1 and len(limits) <= MOST_LIMITS
-    length, by_default = known.pop() if certain else (0, False)
+        value = values.scalar_of(node, places[id(near)]) if node is not None and id(near) in places else None
+        known.add(value if type(value) is int and LEAST <= value <= MOST else 0)
+    length = known.pop() if len(known) == 1 and len(limits) <= MOST_LIMITS else 0
     span = place_of(limits[0].node or ast.Constant(None))
-    return Setting(length or untold(SOURCE), span, span, WORD, alias=True, by_default=by_default)
+    return Setting(length or untold(SOURCE), span, span, WORD, alias=True, by_default=True)  # inferred
 
 
 @lru_cache(1)
@@ -62,12 +60,28 @@ def _limits(trees: tuple[ast.AST, ...]) -> list[Limit]:
         filters = [node for node in nodes if isinstance(node, ast.Call) and called_name(node) == FILTER and node.args]
         given = [node.args[0] for node in filters]
         names = {each.id for each in given if isinstance(each, ast.Name)}
+        trained = _filters_trained_on(nodes)
         for body in (tree, *(node for node in nodes if isinstance(node, ast.FunctionDef | ast.Lambda))):
             own = list(_own(body))
-            kept = _kept(own) if body in given or getattr(body, "name", None) in names else ()
+            filters_by = body in given or getattr(body, "name", None) in names
+            kept = [each if trained else None for each in _kept(body, own)] if filters_by else []
             calls = [node for node in own if isinstance(node, ast.Call)]
             found += [Limit(each, _near(each, calls)) for each in (*_cut(own), *_left_out(own), *kept)]
     return found
+
+
+def _filters_trained_on(nodes: Sequence[ast.AST]) -> bool:
+    """Whether every filter of a module gives the data set that a trainer is given to train on."""
+    trained = {
+        name for node in nodes if isinstance(node, ast.keyword) and node.arg == "train_dataset"
+        for name in [each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)]
+    }  # fmt: skip
+    results = [
+        node.targets[0] for node in nodes if isinstance(node, ast.Assign)
+        and any(called_name(each) == FILTER for each in ast.walk(node.value))
+    ]  # fmt: skip
+    filters = sum(called_name(node) == FILTER for node in nodes)
+    return filters == len(results) and all(getattr(each, "id", "") in trained for each in results)
 
 
 def _own(body: ast.AST) -> Iterator[ast.AST]:
@@ -79,19 +93,44 @@ def _own(body: ast.AST) -> Iterator[ast.AST]:
 
 
 def _cut(own: Sequence[ast.AST]) -> Iterator[ast.expr | None]:
-    """The ends of slices that become ``input_ids``; None where more than a slice does, or the row is made anew."""
+    """The ends of slices that become ``input_ids``; None where more than a slice does, or the row is made longer."""
     given = [pair for node in own for pair in _given(node)]
-    rows = {ROW, *(value.id for target, value in given if target is None and isinstance(value, ast.Name))}
+    stored = [value for target, value in given if target is None]
+    rows = {each.id for value in (*stored, *_results(own)) for each in ast.walk(value) if isinstance(each, ast.Name)}
+    rows &= {ROW, *(value.id for value in stored if isinstance(value, ast.Name))}
     last = {target.id: value for target, value in given if isinstance(target, ast.Name)}
     for target, value in given:
         if target is not None and target.id not in rows:
             continue
-        bare = value.args[0] if isinstance(value, ast.Call) and value.args else value  # torch.tensor(ids[:n])
+        wrapped = isinstance(value, ast.Call) and called_name(value) in _WRAPPERS and value.args
+        bare = value.args[0] if isinstance(value, ast.Call) and wrapped else value
         slices = _slices(value)
         if len(slices) == 1 and isinstance(bare, ast.Subscript | ast.ListComp) and _slices(bare):
-            yield slices[0][0] if target is None or last[target.id] is value else None
+            whole = (target is None or last[target.id] is value) and not _lengthened(own, rows, value)
+            yield slices[0][0] if whole else None
         elif any(_is_row(row) or getattr(row, "id", "") in rows for _, row in slices):
             yield None
+
+
+def _results(own: Sequence[ast.AST]) -> Iterator[ast.expr]:
+    yield from (node.value for node in own if isinstance(node, ast.Return | ast.Yield) and node.value is not None)
+
+
+def _lengthened(own: Sequence[ast.AST], rows: Collection[str], cut: ast.expr) -> bool:
+    """Whether something is put to a row after it is cut: ``ids + more``, ``ids += more``, ``ids.extend(more)``."""
+    for node in own:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            parts = [node.left, node.right]
+        elif isinstance(node, ast.AugAssign):
+            parts = [node.target]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _LONGER:
+            parts = [node.func.value]
+        else:
+            continue
+        later = (node.lineno, node.col_offset) > (cut.lineno, cut.col_offset)
+        if later and any(_is_row(each) or getattr(each, "id", "") in rows for each in parts):
+            return True
+    return False
 
 
 def _given(node: ast.AST) -> Iterator[tuple[ast.Name | None, ast.expr]]:
@@ -106,7 +145,7 @@ def _given(node: ast.AST) -> Iterator[tuple[ast.Name | None, ast.expr]]:
         for key, value in zip(node.keys, node.values, strict=True):
             if isinstance(key, ast.Constant) and key.value == ROW:
                 yield None, value
-    elif isinstance(node, ast.Call):
+    elif isinstance(node, ast.Call) and called_name(node) in _MAPPINGS:
         yield from ((None, each.value) for each in node.keywords if each.arg == ROW)
 
 
@@ -132,15 +171,33 @@ def _slices(value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
 
 
 def _left_out(own: Sequence[ast.AST]) -> Iterator[ast.expr]:
-    for node in own:
-        if isinstance(node, ast.If) and any(isinstance(each, _WAYS_OUT) for each in node.body):
-            yield from _compared([node.test], (ast.Gt, ast.GtE))
+    """``if len(input_ids) > n: continue``, or the return of nothing, where rows are made."""
+    makes = any(isinstance(node, ast.Return | ast.Yield) for node in own) or any(
+        called_name(node) == "append" or any(target is None for target, _ in _given(node)) for node in own
+    )
+    for node in own if makes else ():
+        if isinstance(node, ast.If) and _leaves(node.body):
+            tests = node.test.values if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.Or) else None
+            yield from _compared(tests or [node.test], (ast.Gt, ast.GtE))
 
 
-def _kept(own: Sequence[ast.AST]) -> Iterator[ast.expr | None]:
-    limits = list(_compared(own, (ast.Lt, ast.LtE)))
-    either = any(isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or) for node in own)
-    yield from (None if either else each for each in limits)
+def _leaves(body: Sequence[ast.stmt]) -> bool:
+    """Whether a row is passed over here, counted or said at most."""
+    *before, last = body
+    answer = (last.value or ast.Constant(None)) if isinstance(last, ast.Return) else None
+    nothing = isinstance(answer, ast.Constant) and not answer.value
+    return (nothing or isinstance(last, ast.Continue | ast.Raise)) and all(
+        isinstance(each, ast.AugAssign | ast.Expr) for each in before
+    )
+
+
+def _kept(body: ast.AST, own: Sequence[ast.AST]) -> Iterator[ast.expr]:
+    """``len(row["input_ids"]) <= n`` where a filter answers with that, or with that and more."""
+    answers = [body.body] if isinstance(body, ast.Lambda) else list(_results(own))
+    if len(answers) == 1:
+        both = isinstance(answers[0], ast.BoolOp) and isinstance(answers[0].op, ast.And)
+        parts = answers[0].values if isinstance(answers[0], ast.BoolOp) and both else answers
+        yield from _compared(parts, (ast.Lt, ast.LtE))
 
 
 def _compared(nodes: Sequence[ast.AST], by: tuple[type[ast.cmpop], ...]) -> Iterator[ast.expr]:
