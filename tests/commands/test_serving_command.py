@@ -148,6 +148,24 @@ def test_the_positions_of_a_relative_bound_no_request() -> None:
     assert "4 requests of 9,000 tokens are held at once" in said.stdout
 
 
+@pytest.mark.parametrize(
+    ("engine", "more", "said", "unsaid"),
+    [
+        ("sglang", ("--gpu-memory-utilization", "0.97"), "mem_fraction_static 0.67 is enough", "Or raise"),
+        ("vllm", ("--kv-cache-memory", "12GB"), "all of this together is more than the GPU has", "Largest length"),
+        ("llama.cpp", ("--gpu", "rtx-3060"), "leave layers in host memory", "does not start"),
+        ("transformers", ("--gpu", "rtx-3060"), "It runs out of memory", "does not start"),
+    ],
+)
+def test_what_is_too_much_is_said_as_the_engine_meets_it(
+    engine: str, more: tuple[str, ...], said: str, unsaid: str
+) -> None:
+    at = () if "--gpu" in more else ("--gpu", "rtx-4090")
+    run = estimate("--engine", engine, "--model", "llama-3.1-8b", "--max-model-len", "4096", *at, *more)
+    text = " ".join(run.stdout.split())
+    assert said in text and unsaid not in text
+
+
 def test_no_share_is_advised_that_leaves_nothing_beside_it() -> None:
     server = ("--engine", "vllm", "--engine-version", "0.20.0", "--gpu", "rtx-4090", "--model")
     assert serving(*server, "llama-3.2-3b", "--gpu-memory-utilization", "0.9")["utilization_needed"] == 0.94

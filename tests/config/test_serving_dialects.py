@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from catalog_sample import shallow_catalog
+from kb.commands.estimate import main
 from kb.config.dockerfile import server_in_image
 from kb.config.manifest import servers_in
 from kb.config.shell.arguments import Argument
@@ -369,6 +370,27 @@ def test_what_a_server_reads_in_its_own_way_is_no_fault(tmp_path: Path) -> None:
         "vllm serve some/model --max-model-len 8k --gpu-memory-utilization=${UTIL:-0.9} --some-option-of-tomorrow 3\n"
     )
     assert findings(written(tmp_path, "serve.sh", text), "--gpu", "t4") == []
+
+
+def test_a_length_that_the_environment_allows_is_not_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    allowed, model = "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1", "mistralai/Mistral-7B-v0.1 --max-model-len 65536"
+    script = (
+        f"docker run -e {allowed} vllm/vllm-openai:v0.10.0 --model {model}\n"
+        f"docker run --env={allowed} -e X vllm/vllm-openai:v0.10.0 --model {model}\n"
+        f"docker run -e X=1 vllm/vllm-openai:v0.10.0 --model {model}\nexport {allowed}\nvllm serve {model}\n"
+    )
+    assert findings(written(tmp_path, "serve.sh", script), "--gpu", "h200") == [("serving-length-beyond-positions", 3)]
+    path = written(
+        tmp_path,
+        "serve.py",
+        "import os\nfrom vllm import LLM\nos.environ['VLLM_ALLOW_LONG_MAX_MODEL_LEN'] = '1'\n"
+        "LLM('mistralai/Mistral-7B-v0.1', max_model_len=65536)\n",
+    )
+    assert findings(path, "--gpu", "h200") == []
+    assert main([str(path), "--gpu", "h200"]) == 0
+    assert "max_model_len 65536" in capsys.readouterr().out
 
 
 def test_a_container_with_an_entry_point_of_its_own_starts_what_that_says(tmp_path: Path) -> None:

@@ -378,7 +378,7 @@ def checked(setup: ServingSetup, model: ServedModel) -> ServingSetup:
     """
     if setup.utilization is not None and not 0 < setup.utilization <= 1:
         raise UserError("serving.bad_share", value=setup.utilization)
-    length, refuses = setup.max_model_len, setup.engine in ("vllm", "sglang", "tgi")
+    length, refuses = setup.max_model_len, setup.engine in ("vllm", "sglang", "tgi") and "long" not in setup.uses
     if length and model.longest and length > model.longest and refuses:
         raise UserError("serving.too_long", length=length, model=model.name, most=model.longest)
     if model.heads % setup.tensor_parallel:

@@ -107,22 +107,32 @@ def _holds(answer: Answer, words: Words, style: Style) -> list[str]:
     values = {"tokens": served.kv_tokens, "length": served.options.max_model_len}
     if served.request_bytes is not None:
         lines += wrap(words("serving.request", size=_gib(served.request_bytes), **values), style.width)
+    over = served.budget.overrun > 0 and served.concurrency >= 1
     if served.starts:
         times = f"{served.concurrency:.2f}"
         lines += wrap(words("serving.holds", times=times, **values), style.width)
-    elif served.budget.kv <= 0:
-        lines += style.lines(words("serving.nothing_left"), "error")
+    elif over or served.budget.kv <= 0 or served.setup.engine in _HOLDS_LESS:
+        lines += style.lines(words("serving.over_gpu" if over else _nothing_left(served)), "error")
     else:
         lines += style.lines(words("serving.too_short", **values), "error")
-    if served.longest:
+    if served.longest and not over:
         lines += wrap(words("serving.longest", longest=served.longest), style.width)
     if not served.starts and served.utilization_needed is not None:
         option = OPTION_NAMES[served.setup.engine]["utilization"]
-        key = "serving.share_needed"
+        key = (
+            "serving.share_needed" if served.utilization_needed > served.options.utilization else "serving.share_enough"
+        )
         lines += wrap(words(key, option=option, share=f"{served.utilization_needed:g}"), style.width)
     key = "serving.smallest" if answer.smallest else "serving.no_gpu_fits"
     gpus = served.setup.tensor_parallel * served.setup.pipeline_parallel
     return lines + wrap(words(key, gpu=f"{answer.smallest} × {gpus}", gpus=gpus), style.width)
+
+
+_HOLDS_LESS = {"llama.cpp": "serving.not_whole", "transformers": "serving.out_of_memory"}  # these refuse no start
+
+
+def _nothing_left(served: Served) -> str:
+    return _HOLDS_LESS.get(served.setup.engine, "serving.nothing_left")
 
 
 def _is_open(served: Served) -> bool:
@@ -133,7 +143,7 @@ def _is_open(served: Served) -> bool:
 def _open_length(served: Served, words: Words, style: Style) -> list[str]:
     """What the cache holds, where only the model's own config says how long a request may be."""
     if not served.longest:
-        return style.lines(words("serving.nothing_left"), "error")
+        return style.lines(words(_nothing_left(served)), "error")
     return wrap(words("serving.open_length", longest=served.longest), style.width)
 
 

@@ -15,6 +15,8 @@ from kb.config.python.servers import servers_started
 from kb.config.python.syntax import declared_encoding, string_extents
 from kb.config.reader import ConfigReader
 from kb.config.shell.command import CommandReader, read_shell
+from kb.config.shell.flags import known_when_run
+from kb.config.shell.serving import VLLM_VARIABLES
 from kb.config.suppressions import Suppressed, read_suppressions, suppress
 from kb.config.text.encoding import MARK, Decoded, decode
 from kb.core.catalog import Catalog
@@ -109,8 +111,21 @@ def code_units(
         found = ConfigReader(catalog.dialects, catalog.facts).read_assigned(text, path) if is_assigned(text) else []
         found = found or python.read(text, path, files)
         found = found + servers_started(text, path, commands, catalog.dialects[DIALECT].constants, files)
+        found = _with_variables(found, text, catalog)
         return _on_rented_gpus(found) if re.search(_RENTS, text) is not None else found
-    return read_cells(text, path, python, CommandReader(catalog.dialects, catalog.facts), files)
+    return _with_variables(read_cells(text, path, python, commands, files), text, catalog)
+
+
+def _with_variables(units: list[Unit], text: str, catalog: Catalog) -> list[Unit]:
+    """The units of a program that names variables of vLLM's: as what it sets them is not followed."""
+    named = [catalog.dialects["vllm"].keys[each] for each in VLLM_VARIABLES if each in text]
+
+    def opened(unit: Unit) -> Unit:
+        start = unit.span.beginning()
+        unknown = {name: Setting(known_when_run(name), start, start, (name,), alias=True) for name in named}
+        return unit._replace(settings={**unknown, **unit.settings})
+
+    return [opened(unit) if unit.dialect == "vllm" else unit for unit in units] if named else units
 
 
 def _on_rented_gpus(units: Sequence[Unit]) -> list[Unit]:

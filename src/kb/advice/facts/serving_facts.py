@@ -327,7 +327,9 @@ def features_used(value: Lookup) -> frozenset[str]:
         "v2_model_runner", "enforce_eager", "enable_prompt_embeds", "logits_processors", "speculative_method",
     )}  # fmt: skip
     known = {name: None if is_unknown(each) else each for name, each in said.items()}
+    longer = value("serving.allow_long_max_model_len")
     found = {
+        "long": is_unknown(longer) or longer is True,  # perhaps is enough not to refuse a length
         "eager": known["enforce_eager"] is True,
         "v2_model_runner": known["v2_model_runner"] is True,
         "v1_model_runner": known["v2_model_runner"] is False,

@@ -396,6 +396,7 @@ def server_launch(started: Started, text: str, told: Mapping[str, str | None] = 
     if image is not None and release is not None:
         named = image._replace(text=release, from_variable=True)
         flags += (Flag("image_release", named, (named,), dashes=""),)
+    told = {**told, **started.told}
     for name in VLLM_VARIABLES if started.server.dialect == "vllm" else ():
         if name in told:
             word = started.word._replace(text=told[name], from_variable=True)

@@ -35,7 +35,8 @@ MODULES = {
 }
 HARNESSES = ("lm_eval", "lm-eval")  # `lm_eval --model vllm --model_args pretrained=M,…`: the keywords of `LLM()`
 _OF_HARNESS = {"pretrained": "model", "max_length": "max_model_len"}
-VLLM_VARIABLES = ("VLLM_USE_V2_MODEL_RUNNER",)  # what only the environment says, under its own name in the format
+# What only the environment says, under its own name in the format.
+VLLM_VARIABLES = ("VLLM_USE_V2_MODEL_RUNNER", "VLLM_ALLOW_LONG_MAX_MODEL_LEN")
 _SAY = ("echo", "printf", "grep", "pkill", "logger")  # what is behind them is text
 _OTHER_DEVICES = ("cpu", "xpu", "hpu", "tpu", "npu", "neuron", "mps")
 # Images whose own entry point is the server: what follows them are its flags.
@@ -94,6 +95,7 @@ class Started(NamedTuple):
     word: Argument
     image: Argument | None = None
     inside: bool = False
+    told: Mapping[str, str | None] = {}  # variables that the container is given
 
 
 def read_server(arguments: Sequence[Argument]) -> Started | None:
@@ -165,12 +167,21 @@ def _in_container(arguments: Sequence[Argument]) -> Started | None:
         server = server_of_image(text) if not text.startswith("-") else None
         if server is None and not _is_image_of_sglang(text):
             continue
-        rest, entry = arguments[at + 1 :], _entry_point(arguments[:at])
+        rest, entry, told = arguments[at + 1 :], _entry_point(arguments[:at]), _variables_in(arguments[:at])
         inner = read_server(rest if entry is None else (entry, *rest))
         if inner is not None:
-            return inner._replace(image=argument)
-        return Started(server, rest, argument, argument) if server is not None and entry is None else None
+            return inner._replace(image=argument, told=told)
+        if server is None or entry is not None:
+            return None
+        return Started(server, rest, argument, argument, told=told)
     return _in_own_image(arguments)
+
+
+def _variables_in(before: Sequence[Argument]) -> dict[str, str | None]:
+    """What `docker run` hands the container: ``-e NAME=value``."""
+    named = (after.text or "" for flag, after in pairwise(before) if flag.text in ("-e", "--env"))
+    pairs = (each.partition("=") for each in (*named, *((e.text or "")[6:] for e in before if _inline(e, "--env"))))
+    return {name: value if equals else None for name, equals, value in pairs if name}
 
 
 def _entry_point(before: Sequence[Argument]) -> Argument | None:
