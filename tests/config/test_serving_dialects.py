@@ -410,7 +410,10 @@ def test_an_evaluation_by_vllm_is_checked_as_the_llm_that_it_makes(tmp_path: Pat
         f"lm_eval --model vllm --model_args pretrained={LLAMA},tensor_parallel_size=3,max_length=4096 --tasks gsm8k\n"
         f"python -m lm_eval --model=vllm '--model_args=pretrained={LLAMA},gpu_memory_utilization=95' --tasks gsm8k\n"
         f"lm_eval --model hf --model_args pretrained={LLAMA},tensor_parallel_size=3\n"
-        f"lm_eval --model vllm --model_args pretrained=$MODEL,tensor_parallel_size=3\n"
+        "lm_eval --model vllm --model_args pretrained=$MODEL,tensor_parallel_size=3\n"
+        f"lm_eval run -M vllm -a pretrained={LLAMA} tensor_parallel_size=4 max_model_len=4096,max_length=900000\n"
+        f"ARGS='pretrained={LLAMA},tensor_parallel_size=3'\nlm_eval --model vllm --model_args $ARGS --tasks x\n"
+        f"""lm_eval --model vllm --model_args '{{"pretrained": "{LLAMA}", "tensor_parallel_size": 3}}'\n"""
         f"vllm serve {LLAMA} -pp 64 --max-model-len 4096\n"  # more stages than layers: nothing to advise
     )
     units = check(written(tmp_path, "eval.sh", text), "--gpu", "rtx-3090")["files"]
@@ -419,8 +422,9 @@ def test_an_evaluation_by_vllm_is_checked_as_the_llm_that_it_makes(tmp_path: Pat
     assert found == [
         ("serving-heads-not-shared-evenly", 1, at[0]),
         ("serving-share-out-of-range", 2, at[1]),
+        ("serving-heads-not-shared-evenly", 7, len("lm_eval --model vllm --model_args ") + 1),
     ]
-    assert [unit["dialect"] for unit in units] == ["vllm"] * 3
+    assert [unit["dialect"] for unit in units] == ["vllm"] * 5
 
 
 def words(text: str) -> list[Argument]:

@@ -208,9 +208,9 @@ def test_a_command_of_a_harness_or_a_client_names_an_engine_or_a_server_no_run_o
 
 
 @pytest.mark.parametrize(("source", "engine"), [
-    ("from vllm import LLM\nllm = LLM(args.model_name)\n", "vllm (infer.py)"),
-    ("from llama_cpp import Llama\nllm = Llama.from_pretrained(args.model_name)\n", "llama_cpp (infer.py)"),
-    ("from openai import OpenAI\nOpenAI().chat.completions.create(model=args.model_name)\n", "infer.py"),
+    ("from vllm import LLM\nllm = LLM(args.model_name)\n", "infer.py has vllm run the model"),
+    ("from llama_cpp import Llama\nLlama.from_pretrained(args.model_name)\n", "infer.py has llama_cpp run the model"),
+    ("from openai import OpenAI\nOpenAI().chat.completions.create(model=args.model_name)\n", "infer.py loads no model"),
     ("from transformers import AutoModel\nm = AutoModel.from_pretrained(args.model_name)\n", None),
     ("from transformers import pipeline\np = pipeline(model=args.model_name)\n", None),
 ])  # fmt: skip
@@ -223,7 +223,7 @@ def test_what_generate_takes_is_told_only_of_a_program_that_loads_the_model_so(
     path.write_text("python infer.py --model_name gpt2 --batch_size 8 --max_new_tokens 64\n")
     (unit,) = checked(path)
     assert (unit["prediction"] is not None) == (engine is None)
-    assert engine is None or f"no memory model of {engine}." in unit["note"]
+    assert engine is None or engine in unit["note"]
 
 
 def test_what_is_open_is_named_by_its_setting_where_a_word_alone_says_nothing(tmp_path: Path) -> None:

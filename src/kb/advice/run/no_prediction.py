@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from kb import memory
 from kb.advice.run.named_model import packed_by_name
-from kb.core.document import KIND_OPEN, NO_SUCH_RUN, SEVERAL_WAYS, Setting, Unit
+from kb.core.document import KIND_OPEN, NO_SUCH_RUN, RUN_ELSEWHERE, SEVERAL_WAYS, Setting, Unit
 from kb.core.expression import is_unknown
 from kb.core.model import Architecture, Model
 from kb.core.setup import PostKind, TrainingSetup
@@ -22,9 +22,9 @@ MOST_NAMED = 4  # settings in one sentence
 # Notes that are errors as they stand, where a prediction was asked for.
 NO_MODEL_OF_THE_RUN = (
     "cpu_only", "ddp_refuses", "ddp_refuses_named", "deepspeed_not_read", "engine_not_followed", "gpus_not_counted",
-    "gpus_not_said", "method_open", "no_such_run", "no_training_call", "not_modelled", "pictures_not_said",
-    "preference_not_predicted", "preference_of_command", "quantized_alone", "server", "server_no_decoder",
-    "several_ways", "trainer_not_followed", "trainer_not_predicted", "width_open",
+    "gpus_not_said", "loads_no_model", "method_open", "no_such_run", "no_training_call", "not_modelled",
+    "pictures_not_said", "preference_not_predicted", "preference_of_command", "quantized_alone", "run_by_engine",
+    "server", "server_no_decoder", "several_ways", "trainer_not_followed", "trainer_not_predicted", "width_open",
 )  # fmt: skip
 # Releases of TRL whose losses are followed: from the first to before the second, and from the third (trl-wheels).
 TRL_READ = ((0, 15), (1, 9), (1, 15))
@@ -66,7 +66,7 @@ def why_no_prediction(
         said = str(trainer.path[-1]) if trainer is not None else TRAINER
         return _trainer_note(named_trainer, said, of_command=bool(unit.program))
     if setup.unmodelled:
-        return _cpu_note(unit) or ("not_modelled", {"named": ", ".join(setup.unmodelled)})
+        return _cpu_note(unit) or _note_of_program(unit) or ("not_modelled", {"named": ", ".join(setup.unmodelled)})
     speaks = next((unit.settings[name] for name in ("run.adapter", "run.quantized") if name in unit.settings), None)
     kind_open = "lora.enabled" not in unit.settings or _why(unit, "lora.enabled") == KIND_OPEN
     if known and "lora.enabled" in setup.unresolved and speaks is not None and kind_open:
@@ -143,6 +143,15 @@ def _cpu_note(unit: Unit) -> Note | None:
     """That a run keeps off the GPU, and the key that says so."""
     said = [unit.settings[name] for name in CPU_ONLY if name in unit.settings]
     return next((("cpu_only", {"said": str(each.path[-1])}) for each in said if each.value is True), None)
+
+
+def _note_of_program(unit: Unit) -> Note | None:
+    """That a command's program has another engine run its model, or loads none."""
+    said = unit.settings.get("run.not_modelled")
+    if said is None or said.path[0] not in RUN_ELSEWHERE:
+        return None
+    key = "run_by_engine" if said.path[0] == RUN_ELSEWHERE[0] else "loads_no_model"
+    return key, {"program": unit.program, "engine": str(said.value)}
 
 
 def _why(unit: Unit, name: str) -> str:

@@ -23,7 +23,7 @@ from kb.config.python.source_says import (
 from kb.config.shell.arguments import Argument
 from kb.config.shell.flags import Flag, Speller, known_when_run, setting_of
 from kb.config.text.source import Places
-from kb.core.document import REWRITTEN, Setting, Unit
+from kb.core.document import REWRITTEN, RUN_ELSEWHERE, Setting, Unit
 from kb.core.expression import Unknown, is_unknown
 from kb.core.program import SEVERAL_HAVE_IT, Program, hints_at_trainer, trainers_of
 
@@ -44,6 +44,7 @@ SWITCHED = {
 MODEL = "model.name"
 OF_COMMANDS = "command"  # the format of a program that may train nothing: of its defaults nobody asked
 DEVICE_MAP, NOT_MODELLED, OWN_LOOP = "model.device_map", "run.not_modelled", "run.own_loop"
+RUNS, LOADS = RUN_ELSEWHERE
 CALLS_DEEPSPEED, TASK_TYPE = "script.calls_deepspeed", "lora.task_type"
 _CLASSIFIES = r"""task_type[ \t]*=[ \t]*(?:\w+\.)?["']?SEQ_CLS\b"""
 # Of two that cannot both be on, what the command says of one leaves out the other, but where a library's own class of
@@ -104,9 +105,11 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
         settings[LOSS_ONLY] = naming._replace(value=True, path=("compute_metrics",))
     if re.search(_CLASSIFIES, program.text) is not None:
         settings[TASK_TYPE] = naming._replace(value="SEQ_CLS", path=("task_type",))
-    other = _other_engine(unit, program) if splits is None else f"{splits[1]} ({unit.program})"
-    if other is not None:
-        settings[NOT_MODELLED] = naming._replace(value=other)
+    other = _other_engine(unit, program)
+    if splits is not None:
+        settings[NOT_MODELLED] = naming._replace(value=f"{splits[1]} ({unit.program})")
+    elif other is not None:
+        settings[NOT_MODELLED] = naming._replace(value=other or unit.program, path=(LOADS if other == "" else RUNS,))
     if resizes_positions(program.text):
         unknown = known_when_run(POSITIONS)
         settings[POSITIONS] = naming._replace(value=unknown)
@@ -129,15 +132,15 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
 
 
 def _other_engine(unit: Unit, program: Program) -> str | None:
-    """What runs the model of a command that trains nothing, where its program has another do it, or loads none itself:
-    none of what transformers' ``generate`` takes follows from the flags then.
+    """What runs the model of a command that trains nothing, where its program has another do it; empty where it loads
+    none itself. What transformers' ``generate`` takes follows from the flags of neither.
     """
     if unit.dialect != OF_COMMANDS or program.trains:
         return None
     engine = _ENGINES.search(program.text)
     if engine is not None:
-        return f"{engine[1]} ({unit.program})"
-    return None if _LOADS.search(program.text) is not None else unit.program
+        return engine[1]
+    return None if _LOADS.search(program.text) is not None else ""
 
 
 def _said(unit: Unit, program: Program) -> Mapping[str, Setting]:

@@ -1,8 +1,8 @@
 """Programs that serve models: what starts each of them, on a command line and in a container."""
 
 import re
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise, takewhile
 
 from kb.config.files import SHELL
 from kb.config.shell.arguments import Argument
@@ -34,7 +34,7 @@ MODULES = {
     "sglang.launch_server": SGLANG,
 }
 HARNESSES = ("lm_eval", "lm-eval")  # `lm_eval --model vllm --model_args pretrained=M,…`: the keywords of `LLM()`
-_OF_HARNESS = {"pretrained": "model", "max_length": "max_model_len"}
+_OF_HARNESS = {"--pretrained": "--model", "--max_length": "--max_model_len"}
 # What only the environment says, under its own name in the format.
 VLLM_VARIABLES = ("VLLM_USE_V2_MODEL_RUNNER", "VLLM_ALLOW_LONG_MAX_MODEL_LEN")
 _SAY = ("echo", "printf", "grep", "pkill", "logger")  # what is behind them is text
@@ -135,23 +135,44 @@ def _read_any(arguments: Sequence[Argument]) -> Started | None:
 
 
 def _in_harness(rest: Sequence[Argument], word: Argument) -> Started | None:
-    """vLLM in the process that evaluates, where that is told to use it, and with what."""
-    said = {flag.text: value for flag, value in pairwise(rest)}
-    said |= {name: each for each in rest for name in ("--model", "--model_args") if _inline(each, name)}
-    engine, given = (said.get(name) for name in ("--model", "--model_args"))
-    if engine is None or given is None or (engine.text or "").removeprefix("--model=") != "vllm" or given.text is None:
+    """vLLM in the process that evaluates, where that is told to use it, and with what, in one word or several; None of
+    a JSON object, and of words that only the run can tell.
+    """
+    engine, given = "", list[tuple[Argument, str]]()  # each word, and what of it belongs to the flag
+    for at, each in enumerate(rest):
+        name, equals, value = (each.text or "").partition("=")
+        follow = takewhile(lambda one: not (one.text or one.begins).startswith("-"), rest[at + 1 :])
+        behind = [(each, value)] if equals else [(one, one.text or "") for one in follow]
+        if name in ("--model", "-M"):
+            engine = behind[0][1] if behind else ""
+        elif name in ("--model_args", "-a"):
+            given = behind
+    if engine != "vllm" or not given or any(one.text is None or "{" in one.text for one, _ in given):
         return None
-    written = given.text.removeprefix("--model_args=")
-    beside = given.end - given.start - len(given.text)  # of two quotation marks, where it is the text itself
-    whole = given.shared or beside not in (0, 2)
-    at = given.start + len(given.text) - len(written) + beside // 2
-    words = []
-    for pair in written.split(","):
-        name, _, value = pair.partition("=")
-        place = (given.start, given.end) if whole else (at, at + len(pair))
-        words.append(Argument(f"--{_OF_HARNESS.get(name, name)}={value}", *place, given.shared, from_variable=True))
-        at += len(pair) + 1
+    pairs = [pair for one, text in given for pair in _pairs(one, text)]
+    both = {"--max_length", "--max_model_len"} <= {name.text for name, _ in pairs}  # it takes one of the two
+    kept = [(name, value) for name, value in pairs if not (both and name.text == "--max_length")]
+    words = [part for name, value in kept for part in (_of_vllm(name), value)]
     return Started(VLLM, words, word, inside=True)
+
+
+def _of_vllm(name: Argument) -> Argument:
+    return name._replace(text=_OF_HARNESS.get(name.text or "", name.text))
+
+
+def _pairs(word: Argument, text: str) -> Iterator[tuple[Argument, Argument]]:
+    """The flag and the value of each ``name=value``, at their places where the word stands there as it is."""
+    beside = word.end - word.start - len(word.text or "")  # of two quotation marks
+    known = not word.shared and beside in (0, 2)
+    at = word.end - len(text) - beside // 2 if known else word.start
+    for pair in text.split(","):
+        name, _, value = pair.partition("=")
+        middle, end = (at + len(name), at + len(pair)) if known else (word.end, word.end)
+        part = word._replace(start=at, end=middle, from_variable=True)
+        if name.strip():
+            behind = part._replace(text=value.strip(), start=min(middle + 1, end) if known else at, end=end)
+            yield part._replace(text=f"--{name.strip()}"), behind
+        at += len(pair) + 1 if known else 0
 
 
 def _inline(argument: Argument, name: str) -> bool:
