@@ -13,7 +13,7 @@ from kb.session.project import find_project
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "rules/schema/project.json").read_text("utf-8"))
 HOLDS = Draft202012Validator(SCHEMA).is_valid
-SCALARS = st.sampled_from(["ko", "error", "auto", "5.0", "latest", 2, 0, 1.5, True])
+SCALARS = st.sampled_from(["ko", "error", "auto", "5.0", "latest", 2, 2.0, 0, 1.5, True])
 LISTS = st.lists(SCALARS, max_size=2)
 TABLES = st.dictionaries(st.sampled_from(["transformers", "torch", "x"]), SCALARS | LISTS, max_size=2)
 SETTINGS = st.dictionaries(
@@ -36,7 +36,8 @@ def test_settings_are_taken_where_the_schema_holds(tmp_path_factory: pytest.Temp
     folder = tmp_path_factory.mktemp("project")
     (folder / "kb.toml").write_text(toml(settings), "utf-8")
     if HOLDS(settings):
-        assert find_project(str(folder)).path == str(folder / "kb.toml")
+        project = find_project(str(folder))
+        assert project.path == str(folder / "kb.toml") and not isinstance(project.gpus, float)
     else:
         with pytest.raises(UserError) as raised:
             find_project(str(folder))
