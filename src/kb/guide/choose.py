@@ -57,7 +57,8 @@ def recommended(library: Library, model: str, gpu: str, effective_batch: int | N
     catalog = library.catalog
     library.entry("models", model)
     estimator = Estimator(catalog.models[model], on_gpu(find_gpu(gpu, catalog.gpus)), catalog.constants)
-    found = answer("train", Question(effective_batch=effective_batch), estimator, catalog, library.guide)
+    question = Question(effective_batch=effective_batch)
+    found = answer("train", question, estimator, catalog, library.guide, all_ways=False)
     config = config_file(found, "hf", library.words)
     if config is None or found.setup is None:
         raise UserError("recommend.no_model")

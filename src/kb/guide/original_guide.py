@@ -183,7 +183,7 @@ def _answer(model: str, gpu: str) -> Answer:
     library = load_library("ko")  # figures are the same in both
     catalog = library.catalog
     estimator = Estimator(catalog.models[model], on_gpu(catalog.gpus[gpu]), catalog.constants, rough=True)
-    return answer("train", Question(), estimator, catalog, library.guide)
+    return answer("train", Question(), estimator, catalog, library.guide, all_ways=False)
 
 
 SOURCES = ("guide-memory", "guide-batch-by-gpu", "guide-batch-inference", "history-mt5-qlora")

@@ -320,6 +320,7 @@ def answer(
     folds: int = 1,
     processes: int = 1,
     given: Mapping[str, Any] | None = None,
+    all_ways: bool = True,
 ) -> Answer:
     """Everything that ``kb.recommend`` says.
 
@@ -329,6 +330,7 @@ def answer(
         folds: models generating together.
         processes: runs like this one that share the GPU.
         given: answers for the decision tree, by variable.
+        all_ways: as of :func:`recommend_training`.
 
     Raises:
         UserError: an effective batch of fewer samples than there are GPUs.
@@ -349,6 +351,7 @@ def answer(
             usual=default,
             accumulates=question.trainer is not None
             or _accumulates(question, estimator.model.architecture.model_type, catalog),
+            all_ways=all_ways,
         )
         return Answer(task, question, estimator, world, training, None, notes)
     inference = recommend_inference(question.run, estimator, catalog.gpus, folds, processes)
