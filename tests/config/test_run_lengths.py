@@ -111,6 +111,21 @@ def test_rows_that_a_program_cuts_itself(cuts: str, length: int | None) -> None:
     assert (None if "data.max_source_length" in setup.unresolved else setup.max_source_length) == length
 
 
+@pytest.mark.parametrize(
+    ("trainer", "length"),
+    [
+        ("of = dict(model=model, args=args, max_seq_length=48)\nSFTTrainer(**of)", 48),
+        ("SFTTrainer(model=model, **trainers.of(max_seq_length=48))", None),
+        ("Trainer(**trainers.of(model))", 512),
+    ],
+)
+def test_a_trainer_given_its_arguments_by_a_dictionary(trainer: str, length: int | None) -> None:
+    (unit,) = PYTHON.read(BERT + TRAINED.replace("Trainer(model, args)", trainer), "train.py")
+    setup = setup_of(unit)
+    unknown = {"data.max_source_length", "trl.max_seq_length"} & set(setup.unresolved)
+    assert (None if unknown else setup.max_source_length) == length
+
+
 def test_calls_that_cut_differently_leave_it_open() -> None:
     two = "def a(r):\n    return tokenizer(r, max_length=48, truncation=True)\n"
     setup = python(BERT + two + two.replace("48", "96").replace("def a", "def b"))

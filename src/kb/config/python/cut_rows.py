@@ -102,14 +102,18 @@ def _cut(own: Sequence[ast.AST]) -> Iterator[ast.expr | None]:
     for target, value in given:
         if target is not None and target.id not in rows:
             continue
-        wrapped = isinstance(value, ast.Call) and called_name(value) in _WRAPPERS and value.args
-        bare = value.args[0] if isinstance(value, ast.Call) and wrapped else value
-        slices = _slices(value)
+        bare, slices = _unwrapped(value), _slices(value)
         if len(slices) == 1 and isinstance(bare, ast.Subscript | ast.ListComp) and _slices(bare):
-            whole = (target is None or last[target.id] is value) and not _lengthened(own, rows, value)
+            stays = all(isinstance(_unwrapped(each), ast.Name) or _slices(each) for each in stored)
+            whole = stays and (target is None or last[target.id] is value) and not _lengthened(own, rows, value)
             yield slices[0][0] if whole else None
         elif any(_is_row(row) or getattr(row, "id", "") in rows for _, row in slices):
             yield None
+
+
+def _unwrapped(value: ast.expr) -> ast.expr:
+    """``ids`` of ``torch.tensor(ids)``."""
+    return value.args[0] if isinstance(value, ast.Call) and called_name(value) in _WRAPPERS and value.args else value
 
 
 def _results(own: Sequence[ast.AST]) -> Iterator[ast.expr]:
@@ -171,12 +175,14 @@ def _slices(value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
 
 
 def _left_out(own: Sequence[ast.AST]) -> Iterator[ast.expr]:
-    """``if len(input_ids) > n: continue``, or the return of nothing, where rows are made."""
-    makes = any(isinstance(node, ast.Return | ast.Yield) for node in own) or any(
-        called_name(node) == "append" or any(target is None for target, _ in _given(node)) for node in own
-    )
-    for node in own if makes else ():
-        if isinstance(node, ast.If) and _leaves(node.body):
+    """``if len(input_ids) > n: continue``, or the return of nothing, where rows are made of what is left."""
+    makes = [
+        node.lineno for node in own if isinstance(node, ast.Return | ast.Yield)
+        or (isinstance(node, ast.expr | ast.stmt)
+            and (called_name(node) == "append" or any(target is None for target, _ in _given(node))))
+    ]  # fmt: skip
+    for node in own:
+        if isinstance(node, ast.If) and _leaves(node.body) and max(makes, default=0) > (node.body[-1].end_lineno or 0):
             tests = node.test.values if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.Or) else None
             yield from _compared(tests or [node.test], (ast.Gt, ast.GtE))
 

@@ -20,8 +20,9 @@ from kb.config.fixing.changes import (
     spellings,
 )
 from kb.config.python.calls import Call
+from kb.config.python.hidden import OWN
 from kb.config.python.own_loop import LOOP
-from kb.config.python.reader import DIALECT, OWN, Analysis, PythonReader
+from kb.config.python.reader import DIALECT, Analysis, PythonReader
 from kb.config.python.runs import Run, runs_of
 from kb.config.python.syntax import Module
 from kb.config.python.values import Given

@@ -11,6 +11,7 @@ from kb.config.python.calls import LOSS, TRAINER, Call, CallTable, Loop, calls_o
 from kb.config.python.cut_rows import length_by_hand
 from kb.config.python.expressions import untold
 from kb.config.python.held import CommandLine, GivenConfig, NoSources, Sources
+from kb.config.python.hidden import CALLED_TRAINER, OF_MODELS, OWN, TRAINING, hidden_by, packed_out_of_sight
 from kb.config.python.later import turns_on
 from kb.config.python.lengths import (
     SOURCE,
@@ -51,22 +52,9 @@ OF_OTHERS = frozenset((  # most of their keywords are no settings
     *CUTTING, MERGED, TRAINER, "tokenized", "prepared", "checkpointing", "adapter", "peft", "format", LOSS, "pooling",
     "transformer",
 ))  # fmt: skip
-TRAINING = "hf"  # whose defaults hold where a file has no training call
-CALLED_TRAINER = "script.trainer"  # the class that is called says it, whatever its keywords hint at
 
-OWN = ("training.", "trl.")  # settings that are keywords of a training call itself
-OF_MODELS = ("lora.enabled", "quantization.load_in_4bit", "quantization.load_in_8bit", "model.torch_dtype")
-# Packages that pack a loaded model's weights by calls of their own.
-QUANTIZERS = ("aqlm", "auto_gptq", "awq", "eetq", "gptqmodel", "hqq", "optimum", "quanto", "torchao")
-HIDDEN = {  # settings that the ``**more`` of a call of each group may hold
-    "lora": ("lora.",),
-    "quantization": ("quantization.",),
-    "model": (*OF_MODELS[1:], "model.attn_implementation"),
-    "loader": ("training.per_device_train_batch_size",),
-}
 HANDED = "quantization.handed"
 OF_CONFIG = OF_MODELS[1:3]  # the widths
-PACKING = ("quantization", "format")  # groups of calls that say how weights are packed
 MAX_RUNS = 200  # each is checked and predicted by itself; a real file has one or two
 
 
@@ -228,8 +216,8 @@ class PythonReader:
 
     def _hidden_of(self, run: Run, calls: Sequence[Call], analysis: "Analysis") -> list[str]:
         """The settings of a run that code out of sight may say."""
-        hidden = [name for call in calls for name in _hidden_by(call, analysis)]
-        hidden += _packed_out_of_sight(calls, analysis)
+        hidden = [name for call in calls for name in hidden_by(call, run, analysis)]
+        hidden += packed_out_of_sight(calls, analysis)
         if run.own is not None:
             hidden += run.own.loop.hidden if run.own.loop is not None else ()
             return [*hidden, *left_to_class(run.own, self.compiled(run.own.kind.dialect or TRAINING).targets)]
@@ -318,11 +306,14 @@ class Analysis(NamedTuple):
     @property
     def around(self) -> Around:
         """What the module and those of the project that it takes something from say."""
-        shared = self.values.expressions.shared.modules.values()
-        others = [each for each in shared if each is not None]
+        others = (each for each in self.values.expressions.shared.modules.values() if each is not None)
         trees = (self.module.tree, *(each.names.tree for each in others))
-        cut = any("truncation=True" in text for text in (self.module.text, *(each.text for each in others)))
-        return Around(trees, cut, not self.values.of_config)
+        return Around(trees, self.says("truncation=True"), not self.values.of_config)
+
+    def says(self, words: str) -> bool:
+        """Whether the module, or one of the project that it takes something from, has these words."""
+        shared = self.values.expressions.shared.modules.values()
+        return words in self.module.text or any(words in each.text for each in shared if each is not None)
 
     def never_had(self, call: Call, told: list[Span]) -> list[Event]:
         """What is said of a call's keywords that its class never had; not of a slip, of which that is told."""
@@ -389,26 +380,6 @@ def _switched_on(
     if sure is False:
         return {}
     return {name: found[name] if sure else found[name]._replace(value=untold(name)) for name in off}
-
-
-def _hidden_by(call: Call, analysis: Analysis) -> tuple[str, ...]:
-    """What the ``**more`` of a call may hold."""
-    if not analysis.given[call.number].hides:
-        return ()
-    return OWN if call.kind.dialect is not None else HIDDEN.get(call.kind.group, ())
-
-
-def _packed_out_of_sight(calls: Sequence[Call], analysis: Analysis) -> tuple[str, ...]:
-    """Where a model is given a quantization that no call here makes; a config that the program is given may say it."""
-    if analysis.source is not analysis.module.source or any(call.kind.group in PACKING for call in calls):
-        return ()
-    given = [each for call in calls if call.kind.group == "model" for each in analysis.given[call.number].known]
-    prepared = any(PREPARED in call.kind.sets for call in calls)  # cfg.quantization_config = … of a config= it is given
-    if prepared and any(map(analysis.names.imports, QUANTIZERS)):
-        return OF_MODELS[1:3]
-    named = ("quantization_config", "config") if prepared else ("quantization_config",)
-    handed = (each.value for each in given if each.path[1:2] and each.path[1] in named)
-    return OF_MODELS[1:3] if any(node.kind == MAPPING or node.data is not None for node in handed) else ()
 
 
 def _handed(run: Run, analysis: Analysis) -> dict[str, Setting]:

@@ -135,7 +135,10 @@ def _trainer_of(own: Call | None, trainers: list[Call]) -> Call | None:
             after = trainer.number > own.number or trainer.where.scope != own.where.scope
             if after:
                 return trainer
-    return trainers[0] if len(trainers) == 1 and (own.target is None or trainers[0].home is not None) else None
+    alone = trainers[0] if len(trainers) == 1 else None
+    if alone is None or own.target is None or alone.home is not None:
+        return alone
+    return alone if any(each.arg is None for each in alone.node.keywords) else None  # by Trainer(**arguments)
 
 
 def _is_of_another(

@@ -277,6 +277,8 @@ def _given_here(call: Call, module: Module, values: Values) -> tuple[_Known, boo
                 continue
             for key, inner, value in pairs[0]:
                 node = values.node(value, pairs[2])
+                if inner in call.kind.literal and isinstance(node.data, Unknown):
+                    continue
                 node.alias = node.alias or pairs[1]
                 start, end = module.extent(key)
                 _add(known, Given((first, inner), values.key((start, end), inner, _quote(key, module)), node))
