@@ -148,6 +148,11 @@ def test_the_positions_of_a_relative_bound_no_request() -> None:
     assert "4 requests of 9,000 tokens are held at once" in said.stdout
 
 
+def test_no_length_is_said_to_start_that_only_the_models_own_config_could_allow() -> None:
+    run = estimate("--engine", "vllm", "--model", "google/gemma-2-2b-it", "--gpu", "l4", "--max-model-len", "4096")
+    assert "Largest length that starts" not in run.stdout and "the cache holds one" in run.stdout
+
+
 @pytest.mark.parametrize(
     ("engine", "more", "said", "unsaid"),
     [

@@ -189,6 +189,16 @@ def test_windowed_layers_keep_their_window_and_what_is_computed() -> None:
     assert counts == {"exaone-4.0-1.2b": 0, "exaone-4.0-32b": 48}  # the small one's config turns windows off
 
 
+def test_layers_with_a_window_keep_as_much_as_others_before_0_9_1_and_where_asked() -> None:
+    long = {"gpu": 80.0, "max_model_len": 8192, "max_num_seqs": 8}
+    new, old = (served("gemma-2-9b", setup(**long, release=each)) for each in ((0, 9, 1), (0, 9, 0)))
+    asked = served("gemma-2-9b", setup(**long, release=(0, 9, 1), uses=frozenset(("one_kind_of_cache",))))
+    assert old.kv_tokens == asked.kv_tokens and old.model.windowed_layers == 0
+    assert new.kv_tokens is not None and old.kv_tokens is not None and new.kv_tokens > old.kv_tokens
+    alike = served("mistral-7b", setup(**long, release=(0, 9, 0)))  # all of its layers slide: one kind
+    assert alike.model.windowed_layers == 32
+
+
 def test_a_recurrent_state_is_not_predicted_and_said_by_name() -> None:
     hybrid = served_model_of_config("qwen3-next", QWEN3_NEXT)
     assert (hybrid.full_layers, hybrid.recurrent_layers) == (12, 36)

@@ -116,7 +116,8 @@ def _holds(answer: Answer, words: Words, style: Style) -> list[str]:
     else:
         lines += style.lines(words("serving.too_short", **values), "error")
     if served.longest and not over:
-        lines += wrap(words("serving.longest", longest=served.longest), style.width)
+        told = served.model.longest is not None or served.setup.engine in _HOLDS_LESS
+        lines += wrap(words("serving.longest" if told else "serving.open_length", longest=served.longest), style.width)
     if not served.starts and served.utilization_needed is not None:
         option = OPTION_NAMES[served.setup.engine]["utilization"]
         key = (

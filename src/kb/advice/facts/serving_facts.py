@@ -325,6 +325,7 @@ def features_used(value: Lookup) -> frozenset[str]:
     """
     said = {name: value(f"serving.{name}") for name in (
         "v2_model_runner", "enforce_eager", "enable_prompt_embeds", "logits_processors", "speculative_method",
+        "disable_hybrid_kv_cache_manager",
     )}  # fmt: skip
     known = {name: None if is_unknown(each) else each for name, each in said.items()}
     longer = value("serving.allow_long_max_model_len")
@@ -333,6 +334,7 @@ def features_used(value: Lookup) -> frozenset[str]:
         "eager": known["enforce_eager"] is True,
         "v2_model_runner": known["v2_model_runner"] is True,
         "v1_model_runner": known["v2_model_runner"] is False,
+        "one_kind_of_cache": known["disable_hybrid_kv_cache_manager"] is True,
         "prompt_embeds": known["enable_prompt_embeds"] is True,
         "logits_processors": bool(known["logits_processors"]),
         known["speculative_method"]: True,

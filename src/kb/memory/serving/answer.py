@@ -5,7 +5,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kb.core.record import NamedTuple
-from kb.memory.serving.budget import Budget, Resolved, budget_of, bytes_of_request, bytes_of_token, resolve
+from kb.memory.serving.budget import (
+    Budget,
+    Resolved,
+    budget_of,
+    bytes_of_request,
+    bytes_of_token,
+    default_of,
+    resolve,
+)
 from kb.memory.serving.setup import ServedModel, ServingSetup
 
 FIT_LEAST = 4096  # tokens: llama.cpp's --fit shrinks no context below this
@@ -79,6 +87,7 @@ def serve(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any], co
         engine: the engine's data of ``rules/serving``.
         constants: the figures of ``rules/constants.yaml``.
     """
+    model = _as_kept(model, setup, engine)
     options = resolve(model, setup, engine)
     budget = budget_of(model, setup, engine, constants)
     ranks = tuple(_ranks(model, setup, options, budget))
@@ -106,6 +115,13 @@ def serve(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any], co
         utilization_needed=_share_needed(setup, budget, need),
         request_bytes=math.ceil(need),
     )
+
+
+def _as_kept(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any]) -> ServedModel:
+    """The model as its cache is kept: a release may give the layers that slide as much as those that do not."""
+    if not model.full_layers or default_of(engine, "windowed_cache", setup, model) is not False:
+        return model
+    return model._replace(full_layers=model.full_layers + model.windowed_layers, windowed_layers=0)
 
 
 def load(served: Served, requests: int, length: int) -> Load:
