@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kb.knowledge import fitting, schema, source
+from kb.knowledge import schema, source
 from kb.knowledge.bundle import read_data, write_data
 from kb.knowledge.locations import Location
 from kb.knowledge.source import Located, Path, read_source
@@ -96,7 +96,7 @@ class _Places(Mapping[Path, tuple[int, int]]):
 def _code() -> str:
     """A digest of the code that decides what a file holds and whether it is right."""
     digest = hashlib.blake2b(digest_size=16)
-    for module in (source, schema, fitting):
+    for module in (source, schema):
         if module.__file__:
             with open(module.__file__, "rb") as stream:
                 digest.update(stream.read())

@@ -1,6 +1,4 @@
-"""JSON Schema checks of rules/, each fault at its line and column. jsonschema is imported only here, where there is a
-fault to be told.
-"""
+"""JSON Schema checks of rules/, each fault at its line and column. jsonschema is imported only here, when needed."""
 
 import hashlib
 import importlib
@@ -11,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from kb.core.text import did_you_mean
-from kb.knowledge.fitting import Fits, fitting
 from kb.knowledge.problems import Problem
 from kb.knowledge.source import KEY, Located, Path
 
@@ -61,7 +58,6 @@ class SchemaSet:
         self._folder = folder
         self._changed = changed  # from a schema as it is written to the one that counts
         self._texts: dict[str, bytes] = {}
-        self._fitting: dict[str, Fits] = {}
         self._validators: dict[str, Any] = {}
 
     def text(self, kind: str) -> bytes:
@@ -87,11 +83,8 @@ class SchemaSet:
         key = None if text is None else hashlib.blake2b(self.text(kind) + b"\0" + text.encode()).digest()
         if key in _RIGHT:
             return []
-        if kind not in self._fitting:
-            self._fitting[kind] = fitting(json.loads(self.text(kind)))
         problems = []
-        right = self._fitting[kind](located.data)
-        for error in () if right else self._validator(kind).iter_errors(located.data):
+        for error in self._validator(kind).iter_errors(located.data):
             worst = _most_telling(error)
             path: Path = tuple(worst.absolute_path)
             problems += _unknown_keys(located, path, worst) or [_problem(located, path, worst)]

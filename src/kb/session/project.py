@@ -1,6 +1,7 @@
 """A project's own settings: ``kb.toml``, or ``[tool.kb]`` in ``pyproject.toml``; the command line wins over them."""
 
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping
 
 from kb.config.files import read_at_most
@@ -109,11 +110,48 @@ def _project(path: str, data: Mapping[str, Any]) -> Project:
         import json  # few runs need it
 
         schema = json.load(stream)
-    from kb.session.settings_fault import settings_fault
+    if not _fits(settings, schema, schema["$defs"]):
+        from kb.session.settings_fault import settings_fault
 
-    if fault := settings_fault(path, schema, settings, written):
-        raise fault
+        raise settings_fault(path, schema, settings, written)
     return Project(path=path, **{name: _frozen(name, value) for name, value in settings.items()})
+
+
+def _fits(value: Any, schema: Mapping[str, Any], defined: Mapping[str, Any]) -> bool:
+    """Whether a value is what the schema allows, of the words that the schema of settings uses.
+
+    jsonschema takes longer to import than most configs to check: it is asked only what the fault is.
+    """
+    if "$ref" in schema:
+        return _fits(value, defined[schema["$ref"].rpartition("/")[2]], defined)
+    kinds = schema.get("type", ())
+    if kinds and not any(_is(value, kind) for kind in ([kinds] if isinstance(kinds, str) else kinds)):
+        return False
+    if "enum" in schema and value not in schema["enum"]:
+        return False
+    if isinstance(value, str):
+        return re.search(schema.get("pattern", ""), value) is not None
+    if isinstance(value, list):
+        return all(_fits(each, schema.get("items", {}), defined) for each in value)
+    if isinstance(value, int | float) and value < schema.get("minimum", value):
+        return False
+    if isinstance(value, dict) and not value.keys() >= set(schema.get("required", ())):
+        return False
+    if isinstance(value, dict) and "additionalProperties" in schema:
+        known, others = schema.get("properties", {}), schema["additionalProperties"]
+        if others is False and not value.keys() <= known.keys():
+            return False
+        return all(_fits(each, known.get(name, others), defined) for name, each in value.items())
+    return True
+
+
+def _is(value: Any, kind: str) -> bool:
+    if kind == "integer" and isinstance(value, float):
+        return value.is_integer()  # 2.0 is an integer to JSON Schema
+    return isinstance(value, _TYPES[kind]) and not isinstance(value, bool)
+
+
+_TYPES: Mapping[str, type] = {"string": str, "integer": int, "number": float, "array": list, "object": dict}
 
 
 def _frozen(name: str, value: Any) -> Any:
@@ -121,7 +159,7 @@ def _frozen(name: str, value: Any) -> Any:
     if name in ("host_memory", "cpus"):
         return str(value)
     if name == "gpus":
-        return int(value)  # a schema takes 2.0 for the integer that it is
+        return int(value)
     if name in ("select", "ignore", "knowledge"):
         return tuple(value)
     if name == "per_file_ignores":

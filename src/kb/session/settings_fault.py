@@ -1,11 +1,10 @@
-"""Which setting of a project is at fault, in the user's words; jsonschema is asked only where one is."""
+"""Which setting of a project is at fault, in the user's words; asked only once the settings do not fit their schema."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from kb.core.setup import LENGTH_SHARES
 from kb.core.text import UserError, nearest
-from kb.knowledge.fitting import fitting
 from kb.knowledge.schema import library
 
 _TOML_TYPES = {"string": "string", "integer": "integer", "number": "float", "array": "array", "object": "table"}
@@ -14,14 +13,12 @@ _LISTS = ("select", "ignore", "per_file_ignores", "knowledge")
 
 def settings_fault(
     path: str, schema: Mapping[str, Any], data: Mapping[str, Any], written: Mapping[str, str]
-) -> UserError | None:
-    """The first fault of a file of settings, in its order; None where they are as the schema has them.
+) -> UserError:
+    """The first fault of a file of settings, in its order.
 
     Args:
         written: each name of ``data`` as the file has it.
     """
-    if fitting(schema)(data):
-        return None
     order = list(data)
 
     def place(error: Any) -> int:
