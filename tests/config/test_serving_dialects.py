@@ -441,6 +441,8 @@ def words(text: str) -> list[Argument]:
         "docker run --name vllm -v /srv/vllm:/data team/app:1 --model x --max-model-len 8",
         "docker run --rm team/vllm-client:1 --model x",
         "docker run --name llama-server",
+        "docker run --privileged vllm/vllm-tpu:v0.25.0 vllm serve x --max-model-len 8",
+        "docker run --device=/dev/kfd rocm/vllm:latest vllm serve x --max-model-len 8",
         "python -m vllm.something --model x",
         "echo vllm",
         "echo vllm serve facebook/opt-125m --max-model-len 4096",

@@ -200,6 +200,7 @@ def test_a_command_of_a_harness_or_a_client_names_an_engine_or_a_server_no_run_o
     path = tmp_path / "run.sh"
     path.write_text(
         "python -m simple_evals --model $MODEL --base_url $URL --debug\n"
+        'python3 load_test.py --framework vllm --config w.json --url "$URL" --model gpt2\n'
         "python bench_serving.py --backend vllm --model meta-llama/Llama-3.1-8B --num-prompts 100\n"
         "accelerate launch -m lm_eval --model hf --model_args pretrained=gpt2 --batch_size 8\n"
         "python generate.py --model gpt2 --batch_size 8\n"

@@ -35,6 +35,7 @@ from kb.config.shell.serving import (
     VLLM,
     VLLM_VARIABLES,
     Started,
+    is_of_other_device,
     names_other_device,
     own_image_of,
     read_server,
@@ -56,7 +57,6 @@ _SPREAD = re.compile(r"\bray[ \t]+start\b|ray_cluster|multi-node-serving|executo
 _OTHER_DEVICES = re.compile(
     r"google\.com/tpu|aws\.amazon\.com/neuron|huawei\.com/|habana\.ai/|amd\.com/gpu|gpu\.intel\.com/"
 )
-_OTHER_IMAGES = re.compile(r"ascend|neuron|gaudi|(?:^|[-_/:.])(?:tpu|rocm|hpu|xpu|npu|cpu)(?:$|[-_/:.])")
 _MACRO, _NO_WORD = re.compile(r"\$\{([\w.-]+)\}"), re.compile(r"\W")  # of llama-swap: `${vllm-run}`, `${env.HF_TOKEN}`
 _FIRST_PORT, _NESTED = "5800", 4  # llama-swap's own start; macros in macros
 MAX_DEPTH = 20
@@ -165,8 +165,7 @@ def _swapped_in(document: Node, text: str, path: str, reader: CommandReader, par
             continue
         known = {"MODEL_ID": name, "PORT": _FIRST_PORT, **_macros(entries), **_macros(own)}
         started = read_server(_words(command, text, Variables(_put_in(known)), swapped=True))
-        image = started.image.text if started is not None and started.image is not None else None
-        if started is not None and not _OTHER_IMAGES.search((image or "").casefold()):
+        if started is not None:
             launch = server_launch(started, text)
             last = last_flags(launch.flags)  # a macro's is set otherwise on purpose
             launch = launch._replace(flags=tuple(
@@ -324,7 +323,7 @@ def _on_other_devices(container: Node, started: Started, text: str) -> bool:
     told = plain_variables(container).get("VLLM_TARGET_DEVICE", "cuda") != "cuda"
     if told or names_other_device(started.rest):
         return True
-    return asked or _OTHER_IMAGES.search((image or "").casefold()) is not None
+    return asked or is_of_other_device(image)
 
 
 def _surroundings(container: Node, started: Started, places: Places, text: str) -> dict[str, Setting]:

@@ -36,7 +36,7 @@ SAID_BY_ANY = (
 SERVED_ELSEWHERE = r"(?:claude|gemini|chatgpt)-[\w.-]+\Z|gpt-(?:3\.5|[45])[\w.-]*\Z|o[134](?:-[\w.-]+)?\Z"
 """Names of models that only a service has: a program that is told one asks that service."""
 _RENTS = r"(?m)^[ \t]*(?:import|from)[ \t]+modal\b"
-ASKS_AT = r"(?:\w+_)?(?:endpoint|base_url|api_base|api_url|server_url)\Z"
+ASKS_AT = r"url\Z|(?:\w+_)?(?:endpoint|base_url|api_base|api_url|server_url)\Z"
 """Names of flags with the address of a server that a program asks: it does not run the model itself."""
 _MEASURES_A_SERVER = re.compile(r"bench(?:mark)?_serving")
 """In the names of programs that measure a server: vLLM's and SGLang's own, and what is made after them."""

@@ -39,6 +39,7 @@ _OF_HARNESS = {"--pretrained": "--model", "--max_length": "--max_model_len"}
 VLLM_VARIABLES = ("VLLM_USE_V2_MODEL_RUNNER", "VLLM_ALLOW_LONG_MAX_MODEL_LEN")
 _SAY = ("echo", "printf", "grep", "pkill", "logger")  # what is behind them is text
 _OTHER_DEVICES = ("cpu", "xpu", "hpu", "tpu", "npu", "neuron", "mps")
+_OTHER_IMAGES = re.compile(r"ascend|neuron|gaudi|(?:^|[-_/:.])(?:tpu|rocm|hpu|xpu|npu|cpu)(?:$|[-_/:.])")
 # Images whose own entry point is the server: what follows them are its flags.
 _IMAGES = (
     (re.compile(r"(?:^|/)vllm/vllm-openai(?::|@|$)"), VLLM),
@@ -102,7 +103,14 @@ def read_server(arguments: Sequence[Argument]) -> Started | None:
     """The server that these arguments start, in a container or not; None where they start something else, or one that
     computes on no GPU of NVIDIA's."""
     started = _read_any(arguments)
-    return None if started is not None and names_other_device(started.rest) else started
+    if started is None or names_other_device(started.rest):
+        return None
+    return None if started.image is not None and is_of_other_device(started.image.text) else started
+
+
+def is_of_other_device(image: str | None) -> bool:
+    """Whether an image is made for something else than NVIDIA's GPUs: ``vllm/vllm-tpu:v0.25.0``."""
+    return _OTHER_IMAGES.search((image or "").casefold()) is not None
 
 
 def names_other_device(flags: Sequence[Argument]) -> bool:
