@@ -191,11 +191,7 @@ class Outline(NamedTuple):
 
 
 class Rules(Entries[Rule]):
-    """The rules by id, each read when it is first asked for.
-
-    Args:
-        outlines: reads what all of them are sorted by.
-    """
+    """The rules by id, each read when it is first asked for; ``outlines`` reads what all of them are sorted by."""
 
     __slots__ = ("_read_outlines",)
 

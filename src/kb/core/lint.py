@@ -66,12 +66,7 @@ class _Condition:
 
 
 class Linter:
-    """A set of rules, compiled once, to be run over many units.
-
-    Args:
-        rules: by id.
-        chosen: the ids of those to run; None is all.
-    """
+    """A set of rules, compiled once, to be run over many units; ``chosen`` are the ids of those to run, None is all."""
 
     def __init__(self, rules: Mapping[str, Rule], chosen: Iterable[str] | None = None) -> None:
         self._rules = rules

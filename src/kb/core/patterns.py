@@ -44,7 +44,7 @@ class Pattern:
             raise PatternError(str(error)) from None
         if tree.state.flags & ~_FLAGS:
             raise PatternError("the pattern has flags")
-        self._any = _anything if tree.state.flags & re.DOTALL else _not_newline
+        self._any: Test = (lambda each: True) if tree.state.flags & re.DOTALL else "\n".__ne__
         self._edges: list[list[Edge]] = [[]]
         self._placed = False  # whether a place in the text decides anything
         self._steps = steps
@@ -180,14 +180,6 @@ def compiled(pattern: str) -> Pattern:
         PatternError: as :class:`Pattern`.
     """
     return Pattern(pattern)
-
-
-def _anything(character: str) -> bool:
-    return True
-
-
-def _not_newline(character: str) -> bool:
-    return character != "\n"
 
 
 def _is_word(character: str) -> bool:

@@ -109,7 +109,7 @@ class Program(NamedTuple):
         """Whether it may give a setting a value of its own: it names the key, or is of a framework that has other
         defaults.
         """
-        return self.speaks_of(key) or _of_another_framework(self.text)
+        return self.speaks_of(key) or _has(_OTHER_FRAMEWORK, self.text)
 
     def sets(self, key: str) -> bool:
         """Whether it gives a setting of this name a value itself: as an argument of a call, by assignment, or in a
@@ -139,12 +139,12 @@ class Program(NamedTuple):
     @property
     def adds_adapter(self) -> bool:
         """Whether it trains adapters unless a flag forbids it: it makes them, and none of its flags asks for them."""
-        return _adds_adapter(self.text)
+        return _has(_ADAPTS, self.text) and not _has(_ASKS_TO, self.text)
 
     @property
     def spreads(self) -> bool:
         """Whether it hands on a table of settings whole, or sets them one by one by names that it does not say."""
-        return _spreads(self.text)
+        return _has(_SPREADS, self.text)
 
     @property
     def has_own_strategy(self) -> bool:
@@ -220,23 +220,8 @@ def _given(text: str) -> frozenset[str]:
 
 
 @lru_cache(MOST_PROGRAMS)
-def _adds_adapter(text: str) -> bool:
-    return re.search(_ADAPTS, text) is not None and re.search(_ASKS_TO, text) is None
-
-
-@lru_cache(MOST_PROGRAMS)
-def _of_another_framework(text: str) -> bool:
-    return re.search(_OTHER_FRAMEWORK, text) is not None
-
-
-@lru_cache(MOST_PROGRAMS)
-def _spreads(text: str) -> bool:
-    return re.search(_SPREADS, text) is not None
-
-
-@lru_cache(MOST_PROGRAMS)
 def _hands_on(text: str) -> bool:
-    if _of_another_framework(text):
+    if _has(_OTHER_FRAMEWORK, text):
         return False
     if any(parser in text for parser in _PARSERS):
         named = [_classes(text, match.end()) for match in re.finditer(_PARSED, text)]

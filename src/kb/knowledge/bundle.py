@@ -23,16 +23,8 @@ def _first_word(key: str) -> str:
     return key.partition(".")[0]
 
 
-def _first_letter(name: str) -> str:
-    return name[:1]
-
-
 def _whole(name: str) -> str:
     return name
-
-
-def _together(name: str) -> str:
-    return ""
 
 
 # part → kinds of which a start needs few entries, or none → how an entry's name gives that of the line which holds it
@@ -40,8 +32,8 @@ LINED: dict[str, dict[str, Callable[[str], str]]] = {
     "hot": {
         **dict.fromkeys(("facts", "events", "rules", "wordings", "gpus", "models"), _whole),
         **dict.fromkeys(("formats", "names", "tables", "lists"), _whole),
-        **dict.fromkeys(("outlines", "dialects"), _together),
-        "called": _first_letter,
+        **dict.fromkeys(("outlines", "dialects"), lambda name: ""),  # all together
+        "called": lambda name: name[:1],
     },
     "ko": {TEXTS: _first_word},
     "en": {TEXTS: _first_word},

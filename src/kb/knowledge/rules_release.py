@@ -77,7 +77,10 @@ def read_release(path: str) -> Release:
         with zipfile.ZipFile(path) as wheel:
             hashes = _hashes(wheel)
             manifest = json.loads(_member(wheel, hashes, MANIFEST))
-            _refuse_format(name, manifest["format"])
+            if manifest["format"] != FORMAT:
+                key = "rules.update_newer" if manifest["format"] > FORMAT else "rules.update_older_format"
+                values = {"name": name, "format": manifest["format"], "own": FORMAT}
+                raise UserError(key, **values, kb=__version__, package=PACKAGE)
             texts = _texts(_member(wheel, hashes, ARCHIVE))
         return Release(str(manifest["version"]), str(manifest["released"]), texts, sha256_of(path))
     except _DAMAGE as error:
@@ -106,12 +109,6 @@ def _member(wheel: zipfile.ZipFile, hashes: Mapping[str, str], name: str) -> byt
     if hashes[path] != f"sha256={digest}":
         raise ValueError(f"{path} has not the hash that the wheel's RECORD gives")
     return data
-
-
-def _refuse_format(name: str, found: int) -> None:
-    if found != FORMAT:
-        key = "rules.update_newer" if found > FORMAT else "rules.update_older_format"
-        raise UserError(key, name=name, format=found, own=FORMAT, kb=__version__, package=PACKAGE)
 
 
 def _texts(packed: bytes) -> dict[str, str]:
@@ -149,7 +146,7 @@ def lay(release: Release, source: str, running: str) -> Update | None:
         if version == running:
             return None
         update = Update(name, release.version, version, release.sha256, source)
-        _write_record(update)
+        write_text(record_path(), json.dumps(update._asdict(), ensure_ascii=False))
         if before is not None and os.path.basename(before.folder) != name:
             os.utime(before.folder)  # from now on it is spared for a while
         _tidy()
@@ -236,10 +233,6 @@ def _refuse_lost(release: Release, parts: Mapping[str, Any]) -> None:
     lost = [name for kind in ("facts", "constants", "events") for name in own[kind] if name not in found[kind]]
     if lost:
         raise UserError("rules.update_lacks", release=release.version, names=lost[:5], kb=__version__)
-
-
-def _write_record(update: Update) -> None:
-    write_text(record_path(), json.dumps(update._asdict(), ensure_ascii=False))
 
 
 def _tidy() -> None:

@@ -68,7 +68,8 @@ def detect(
     Raises:
         UnknownGpu, UserError: a name, size or number cannot be used.
     """
-    check_gpu_count(gpu_count)
+    if gpu_count is not None and not 1 <= gpu_count <= MOST_GPUS:
+        raise UserError("machine.bad_gpu_count", text=str(gpu_count), most=str(MOST_GPUS))
     found = _gpus(gpus, gpu, gpu_count, root, os.environ if environ is None else environ)
     return Machine(
         gpus=found.gpus,
@@ -162,20 +163,11 @@ def named_gpus(name: str, count: int | None, gpus: Mapping[str, Gpu]) -> tuple[D
     Raises:
         UnknownGpu: see :func:`find_gpu`.
     """
-    described = _described(name)
-    if described is not None:
-        return tuple(described._replace(number=index) for index in range(count or 1))
-    gpu = find_gpu(name, gpus)
-    return tuple(
-        DetectedGpu(
-            number=index,
-            name=gpu.name,
-            memory_total=gpu.memory_total,
-            compute_capability=gpu.compute_capability,
-            gpu=gpu,
-        )
-        for index in range(count or 1)
-    )
+    gpu = _described(name)
+    if gpu is None:
+        row = find_gpu(name, gpus)
+        gpu = DetectedGpu(0, row.name, row.memory_total, compute_capability=row.compute_capability, gpu=row)
+    return tuple(gpu._replace(number=index) for index in range(count or 1))
 
 
 def _described(text: str) -> DetectedGpu | None:
@@ -249,14 +241,10 @@ def match_gpu(name: str, memory_total: int, gpus: Mapping[str, Gpu]) -> Gpu | No
         wanted = fold(name)
         same = [gpu for gpu in near if wanted in {fold(known) for known in names_of(gpu)}]
         if same:
-            return _nearest(memory_total, same)
+            distance = [abs(memory_total - gpu.memory_total) for gpu in same]
+            best = min(distance)
+            return same[distance.index(best)] if distance.count(best) == 1 else None
     return None
-
-
-def _nearest(memory_total: int, same: list[Gpu]) -> Gpu | None:
-    distance = [abs(memory_total - gpu.memory_total) for gpu in same]
-    best = min(distance)
-    return same[distance.index(best)] if distance.count(best) == 1 else None
 
 
 def without_mig(name: str) -> str:
@@ -276,12 +264,6 @@ def fold_name(name: str) -> str:
 def model_name(name: str) -> str:
     """The folded name, also without memory size and form factor: ``Tesla V100-SXM2-16GB`` is ``v100``."""
     return fold_name(re.sub(_FORM_FACTOR, " ", re.sub(_MEMORY_SIZE, " ", name.casefold())))
-
-
-def check_gpu_count(count: int | None) -> None:
-    """Raises: UserError: not 1 … 65536."""
-    if count is not None and not 1 <= count <= MOST_GPUS:
-        raise UserError("machine.bad_gpu_count", text=str(count), most=str(MOST_GPUS))
 
 
 def read_host_memory(text: str) -> int:

@@ -58,11 +58,7 @@ class Installation(NamedTuple):
 
 
 def look_around(cache: str) -> Installation:
-    """Reads metadata and file names; imports no package but PyYAML.
-
-    Args:
-        cache: the folder that results are kept in.
-    """
+    """Reads metadata and file names; imports no package but PyYAML. ``cache`` is the folder of kept results."""
     import yaml
 
     versions = installed_versions()

@@ -223,14 +223,8 @@ class NvmlSession:
             raise
         self._handles = [by_reported[id(reported)] for reported in seen]
         self._limits = [self._fixed(handle) for handle in self._handles]
-        self.notes: tuple[Note, ...] = (*notes, *more, *self._about(root))
-
-    def _about(self, root: str) -> tuple[Note, ...]:
-        sliced = any(handle.reported.gpu.mig for handle in self._handles)
-        several = len({handle.reported.gpu.number for handle in self._handles}) > 1
-        found: list[Note] = ["mig_slices"] if sliced else []
-        found += ["several_gpus"] if several else []
-        return (*found, "wsl") if host.in_wsl(root) else tuple(found)
+        changes = sources.changes_of([reported.gpu for reported in seen], root, watched=True)
+        self.notes: tuple[Note, ...] = (*notes, *more, *changes)
 
     def _fixed(self, handle: nvml.Handle) -> tuple[float | None, float | None]:
         """Power limit (W) and the temperature (°C) at which the driver slows down; they do not change as it runs."""
@@ -347,9 +341,8 @@ def smi_session(root: str, environ: Mapping[str, str]) -> SmiSession | None:
         return None
     reading = nvidia_smi.read(program)
     seen, notes = _visible(reading.devices, environ)
-    more: tuple[Note, ...] = ("several_gpus",) if len(seen) > 1 else ()
-    more += ("wsl",) if host.in_wsl(root) else ()
-    return SmiSession(program, seen, (*reading.notes, *notes, *more))
+    changes = sources.changes_of([reported.gpu for reported in seen], root, watched=True)
+    return SmiSession(program, seen, (*reading.notes, *notes, *changes))
 
 
 def _visible(devices: Sequence[Reported], environ: Mapping[str, str]) -> tuple[tuple[Reported, ...], tuple[Note, ...]]:

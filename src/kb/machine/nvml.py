@@ -180,7 +180,9 @@ def _devices(pynvml: Any, handle: Any, index: int, driver: str | None, notes: li
             yield Handle(Reported(gpu=gpu), handle, handle)
         return
     memory = memory_of(pynvml, handle)
-    slices = list(_slices(pynvml, handle))
+    numbers = range(ask(pynvml, pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0)
+    asked = (ask(pynvml, pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number) for number in numbers)
+    slices = [piece for piece in asked if piece is not None]
     if not slices:
         notes.append("mig_without_slices")
     for piece in slices:
@@ -193,13 +195,6 @@ def _devices(pynvml: Any, handle: Any, index: int, driver: str | None, notes: li
                 instance=ask(pynvml, pynvml.nvmlDeviceGetGpuInstanceId, piece),
             )
             yield Handle(reported, piece, handle)
-
-
-def _slices(pynvml: Any, handle: Any) -> Iterator[Any]:
-    for number in range(ask(pynvml, pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
-        piece = ask(pynvml, pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
-        if piece is not None:
-            yield piece
 
 
 def _gpu(pynvml: Any, handle: Any, known: dict[str, Any], notes: list[Note]) -> DetectedGpu | None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from kb.core.record import NamedTuple
 from kb.core.snapshot import ProcessState, ServerState, TreeState
 from kb.core.text import UserError
 
@@ -153,11 +152,6 @@ MOST_BYTES = 16 << 20
 _FULLEST = "kv_usage"  # of several ranks the fullest counts; requests are added up
 
 
-class _Sample(NamedTuple):
-    name: str
-    value: float
-
-
 class ServerWatch:
     """Reads one server again and again.
 
@@ -195,15 +189,15 @@ class ServerWatch:
         except (OSError, http.client.HTTPException, ValueError):
             return ServerState(reason="silent")
         try:
-            samples = [_Sample(one.name, one.value) for family in self._families(text) for one in family.samples]
+            samples = [(one.name, one.value) for family in self._families(text) for one in family.samples]
         except (ValueError, KeyError, IndexError):
             return ServerState(reason="without_metrics")
         return self._state(samples)
 
-    def _state(self, samples: Iterable[_Sample]) -> ServerState:
+    def _state(self, samples: Iterable[tuple[str, float]]) -> ServerState:
         values: dict[str, list[float]] = {}
-        for sample in samples:
-            values.setdefault(sample.name, []).append(sample.value)
+        for name, value in samples:
+            values.setdefault(name, []).append(value)
         for engine, names in self._engines.items():
             found = {field: _first(values, known, field) for field, known in names.items()}
             if any(value is not None for value in found.values()):

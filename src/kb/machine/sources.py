@@ -9,7 +9,7 @@ silent (duplicates, ``1gpu``), PyTorch's own parsing is followed.
 import importlib
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Literal
 
@@ -119,10 +119,12 @@ def with_row(reported: Reported, gpus: Mapping[str, Gpu]) -> DetectedGpu:
     return gpu._replace(gpu=match_gpu(without_mig(gpu.name), reported.parent_memory_total, gpus))
 
 
-def changes_of(gpus: Iterable[DetectedGpu], root: str) -> tuple[Note, ...]:
-    """What changes how the figures are to be read."""
-    sliced: tuple[Note, ...] = ("mig_slices",) if any(gpu.mig for gpu in gpus) else ()
-    return (*sliced, "wsl") if host.in_wsl(root) else sliced
+def changes_of(gpus: Sequence[DetectedGpu], root: str, *, watched: bool = False) -> tuple[Note, ...]:
+    """What changes how the figures are to be read; of those that are ``watched`` also that there are several."""
+    found: list[Note] = ["mig_slices"] if any(gpu.mig for gpu in gpus) else []
+    if watched and len({gpu.number for gpu in gpus}) > 1:
+        found.append("several_gpus")
+    return (*found, "wsl") if host.in_wsl(root) else tuple(found)
 
 
 def hides_all(environ: Mapping[str, str]) -> bool:
@@ -182,15 +184,12 @@ def _by_uuid(entry: str, prefix: str, physical: list[list[Reported]]) -> list[Re
     if not entry.startswith(prefix):
         return None
     if prefix == "GPU-":
-        found = [group for group in physical if (_gpu_uuid(group[0]) or "").startswith(entry)]
+        uuids = ((group, group[0].parent_uuid if group[0].gpu.mig else group[0].gpu.uuid) for group in physical)
+        found = [group for group, uuid in uuids if (uuid or "").startswith(entry)]
     else:
         slices = [reported for group in physical for reported in group if reported.gpu.mig]
         found = [[reported] for reported in slices if (reported.gpu.uuid or "").startswith(entry)]
     return found[0] if len(found) == 1 else None
-
-
-def _gpu_uuid(reported: Reported) -> str | None:
-    return reported.parent_uuid if reported.gpu.mig else reported.gpu.uuid
 
 
 def _flat(groups: list[list[Reported]]) -> list[Reported]:
