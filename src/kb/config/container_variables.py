@@ -83,11 +83,9 @@ def filled(text: str, variables: Variables) -> str | None:
     """The text with its variables filled in; None where one has no value and no default."""
     if "$" not in text:
         return text
-    return _filled_in_pod(text, variables.known) if variables.of_pod else _filled_by_compose(text, variables.known)
-
-
-def _filled_in_pod(text: str, known: Mapping[str, str]) -> str | None:
-    whole = _IN_POD.sub(lambda found: known.get(found[1], "$"), text)
+    if not variables.of_pod:
+        return _filled_by_compose(text, variables.known)
+    whole = _IN_POD.sub(lambda found: variables.known.get(found[1], "$"), text)
     return None if "$" in whole else whole
 
 

@@ -117,15 +117,12 @@ def _walk(top: str, faults: list[tuple[str, ConfigError]]) -> Iterator[str]:
         below = []
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                if not _is_skipped(entry.name) and not ignore.ignores(entry.path, folder=True):
+                skipped = entry.name.startswith(".") or entry.name in SKIPPED_FOLDERS
+                if not skipped and not ignore.ignores(entry.path, folder=True):
                     below.append(entry.path)
             elif _is_config(entry) and not ignore.ignores(entry.path, folder=False) and is_worth_reading(entry.path):
                 yield entry.path
         pending += reversed(below)
-
-
-def _is_skipped(folder: str) -> bool:
-    return folder.startswith(".") or folder in SKIPPED_FOLDERS
 
 
 def _is_config(entry: os.DirEntry[str]) -> bool:

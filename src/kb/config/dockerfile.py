@@ -26,7 +26,7 @@ _TEXT = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 _FROM = re.compile(r"(?:--\S+[ \t]+)*(\S+)(?:[ \t]+AS[ \t]+(\S+))?", re.I)
 _PAIR = re.compile(r"""(\w+)=("[^"]*"|'[^']*'|\S*)""")
 _SPACED = re.compile(r"(\w+)[ \t]+(.+)")
-_SHELLS = re.compile(r"(?:.*/)?(?:ba|da|z)?sh\Z")
+SHELLS = re.compile(r"(?:.*/)?(?:ba|da|z)?sh\Z")
 
 
 class _Instruction(NamedTuple):
@@ -129,7 +129,8 @@ def _started(stage: _Stage) -> tuple[Started, tuple[int, int]] | None:
     script = None if lists[0] is None else _script(words)
     if lists[0] is None or script is not None:
         start, text = (said[0].start, said[0].text) if script is None else script
-        words = _words(start, text, stage.variables)
+        runs = commands_at(start, text, stage.variables)
+        words = next((run for run in runs if read_server(run) is not None), [])
     started = read_server(words)
     span = (said[0].start, said[-1].start + len(said[-1].text.rstrip()))
     if started is not None:
@@ -158,14 +159,9 @@ def _listed(instruction: _Instruction) -> list[Argument] | None:
 
 def _script(words: Sequence[Argument]) -> tuple[int, str] | None:
     """The text of ``["sh", "-c", "…"]``, and where it begins."""
-    if len(words) < 3 or not _SHELLS.match(words[0].text or "") or words[1].text not in ("-c", "-lc", "-ec"):
+    if len(words) < 3 or not SHELLS.match(words[0].text or "") or words[1].text not in ("-c", "-lc", "-ec"):
         return None
     return (words[2].start, words[2].text) if words[2].text is not None else None
-
-
-def _words(start: int, text: str, variables: Mapping[str, str]) -> list[Argument]:
-    """The words of the command in a shell's text that starts a server, else of none."""
-    return next((words for words in commands_at(start, text, variables) if read_server(words) is not None), [])
 
 
 def commands_at(start: int, text: str, variables: Mapping[str, str]) -> list[list[Argument]]:

@@ -4,7 +4,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from kb.core.text import UserError, nearest
 from kb.core.typed import Any
@@ -96,6 +96,15 @@ def read_at_most(path: str, limit: int) -> bytes:
     finally:
         os.close(handle)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def upwards(folder: str) -> Iterator[str]:
+    """A folder, and those above it, the nearest first."""
+    parent = os.path.dirname(folder)
+    yield folder
+    while parent != folder:
+        folder, parent = parent, os.path.dirname(parent)
+        yield folder
 
 
 def is_no_file(path: str, status: os.stat_result) -> bool:

@@ -5,9 +5,10 @@ less the files that git keeps whatever those say, read off ``.git/index``.
 import os
 import re
 import struct
+from itertools import takewhile
 from typing import Any, cast
 
-from kb.config.files import read_if_any
+from kb.config.files import read_if_any, upwards
 from kb.core.patterns import PatternError, compiled
 
 NAME = ".gitignore"
@@ -29,14 +30,16 @@ class IgnoreFiles:
         self._specs: dict[str, Any] = {}  # absolute folder → its patterns
         self._tracked: frozenset[str] | None = None
         self._root = self._top = os.path.abspath(top)
-        above = self._repository_above(self._top)
+        holding = (folder for folder in upwards(self._top) if os.path.exists(os.path.join(folder, ".git")))
+        above = next(holding, None)
         if above is not None:
             self._root = above
             folder = above
             for name in os.path.relpath(self._top, above).split(os.sep):
                 self._read(folder)
                 folder = os.path.join(folder, name)
-            if self._named_folder_is_ignored():
+            below = takewhile(lambda each: each != above, upwards(self._top))
+            if any(self.ignores(each, folder=True) for each in below):
                 self._specs.clear()
                 self._root = self._top
 
@@ -50,31 +53,22 @@ class IgnoreFiles:
         if not self._specs:
             return False
         absolute = os.path.abspath(path)
-        parent = os.path.dirname(absolute)
-        while True:
+        for parent in upwards(os.path.dirname(absolute)):
             spec = self._specs.get(parent)
             if spec is not None:
                 relative = os.path.relpath(absolute, parent).replace(os.sep, "/")
                 verdict = spec.check_file(relative + "/" if folder else relative).include
                 if verdict is not None:
                     return bool(verdict) and (folder or not self._is_tracked(absolute))
-            if parent == self._root or parent == os.path.dirname(parent):
-                return False
-            parent = os.path.dirname(parent)
+            if parent == self._root:
+                break
+        return False
 
     def _is_tracked(self, path: str) -> bool:
         """Whether git keeps a file that matches a pattern: what it once took in, it goes on with."""
         if self._tracked is None:
             self._tracked = tracked(self._root)
         return os.path.relpath(path, self._root).replace(os.sep, "/") in self._tracked
-
-    def _named_folder_is_ignored(self) -> bool:
-        path = self._top
-        while path != self._root:
-            if self.ignores(path, folder=True):
-                return True
-            path = os.path.dirname(path)
-        return False
 
     def _read(self, folder: str) -> None:
         raw = read_if_any(os.path.join(folder, NAME), MAX_BYTES)
@@ -91,16 +85,6 @@ class IgnoreFiles:
             if pattern.regex is not None and len(_REPEATS.findall(pattern.regex.pattern)) > FEW_REPEATS:
                 pattern.regex = cast(Any, _Linear(pattern.regex.pattern))
         self._specs[folder] = spec
-
-    @staticmethod
-    def _repository_above(folder: str) -> str | None:
-        """The nearest folder that holds ``.git``, from ``folder`` itself upwards; None where there is none."""
-        while not os.path.exists(os.path.join(folder, ".git")):
-            parent = os.path.dirname(folder)
-            if parent == folder:
-                return None
-            folder = parent
-        return folder
 
 
 class _Linear:

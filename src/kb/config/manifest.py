@@ -22,12 +22,12 @@ from kb.config.container_variables import (
     variables_in,
     with_environment,
 )
-from kb.config.dockerfile import commands_at
+from kb.config.dockerfile import SHELLS, commands_at
 from kb.config.dockerfile import server_in_image as server_in_image
 from kb.config.reader import ReadNamed
 from kb.config.shell.arguments import Argument
 from kb.config.shell.command import CommandReader, unit_of
-from kb.config.shell.flags import Flag, last_flags, setting_at
+from kb.config.shell.flags import Flag, last_flags, setting_at, setting_by
 from kb.config.shell.launch import Launch, server_launch
 from kb.config.shell.serving import (
     LLAMA,
@@ -48,7 +48,6 @@ from kb.core.document import Setting, Unit
 from kb.core.expression import Unknown
 from kb.core.record import NamedTuple
 
-_SHELLS = re.compile(r"(?:.*/)?(?:ba|da|z)?sh\Z")
 _HEAD = re.compile(r"[|>][-+0-9]*[ \t]*(?:#[^\n]*)?")
 _SEVERAL = re.compile(r"[$,]")  # an id that may stand for several
 # Ray starts the ranks, in other containers too.
@@ -141,7 +140,8 @@ def _variables_of(launch: Launch, reader: CommandReader) -> dict[str, str]:
 def _unit_served(served: Served, text: str, path: str, reader: CommandReader, parsed: Parsed) -> Unit:
     """The unit of a server that a chart or an operator starts."""
     variables = Variables(plain_variables(served.node), of_pod=True)
-    started = Started(VLLM, _arguments(arguments_of(served), text, variables), served.word, served.image)
+    handed_on = () if served.arguments is None or served.arguments.alias else (served.arguments,)
+    started = Started(VLLM, _arguments(handed_on, text, variables), served.word, served.image)
     launch = server_launch(started, text)
     launch = launch._replace(flags=(*served.flags, *launch.flags))
     places = parsed.source.places()
@@ -173,7 +173,7 @@ def _swapped_in(document: Node, text: str, path: str, reader: CommandReader, par
             ))  # fmt: skip
             places = parsed.source.places()
             unit = unit_of(launch, reader.speller(launch), path, name, places, parsed.source.span(model))
-            inside = setting_at(True, Flag("cmd", started.word, (), dashes=""), places, bare=True)  # as a container's
+            inside = setting_by(True, "cmd", started.word, places)  # as a container's
             yield unit._replace(settings={**unit.settings, "serving.contained": inside})
 
 
@@ -244,25 +244,25 @@ def _started(container: Node, text: str, variables: Variables) -> Started | None
     if started is not None:
         return started._replace(image=named)
     server = server_of_image(named.text or "") or own_image_of(named.text or "", words) if named is not None else None
-    if named is None or server is None or (words and not _is_flag(words[0], text)):
+    # a flag whose value is not known counts too: `--quantize=$(QUANTIZE)`
+    flagged = bool(words) and text[words[0].start : words[0].end].lstrip("'\"").startswith("-")
+    if named is None or server is None or (words and not flagged):
         return None
     if not words and server not in (TGI, LLAMA):
         return None
     return Started(server, words, named, named)
 
 
-def _is_flag(word: Argument, text: str) -> bool:
-    """Whether a word is a flag, its value known or not: ``--quantize=$(QUANTIZE)``."""
-    return text[word.start : word.end].lstrip("'\"").startswith("-")
-
-
 def _image(node: Node, variables: Variables) -> Argument | None:
     """The image's name; of a chart's ``{repository, tag}`` both, at the place of the tag."""
     if node.kind == SCALAR:
         return _argument(node, variables)
-    parts = [part for name in ("repository", "tag") if (part := _below(node, name)) is not None and part.kind == SCALAR]
-    if not parts or _below(node, "repository") is None:
-        return None
+    parts = _scalars(node, "repository", "tag")
+    return _joined(parts) if parts and _below(node, "repository") is not None else None
+
+
+def _joined(parts: Sequence[Node]) -> Argument:
+    """The parts of an image's name as one, at the place of the last."""
     return inner(parts[-1])._replace(text=":".join(str(part.value) for part in parts))
 
 
@@ -271,7 +271,7 @@ def _arguments(nodes: Sequence[Node], text: str, variables: Variables) -> list[A
     items = [item for node in nodes for item in (node.value if node.kind == SEQUENCE else (node,))]
     items = [item for item in items if item.kind == SCALAR]
     script = next((items[at + 1] for at, item in enumerate(items[:-1]) if item.value in ("-c", "-lc", "-ec")), None)
-    if script is not None and _SHELLS.match(str(items[0].value)):
+    if script is not None and SHELLS.match(str(items[0].value)):
         return _words(script, text, variables)
     listed = {id(item) for node in nodes if node.kind == SEQUENCE for item in node.value}
     return [
@@ -328,16 +328,14 @@ def _on_other_devices(container: Node, started: Started, text: str) -> bool:
 
 def _surroundings(container: Node, started: Started, places: Places, text: str) -> dict[str, Setting]:
     """GPUs and shared memory of the container, and that it is one."""
-    found = {"serving.contained": setting_at(True, Flag("image", started.word, (), dashes=""), places, bare=True)}
+    found = {"serving.contained": setting_by(True, "image", started.word, places)}
     spread = _SPREAD.search(_raw(container, text)) is not None
     gpus = None if spread else _gpus(container)
     if gpus is not None:
         found["serving.gpus_given"] = _beside("count", *gpus, places)
     if spread:  # the ranks share no memory, nor can this container's be told from the others'
         unknown = Unknown(frozenset(("serving.shared_memory",)), "Ray starts the ranks in other containers too")
-        found["serving.shared_memory"] = setting_at(
-            unknown, Flag("image", started.word, (), dashes=""), places, bare=True
-        )
+        found["serving.shared_memory"] = setting_by(unknown, "image", started.word, places)
     if (shared := _shared_memory(container)) is not None:
         found["serving.shared_memory"] = _beside("shm_size", str(shared.value), shared, places)
     return found
@@ -349,6 +347,12 @@ def _below(node: Node, *steps: str) -> Node | None:
             return None
         node = node.entries()[step][1]
     return node
+
+
+def _scalars(node: Node, *names: str) -> list[Node]:
+    """Those of these entries that are there, as scalars."""
+    found = (_below(node, name) for name in names)
+    return [each for each in found if each is not None and each.kind == SCALAR]
 
 
 def _gpus(container: Node) -> tuple[int, Node] | None:
@@ -384,19 +388,16 @@ def _shared_memory(container: Node) -> Node | None:
     return None
 
 
-def served_in(document: Node) -> Iterator[Served]:
+def served_in(document: Node) -> list[Served]:
     """The servers of one document; none where it is neither a production-stack's values nor a model of KubeAI."""
     entries = document.entries()
     models = _below(document, "servingEngineSpec", "modelSpec")
+    found: list[Served | None] = []
     if models is not None and models.kind == SEQUENCE:
-        for entry in models.value:
-            served = _of_stack(entry) if entry.kind == MAPPING and not entry.alias else None
-            if served is not None:
-                yield served
+        found = [_of_stack(entry) for entry in models.value if entry.kind == MAPPING and not entry.alias]
     elif _text(entries, "kind") == "Model" and (_text(entries, "apiVersion") or "").startswith("kubeai.org/"):
-        served = _of_kubeai(document)
-        if served is not None:
-            yield served
+        found = [_of_kubeai(document)]
+    return [served for served in found if served is not None]
 
 
 def _of_stack(entry: Node) -> Served | None:
@@ -411,10 +412,7 @@ def _of_stack(entry: Node) -> Served | None:
     flags += [
         _flag(flag, *named[key]) for key, flag in _VLLM_CONFIG.items() if key in named and named[key][1].kind == SCALAR
     ]
-    parts = [_below(entry, "repository"), _below(entry, "tag")]
-    image = None
-    if all(part is not None and part.kind == SCALAR for part in parts) and parts[1] is not None:
-        image = inner(parts[1])._replace(text=":".join(str(part.value) for part in parts if part is not None))
+    parts = _scalars(entry, "repository", "tag")
     gpus, kind = _below(entry, "requestGPU"), _lower(_below(entry, "requestGPUType")) or _WHOLE_GPU
     counted = gpus is not None and _lower(gpus).isdigit() and kind == _WHOLE_GPU and "resources" not in entries
     return Served(
@@ -423,7 +421,7 @@ def _of_stack(entry: Node) -> Served | None:
         word=inner(model),
         flags=tuple(flags),
         arguments=named["extraArgs"][1] if "extraArgs" in named else None,
-        image=image,
+        image=_joined(parts) if len(parts) == 2 else None,
         gpus=(int(_lower(gpus)), gpus) if counted and gpus is not None else None,
         shared=named["tensorParallelSize"][1] if "tensorParallelSize" in named else None,  # the chart mounts it then
     )
@@ -465,8 +463,3 @@ def _flag(name: str, key: Node, value: Node) -> Flag:
 def _lower(node: Node | None) -> str:
     """A scalar in small letters; an empty text where there is none."""
     return str(node.value).lower() if node is not None and node.kind == SCALAR else ""
-
-
-def arguments_of(served: Served) -> Sequence[Node]:
-    """The nodes of what is handed on as it is."""
-    return () if served.arguments is None or served.arguments.alias else (served.arguments,)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from kb.config.files import ConfigError, read_if_any
+from kb.config.files import ConfigError, read_if_any, upwards
 from kb.config.programs import (
     DOCUMENTS,
     MAX_ENTRIES,
@@ -100,7 +100,7 @@ class ProgramFiles:
         folder = os.path.dirname(os.path.abspath(path))
         dots = len(named) - len(named.lstrip("."))
         parts = [part for part in named.split(".") if part]
-        starts = list(dict.fromkeys((folder, *_above(folder, top), os.path.join(top, "src"))))
+        starts = list(dict.fromkeys((*_up_to(folder, top), os.path.join(top, "src"))))
         if dots:
             starts = [os.path.normpath(os.path.join(folder, *[".."] * (dots - 1)))]
         for start in starts:
@@ -119,7 +119,7 @@ class ProgramFiles:
         if top is None or not named.endswith(_DATA) or "$" in named:
             return None
         folder = os.path.dirname(os.path.abspath(path))
-        for start in (folder, *_above(folder, top)):
+        for start in _up_to(folder, top):
             candidate = os.path.normpath(os.path.join(start, named))
             text = _text(candidate, top)
             if text is not None:
@@ -127,13 +127,12 @@ class ProgramFiles:
         return None
 
 
-def _above(folder: str, top: str) -> list[str]:
-    """The folders above one, up to the project's top."""
-    found: list[str] = []
-    while folder != top and len(found) < MAX_FOLDERS and os.path.dirname(folder) != folder:
-        folder = os.path.dirname(folder)
-        found.append(folder)
-    return found
+def _up_to(folder: str, top: str) -> Iterator[str]:
+    """A folder, and those above it up to the project's top."""
+    for each in islice(upwards(folder), MAX_FOLDERS + 1):
+        yield each
+        if each == top:
+            return
 
 
 def _text(path: str, top: str) -> str | None:

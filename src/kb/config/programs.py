@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from kb.config.files import SHELL, read_if_any
+from kb.config.files import SHELL, read_if_any, upwards
 from kb.core.program import Program
 
 MAX_BYTES = 1 << 20  # of one source
@@ -130,15 +130,14 @@ def _ends(named: str) -> Iterator[str]:
 
 def upward(folder: str, top: str, named: str) -> str | None:
     """Where a relative path lies: from a folder, from its ``src``, or from those above it up to the top."""
-    while True:
-        for start in (folder, os.path.join(folder, "src")):  # a module of a package lies below src as often as not
+    for above in upwards(folder):
+        for start in (above, os.path.join(above, "src")):  # a module of a package lies below src as often as not
             path = os.path.normpath(os.path.join(start, named))
             if os.path.isfile(path):
                 return path
-        parent = os.path.dirname(folder)
-        if folder == top or parent == folder:
-            return None
-        folder = parent
+        if above == top:
+            break
+    return None
 
 
 def _imported(path: str, text: str, top: str) -> Iterator[str]:

@@ -39,10 +39,6 @@ ReadNamed = Callable[[str, str], str | None]
 """The config's own path, the path it names → the named file's text; None where there is none to read."""
 
 
-def _says_how_to_generate(name: str) -> bool:
-    return name.startswith("generation.")
-
-
 class ConfigReader:
     """Reads configs of the given dialects. Make one for many files: it spells out each dialect only once."""
 
@@ -140,7 +136,11 @@ class ConfigReader:
         own = {name: extractor.extract(part, reading.source) for name, part in parts.items()}
         has_top = any(mark in top for mark in dialect.sections["top"])
         if has_top:  # what only says how answers are made beside a run is no run of its own
-            own = {name: part for name, part in own.items() if not all(map(_says_how_to_generate, part.settings))}
+            own = {
+                name: part
+                for name, part in own.items()
+                if not all(setting.startswith("generation.") for setting in part.settings)
+            }
         if not own:
             return [reading.whole(dialect, base)]
         return reading.sectioned(dialect, base, own, has_top)
@@ -362,7 +362,10 @@ class Joiner:
         if dialect == OF_JSON and begins and begins not in "{[":
             said = {NOT_JSON: naming._replace(value=True, comment="", joined=named)}
             return unit._replace(settings={**said, **unit.settings}, unread=(*unit.unread, name))
-        file = self._unit_of(text, named, dialect)
+        try:
+            file = None if text is None else next(iter(self._reader.read(text, named, dialect=dialect)), None)
+        except ConfigError:
+            file = None
         if file is None:
             left = {each: held for each, held in unit.settings.items() if each != OF_ONE_MACHINE.get(name)}
             return unit._replace(settings=left, unread=(*unit.unread, name))
@@ -375,14 +378,6 @@ class Joiner:
             left_open=(*unit.left_open, *file.left_open),
             joined=(*unit.joined, name),
         )
-
-    def _unit_of(self, text: str | None, named: str, dialect: str) -> Unit | None:
-        if text is None:
-            return None
-        try:
-            return next(iter(self._reader.read(text, named, dialect=dialect)), None)
-        except ConfigError:
-            return None
 
 
 def without_comments_count(unit: Unit) -> tuple[Unit, Setting | None]:

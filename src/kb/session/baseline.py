@@ -39,7 +39,7 @@ class Compared(NamedTuple):
     """The findings in their order, known ones now suppressed, and the fingerprints that the baseline has in excess."""
 
     findings: tuple[Finding, ...]
-    gone: Mapping[Fingerprint, int]
+    gone: Known
 
 
 def with_baseline(

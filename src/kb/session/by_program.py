@@ -2,13 +2,11 @@
 config its source changes. What such a file says by its names alone is read in ``config/``.
 """
 
-import os
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from kb.config.files import ConfigError
 from kb.config.program_files import ProgramFiles
@@ -27,9 +25,7 @@ from kb.core.catalog import Catalog
 from kb.core.document import REWRITTEN, Event, Setting, Unit
 from kb.core.expression import Unknown, is_unknown
 from kb.core.program import Program
-
-if TYPE_CHECKING:
-    pass
+from kb.session.lookups import from_here
 
 BATCH = "training.per_device_train_batch_size"
 TWO_PROGRAMS = "two programs read it, each in its own way"
@@ -82,7 +78,7 @@ def as_its_program_reads(
     if not told:
         return by_names
     unit = _agreed(found[0][1], [other for _, other in found[1:]])
-    return [unit._replace(read_by=shown(unit.read_by))]
+    return [unit._replace(read_by=from_here(unit.read_by))]
 
 
 def _agreed(unit: Unit, others: Sequence[Unit]) -> Unit:
@@ -105,17 +101,12 @@ def _without_rewritten(units: Sequence[Unit], programs: Sequence[Program], root:
     sizes = accumulate(len(each.text) for each in most)
     looked = [each for each, size in zip(most, sizes, strict=True) if size <= MOST_TEXT or each is most[0]]
     changed = frozenset(key for each in looked for key in rewritten(each.text, keys))
-    return [_less(unit, changed) for unit in units] if changed else list(units)
-
-
-def _less(unit: Unit, changed: Collection[str]) -> Unit:
-    """A unit that knows nothing of these keys."""
 
     def told(name: str, setting: Setting) -> Setting:
         known = setting.joined or not setting.path or setting.path[-1] not in changed
         return setting if known else setting._replace(value=Unknown(frozenset((name,)), REWRITTEN))
 
-    return unit._replace(settings={name: told(name, each) for name, each in unit.settings.items()})
+    return [unit._replace(settings={name: told(name, each) for name, each in unit.settings.items()}) for unit in units]
 
 
 def as_its_program_takes(
@@ -241,16 +232,8 @@ def _told_in_command(unit: Unit, run: Unit, catalog: Catalog) -> Unit:
         launcher=unit.launcher,
         joined=unit.joined,
         unread=unit.unread,
-        read_by=shown(run.read_by),
+        read_by=from_here(run.read_by),
     )
-
-
-def shown(path: str) -> str:
-    """A program's path as the user would write it."""
-    try:
-        return os.path.relpath(path)
-    except (OSError, ValueError):  # the working folder is gone, or another drive
-        return path
 
 
 def _says(unit: Unit, name: str) -> bool:

@@ -127,11 +127,7 @@ def _remove(path: str) -> bool:
 
 
 class Predictions:
-    """What the memory engine has found, by what it was asked and by its code.
-
-    Args:
-        folder: as of :class:`ResultCache`.
-    """
+    """What the memory engine has found, by what it was asked and by its code; ``folder`` as of :class:`ResultCache`."""
 
     def __init__(self, folder: str) -> None:
         self._cache = ResultCache(folder, PREDICTIONS)

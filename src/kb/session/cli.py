@@ -176,7 +176,11 @@ class Parser(argparse.ArgumentParser):
 class _Formatter(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
         # argparse makes one for each option it is told of; without a width each asks shutil for the terminal's
-        super().__init__(prog, width=_help_width())
+        try:
+            width = max(40, min(int(os.environ.get("COLUMNS", "")), 120))
+        except ValueError:
+            width = 100
+        super().__init__(prog, width=width)
 
 
 def number(
@@ -199,13 +203,6 @@ def number(
         raise argparse.ArgumentTypeError(said(words, key, value=text[:40], low=low, high=high))
 
     return read
-
-
-def _help_width() -> int:
-    try:
-        return max(40, min(int(os.environ.get("COLUMNS", "")), 120))
-    except ValueError:
-        return 100
 
 
 def run(command: Callable[[Sequence[str], str], int], arguments: Sequence[str] | None = None) -> int:
@@ -259,7 +256,7 @@ def _run(command: Callable[[Sequence[str], str], int], arguments: Sequence[str])
             return UNUSABLE
         if os.environ.get("KB_DEBUG"):
             raise
-        _complain(_internal(error, language))
+        _complain(said(load_words_or_none(language), "cli.internal", **described(error)))
         return INTERNAL
     return code
 
@@ -369,7 +366,3 @@ def load_words_or_none(language: str) -> Words:
         return load_words(language)
     except Exception:  # a bug while they are compiled too: it is this that has to be said
         return load_words_alone(language)
-
-
-def _internal(error: Exception, language: str) -> str:
-    return said(load_words_or_none(language), "cli.internal", **described(error))

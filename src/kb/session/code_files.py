@@ -24,7 +24,8 @@ from kb.core.document import Setting, Unit
 from kb.core.expression import is_unknown
 from kb.core.finding import Finding
 from kb.core.program import Program
-from kb.session.by_program import OF_THE_CALL, as_its_program_reads, run_of, shown
+from kb.session.by_program import OF_THE_CALL, as_its_program_reads, run_of
+from kb.session.lookups import from_here
 
 if TYPE_CHECKING:
     from kb.session.lookups import ProjectPrograms
@@ -51,10 +52,8 @@ def decode_code(raw: bytes, kind: str) -> Decoded:
     Raises:
         ConfigError: the bytes are binary data.
     """
-    return _decode_notebook(raw) if kind == "notebook" else _decode_python(raw)
-
-
-def _decode_python(raw: bytes) -> Decoded:
+    if kind == "notebook":
+        return _decode_notebook(raw)
     decoded = decode(raw)
     harmless = tuple(event for event in decoded.events if event.kind != MARK)  # Python reads past it
     decoded = decoded._replace(events=harmless)
@@ -101,7 +100,8 @@ def code_units(
         except ConfigError:
             return []
     if kind == "shell":
-        return runs_of_shell(text, path, commands) or _runs_by_programs(text, path, catalog, commands, programs)
+        found = [unit for unit in read_shell(text, path, commands) if tells_of_a_run(unit)]
+        return found or _runs_by_programs(text, path, catalog, commands, programs)
     files = programs.files() if programs is not None else None
     if kind == "config":
         trains = [each for each in programs(units[0]) if each.trains] if programs is not None else []
@@ -112,7 +112,7 @@ def code_units(
         found = found or python.read(text, path, files)
         found = found + servers_started(text, path, commands, catalog.dialects[DIALECT].constants, files)
         found = _with_variables(found, text, catalog)
-        return _on_rented_gpus(found) if re.search(_RENTS, text) is not None else found
+        return [_on_rented_gpu(unit) for unit in found] if re.search(_RENTS, text) is not None else found
     return _with_variables(read_cells(text, path, python, commands, files), text, catalog)
 
 
@@ -128,15 +128,13 @@ def _with_variables(units: list[Unit], text: str, catalog: Catalog) -> list[Unit
     return [opened(unit) if unit.dialect == "vllm" else unit for unit in units] if named else units
 
 
-def _on_rented_gpus(units: Sequence[Unit]) -> list[Unit]:
-    """The units of a program whose functions each name the GPU that they are to run on: no other is theirs."""
-
-    def rented(unit: Unit) -> Unit:
-        start = unit.span.beginning()
-        setting = Setting(True, start, start, ("gpu",), alias=True)
-        return unit._replace(settings={**unit.settings, RENTED: setting})
-
-    return [rented(unit) if unit.dialect in SERVERS else unit for unit in units]
+def _on_rented_gpu(unit: Unit) -> Unit:
+    """A unit of a program whose functions each name the GPU that they are to run on: no other is theirs."""
+    if unit.dialect not in SERVERS:
+        return unit
+    start = unit.span.beginning()
+    setting = Setting(True, start, start, ("gpu",), alias=True)
+    return unit._replace(settings={**unit.settings, RENTED: setting})
 
 
 def suppressed_in_code(
@@ -153,11 +151,6 @@ def suppressed_in_code(
         return suppress_in_cells(findings, text, today=today, known=known, decided=decided)
     directives = read_suppressions(text, string_extents(text))
     return suppress(findings, directives, today=today, known=known, decided=decided)
-
-
-def runs_of_shell(text: str, path: str, commands: CommandReader) -> list[Unit]:
-    """The commands of a shell script that may be runs."""
-    return [unit for unit in read_shell(text, path, commands) if tells_of_a_run(unit)]
 
 
 def _runs_by_programs(
@@ -180,7 +173,7 @@ def trainer_started(
 ) -> str | None:
     """The path of the first program that trains and that a script starts, whatever flags it is given."""
     programs = (each for unit in _starts_of_python(text, path, commands) for each in find(unit))
-    return next((shown(each.path) for each in programs if each.trains), None)
+    return next((from_here(each.path) for each in programs if each.trains), None)
 
 
 def _runs_no_model(unit: Unit) -> bool:

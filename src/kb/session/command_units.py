@@ -13,7 +13,7 @@ from kb.core.expression import Unknown, is_unknown
 from kb.core.finding import Finding
 from kb.core.result import UnitResult
 from kb.core.typed import TYPE_CHECKING, Any
-from kb.session.lookups import ProjectPrograms
+from kb.session.lookups import ProjectPrograms, from_here
 
 if TYPE_CHECKING:
     from kb.config.shell.command import CommandReader
@@ -36,12 +36,7 @@ OF_SHARDING = ("training.deepspeed", "training.fsdp", "training.fsdp_config")  #
 
 
 class Commands:
-    """Made with a session, and ready when a command is met.
-
-    Args:
-        catalog: the knowledge.
-        programs: looks for the sources of what a unit starts; None where there is no folder to look in.
-    """
+    """Made with a session, ready when a command is met. ``programs`` is None where there is no folder to look in."""
 
     def __init__(self, catalog: Catalog, programs: ProjectPrograms | None) -> None:
         self._catalog, self._programs = catalog, programs
@@ -166,18 +161,16 @@ def as_launched(
         join: brings in the files that a command names.
     """
     unit, comment = without_comments_count(result.unit)
-    of_memory = any(
-        each.name.startswith("memory.")
-        for found in result.findings
-        if found.severity != "info"
-        for each in found.because
-    )
+    of_memory = any(found.severity != "info" and _is_of_memory(found) for found in result.findings)
     of_batch = comment is not None or (result.setup is not None and result.setup.batch_known and result.setup.do_train)
     if not (of_memory or of_batch) or unit.dialect is None or unit.launcher or COUNT in unit.settings:
         return result
     started = launches(unit.path)
     joined = [join(each._replace(settings=_without(each, RUN_CONFIG))) for each in started]
-    ways = [_of_launch(each) for each in joined]
+    ways = [
+        {name: held for name, held in each.settings.items() if name.startswith(_OF_LAUNCH) or name in OF_SHARDING}
+        for each in joined
+    ]
     if not ways or (started[0].path.endswith(DOCUMENTS) and _may_be_alone(ways)):
         return result
     place = unit.span.beginning()
@@ -187,7 +180,7 @@ def as_launched(
         alike = all(each == values[0] for each in values)
         known = next(way[name] for way in ways if name in way)
         value = values[0] if alike else Unknown(frozenset((name,)), SEVERAL_WAYS)
-        told[name] = Setting(value, place, place, known.path, joined=known.joined or _from_here(started[0].path))
+        told[name] = Setting(value, place, place, known.path, joined=known.joined or from_here(started[0].path))
     launchers = {each.launcher for each in started}
     launcher = launchers.pop() if len(launchers) == 1 else None
     unread = dict.fromkeys(name for each in (unit, *joined) for name in each.unread if name != RUN_CONFIG)
@@ -197,22 +190,20 @@ def as_launched(
     known_count = {COUNT: told[COUNT]} if COUNT in told and not is_unknown(told[COUNT].value) else {}
     unit = result.unit._replace(settings={**result.unit.settings, **known_count})
     if again.note == "preference_not_predicted":
-        again = again._replace(note_values={**again.note_values, "script": _from_here(started[0].path)})
+        again = again._replace(note_values={**again.note_values, "script": from_here(started[0].path)})
     found = (each for each in again.findings if each.span != place)
     if started[0].path.endswith(DOCUMENTS):  # it tells how its author runs it
-        found = (each._replace(severity="warning", certainty="likely") if _is_sure(each) else each for each in found)
+        found = (
+            each._replace(severity="warning", certainty="likely")
+            if each.severity == "error" and _is_of_memory(each)
+            else each
+            for each in found
+        )
     return again._replace(unit=unit, findings=tuple(found))
 
 
-def _is_sure(finding: Finding) -> bool:
-    return finding.severity == "error" and any(each.name.startswith("memory.") for each in finding.because)
-
-
-def _from_here(path: str) -> str:
-    try:
-        return os.path.relpath(path)
-    except (OSError, ValueError):  # the working folder is gone, or the path lies on another drive
-        return path
+def _is_of_memory(finding: Finding) -> bool:
+    return any(each.name.startswith("memory.") for each in finding.because)
 
 
 def _may_be_alone(ways: list[dict[str, Setting]]) -> bool:
@@ -232,10 +223,6 @@ def _in_precision(unit: Unit) -> Unit:
     reason = said.value.reason
     opened = {name: said._replace(value=Unknown(frozenset((name,)), reason)) for name in HALF.values()}
     return unit._replace(settings={**unit.settings, **opened})
-
-
-def _of_launch(unit: Unit) -> dict[str, Setting]:
-    return {name: each for name, each in unit.settings.items() if name.startswith(_OF_LAUNCH) or name in OF_SHARDING}
 
 
 def _without(unit: Unit, name: str) -> dict[str, Setting]:

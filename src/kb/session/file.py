@@ -51,8 +51,6 @@ class FileChecker:
     """Reader and rules, made ready once, for many files.
 
     Args:
-        catalog: the knowledge.
-        checker: the rules on one machine.
         today: suppressions that end before it have expired.
         dialect: the dialect of every config; None recognises each by its marks.
         overrides: the project's own severities and ignored rules.

@@ -198,12 +198,9 @@ def _written(before: FileResult, settled: Settled) -> bytes:
     if after.path == STDIN:
         return content
     if settled.changes(before):
-        write_file(after.path, content, lambda raw: decode_file(raw, _kind(after)) == _as_read(before))
+        as_read = (before.text, before.encoding) if before.raw is None else before.raw
+        write_file(after.path, content, lambda raw: decode_file(raw, _kind(after)) == as_read)
     return b""
-
-
-def _as_read(file: FileResult) -> tuple[str, str] | bytes:
-    return (file.text, file.encoding) if file.raw is None else file.raw
 
 
 def write_file(path: str, raw: bytes, unchanged: Callable[[bytes], bool] | None = None) -> None:

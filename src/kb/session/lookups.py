@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from kb.config.files import MAX_BYTES, SHELL, ConfigError, read_if_any
+from kb.config.files import MAX_BYTES, SHELL, ConfigError, read_if_any, upwards
 from kb.config.programs import DOCUMENTS, MAX_FILES, MAX_LOOKED, SCRIPTS, ProgramReader, files_below
 from kb.config.text.encoding import decode
 from kb.core.document import Unit
@@ -78,14 +78,14 @@ class Seen:
 
 def still(rows: Sequence[Sequence[str]], lookups: dict[str, Lookup]) -> bool:
     """Whether every lookup would give today what it gave then."""
-    return all(kind in lookups and _said_by(lookups[kind], one, other) == then for kind, one, other, then in rows)
 
+    def now(look: Lookup, one: str, other: str) -> str:
+        try:
+            return said(look(one, other))
+        except (OSError, ValueError):
+            return said(None)
 
-def _said_by(look: Lookup, one: str, other: str) -> str:
-    try:
-        return said(look(one, other))
-    except (OSError, ValueError):
-        return said(None)
+    return all(kind in lookups and now(lookups[kind], one, other) == then for kind, one, other, then in rows)
 
 
 def said(found: Any) -> str:
@@ -94,6 +94,14 @@ def said(found: Any) -> str:
         return ""
     raw = found if isinstance(found, bytes) else str(found).encode("utf-8", "surrogatepass")
     return f"{len(raw)}-{zlib.crc32(raw):08x}-{zlib.adler32(raw):08x}"
+
+
+def from_here(path: str) -> str:
+    """A path as the user would write it, from the working folder on."""
+    try:
+        return os.path.relpath(path)
+    except (OSError, ValueError):  # the working folder is gone, or the path lies on another drive
+        return path
 
 
 def contents(path: str | None) -> bytes | None:
@@ -121,13 +129,10 @@ def read_named(path: str, named: str) -> str | None:
 
 def _nearest(path: str, named: str) -> str | None:
     """The text of a file by its path from the folder of ``path`` on, or from one of those above."""
-    folder = os.path.dirname(os.path.abspath(path))
-    for _ in range(MAX_FOLDERS):
+    for folder in islice(upwards(os.path.dirname(os.path.abspath(path))), MAX_FOLDERS):
         text = _text(os.path.join(folder, named))
-        parent = os.path.dirname(folder)
-        if text is not None or parent == folder or os.path.isabs(named):
+        if text is not None or os.path.isabs(named):
             return text
-        folder = parent
     return None
 
 

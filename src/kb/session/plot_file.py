@@ -23,12 +23,7 @@ def write_pictures(found: Sequence[Estimated], plot: str | None, timeline: str |
         if plot is not None:
             write_plot(numbered(plot, number), timeline_svg(one, words))
         if timeline is not None:
-            path = numbered(timeline, number)
-            try:
-                with open(path, "w", encoding="utf-8") as stream:
-                    stream.write(timeline_json(one.drawn))
-            except OSError as error:
-                raise UserError("history.plot_unwritable", path=path, reason=error.strerror or str(error)) from None
+            _write(numbered(timeline, number), timeline_json(one.drawn).encode())
 
 
 def numbered(path: str, number: int) -> str:
@@ -43,7 +38,10 @@ def write_plot(path: str, svg: str) -> None:
     Raises:
         UserError: no converter is installed or it fails, or the file cannot be written.
     """
-    content = _png(svg) if path.lower().endswith(".png") else svg.encode()
+    _write(path, _png(svg) if path.lower().endswith(".png") else svg.encode())
+
+
+def _write(path: str, content: bytes) -> None:
     try:
         with open(path, "wb") as stream:
             stream.write(content)

@@ -144,15 +144,15 @@ def _overrides(project: Project, areas: Mapping[str, str]) -> Overrides:
         import fnmatch
 
         relative = os.path.relpath(path, folder).replace(os.sep, "/")
-        matching = (rules for pattern, rules in ignored.items() if _matches(fnmatch.fnmatch, relative, pattern))
-        return {rule for rules in matching for rule in rules}
+        own_name = relative.rpartition("/")[2]
+        found: set[str] = set()
+        for pattern, rules in ignored.items():
+            # a pattern without a slash is for the file's name, as in .gitignore
+            if fnmatch.fnmatch(relative, pattern) or ("/" not in pattern and fnmatch.fnmatch(own_name, pattern)):
+                found.update(rules)
+        return found
 
     return Overrides(severity=severity, ignored=ignored_in)
-
-
-def _matches(fnmatch: Callable[[str, str], bool], relative: str, pattern: str) -> bool:
-    """A pattern without a slash is for the file's name, as in .gitignore."""
-    return fnmatch(relative, pattern) or ("/" not in pattern and fnmatch(relative.rpartition("/")[2], pattern))
 
 
 _OF_THE_MACHINE = ("gpu.", "host.", "versions.")

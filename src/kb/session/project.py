@@ -4,12 +4,13 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from kb.config.files import read_at_most
+from kb.config.files import read_at_most, upwards
 from kb.core.expression import is_unknown
 from kb.core.facts import FactType, coerce
 from kb.core.finding import SEVERITIES, Severity
 from kb.core.record import NamedTuple
 from kb.core.release import parse_version
+from kb.core.setup import LENGTH_SHARES
 from kb.core.text import UserError, nearest
 from kb.core.typed import Any
 from kb.core.units import read_size
@@ -63,18 +64,14 @@ def find_project(start: str) -> Project:
     Raises:
         UserError: the file is not TOML, or holds something that is not a setting.
     """
-    folder = os.path.abspath(start)
-    while True:
+    for folder in upwards(os.path.abspath(start)):
         path = os.path.join(folder, "kb.toml")
         if os.path.isfile(path):
             return _project(path, _toml(path))
         path = os.path.join(folder, "pyproject.toml")
         if os.path.isfile(path) and _mentions_kb(path):
             return _project(path, _toml(path).get("tool", {}).get("kb", {}))
-        parent = os.path.dirname(folder)
-        if parent == folder:
-            return Project()
-        folder = parent
+    return Project()
 
 
 def folder_of(config: str | None) -> str:
@@ -111,9 +108,7 @@ def _project(path: str, data: Mapping[str, Any]) -> Project:
 
         schema = json.load(stream)
     if not _fits(settings, schema, schema["$defs"]):
-        from kb.session.settings_fault import settings_fault
-
-        raise settings_fault(path, schema, settings, written)
+        raise _fault_of(path, schema, settings, written)
     return Project(path=path, **{name: _frozen(name, value) for name, value in settings.items()})
 
 
@@ -152,6 +147,53 @@ def _is(value: Any, kind: str) -> bool:
 
 
 _TYPES: Mapping[str, type] = {"string": str, "integer": int, "number": float, "array": list, "object": dict}
+
+
+_TOML_TYPES = {"string": "string", "integer": "integer", "number": "float", "array": "array", "object": "table"}
+_LISTS = ("select", "ignore", "per_file_ignores", "knowledge")
+
+
+def _fault_of(path: str, schema: Mapping[str, Any], data: Mapping[str, Any], written: Mapping[str, str]) -> UserError:
+    """The first fault of a file of settings, in its order; ``written`` is each name of ``data`` as the file has it."""
+    from kb.knowledge.schema import library  # it takes longer to import than most configs to check
+
+    order = list(data)
+
+    def place(error: Any) -> int:
+        found = error.absolute_path or [name for name in order if name not in schema["properties"]]
+        return order.index(found[0])
+
+    error = min(library().Draft202012Validator(schema).iter_errors(dict(data)), key=place)
+    parts = [str(part) for part in error.absolute_path]
+    if parts and parts[0] == "lengths":
+        within = ".".join(parts[:2])
+        return UserError("project.lengths_shape", path=path, name=within, known=list(LENGTH_SHARES))
+    if error.validator == "additionalProperties":
+        return _unknown_setting(path, error, parts, written)
+    name = parts[0]
+    shown = ".".join((written[name], *(part for part in parts[1:] if not part.isdecimal())))
+    if name == "severity" and len(parts) > 1:
+        return UserError("project.wrong_severity", path=path, rule=parts[1], value=error.instance)
+    if name == "versions" and len(parts) > 1:
+        return UserError("project.bad_version", path=path, name=parts[1], value=str(error.instance))
+    if name in _LISTS and (len(parts) > 1 or (name != "per_file_ignores" and isinstance(error.instance, list))):
+        return UserError("project.wrong_list", path=path, name=shown)
+    if error.validator == "enum":
+        known = list(error.validator_value)
+        return UserError("project.wrong_choice", path=path, name=shown, value=error.instance, known=known)
+    want = error.validator_value if isinstance(error.validator_value, list) else [error.validator_value]
+    return UserError("project.wrong_type", path=path, name=shown, want=[_TOML_TYPES[kind] for kind in want])
+
+
+def _unknown_setting(path: str, error: Any, parts: list[str], written: Mapping[str, str]) -> UserError:
+    known = error.schema["properties"]
+    name = next(name for name in error.instance if name not in known)
+    if parts:
+        return UserError("project.unknown_library", path=path, name=name, known=list(known))
+    meant = nearest(name, known)
+    if meant:
+        return UserError("project.unknown_setting", path=path, name=written[name], meant=meant[0])
+    return UserError("project.no_such_setting", path=path, name=written[name], known=sorted(known))
 
 
 def _frozen(name: str, value: Any) -> Any:

@@ -43,16 +43,6 @@ def _config_beside(files: Mapping[str, str], name: str) -> dict[str, Any] | None
     return None if text is None else dict(json.loads(text))
 
 
-def _model_beside(files: Mapping[str, str], name: str) -> Model | None:
-    data = _config_beside(files, name)
-    return None if data is None else model_of_config(data, name)
-
-
-def _identity_beside(files: Mapping[str, str], name: str) -> ModelIdentity | None:
-    data = _config_beside(files, name)
-    return None if data is None else identity_of_config(data)
-
-
 class Failure(NamedTuple):
     """What an example does otherwise than it says: a key of i18n with its values, and the conditions that decided."""
 
@@ -150,6 +140,18 @@ class ExampleRunner:
         row: str = "",
     ) -> FileChecker:
         files: Mapping[str, str] = example.get("files", {})
+
+        def model(name: str) -> Model | None:
+            data = _config_beside(files, name)
+            return None if data is None else model_of_config(data, name)
+
+        def identity(name: str) -> ModelIdentity | None:
+            data = _config_beside(files, name)
+            return None if data is None else identity_of_config(data)
+
+        def beside(path: str, name: str) -> bytes | None:
+            return files[name].encode() if name in files else None
+
         releases = ProjectReleases({}, root=folder) if folder is not None else None
         versions = {name: parse_version(text) for name, text in example.get("versions", {}).items()}
         checker = _FindingsAlone(
@@ -159,28 +161,22 @@ class ExampleRunner:
             versions=versions.get,
             release_of=releases,
             disk=Disk(
-                model_in_folder=lambda name: _model_beside(files, name),
-                identity_of=lambda name: _identity_beside(files, name),
+                model_in_folder=model,
+                identity_of=identity,
                 programs=self._programs(folder, row.rpartition("/")[2]),
             ),
             given=given_facts(example.get("facts", {}), self.catalog.facts, "facts"),
         )
-
-        def beside(path: str, name: str) -> bytes | None:
-            return files[name].encode() if name in files else None
-
+        # the programs beside an example that has a project are those by which its config is read
+        programs = None if folder is None else ProjectPrograms(lambda path: folder, Seen())
         return FileChecker(
             self.catalog,
             checker,
             today=TODAY,
             read=lambda path, named: files.get(named),
             beside=beside,
-            around=Around(releases=releases, programs=self._project(folder), reader=self._reader),
+            around=Around(releases=releases, programs=programs, reader=self._reader),
         )
-
-    def _project(self, folder: str | None) -> ProjectPrograms | None:
-        """The programs beside an example that has a project, by which its config is read."""
-        return None if folder is None else ProjectPrograms(lambda path: folder, Seen())
 
     def _programs(self, folder: str | None, made: str) -> Callable[[Unit], Sequence[Program]]:
         """An example is read by a program that hands its names on, to the class ``made`` that a row may be of; one with
@@ -194,7 +190,6 @@ class ExampleRunner:
 
     def machine(self, example: Mapping[str, Any]) -> Machine:
         """The machine an example names; what it does not name is unknown, never that of this machine."""
-
         found = detect(
             self.catalog.gpus,
             gpu=example.get("gpu", "none"),

@@ -1,12 +1,13 @@
 """A sweep file: every combination it may run is checked, and the worst one is told with what is wrong there."""
 
+import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kb.config.files import ConfigError
 from kb.config.reader import ConfigReader
-from kb.config.sweep import Parameter, Sweep, combinations, read_sweep
+from kb.config.sweep import Sweep, combinations, read_sweep
 from kb.config.text.encoding import decode
 from kb.config.text.parsing import Parsed, parse
 from kb.core.document import Event, Unit
@@ -24,7 +25,6 @@ MAX_TOLD = 12  # combinations beside the worst that are told for what only they 
 DIALECT = "sweep"
 # An agent writes each value after a flag, where there is no difference between a number and its text.
 _FLAGS_KNOW_NO = ("number-as-text", "quoted-number", "quoted-boolean", "word-as-boolean")
-_VERDICTS = STATUSES
 
 
 class Corner(NamedTuple):
@@ -38,7 +38,7 @@ class Corner(NamedTuple):
         found = self.result.counted()
         gravest = max((len(SEVERITIES) - SEVERITIES.index(finding.severity) for finding in found), default=0)
         report = self.result.prediction
-        verdict = _VERDICTS.index(report.verdict.status) if report and report.verdict.status in _VERDICTS else -1
+        verdict = STATUSES.index(report.verdict.status) if report and report.verdict.status in STATUSES else -1
         peak = max((phase.process_used_bytes for phase in report.phases), default=0) if report else 0
         return gravest, verdict, peak, len(found)
 
@@ -48,12 +48,8 @@ def swept_result(files: "FileChecker", raw: bytes, path: str) -> FileResult | No
     decoded = decode(raw)
     if decoded.text is None:
         return None
-
-    def hear(event: Event) -> Sequence[Finding]:
-        return files.hear([event])
-
     try:
-        results = sweep_results(decoded.text, path, files.reader, files.check_unit, hear)
+        results = sweep_results(decoded.text, path, files)
     except ConfigError:
         return None  # whatever reads it next says what is wrong
     if results is None:
@@ -61,13 +57,7 @@ def swept_result(files: "FileChecker", raw: bytes, path: str) -> FileResult | No
     return FileResult(path, decoded.text, decoded.encoding, tuple(files.settle(results, decoded.text, path)))
 
 
-def sweep_results(
-    text: str,
-    path: str,
-    reader: ConfigReader,
-    check: Callable[[Unit], UnitResult],
-    hear: Callable[[Event], Sequence[Finding]],
-) -> list[UnitResult] | None:
+def sweep_results(text: str, path: str, files: "FileChecker") -> list[UnitResult] | None:
     """The worst combination's result first, then those of others with findings of their own; None for no sweep.
 
     Up to MAX_CORNERS combinations are checked. Where there are more, numbers count by their ends, which bound memory:
@@ -81,37 +71,32 @@ def sweep_results(
     sweep = read_sweep(parsed)
     if sweep is None:
         return None
-    sweep_total = sweep.corners
-    known = _known(sweep, parsed, path, reader)
-    ends = sweep
-    sizes = [len(parameter.choices) if parameter.name in known else 1 for parameter in sweep.parameters]
-    if _product(sizes) > MAX_CORNERS:
+    known = _known(sweep, parsed, path, files.reader)
+    ends, sizes = sweep, _sizes(sweep, known)
+    if math.prod(sizes) > MAX_CORNERS:
         ends = sweep._replace(parameters=tuple(parameter.ends() for parameter in sweep.parameters))
-        sizes = [len(parameter.choices) if parameter.name in known else 1 for parameter in ends.parameters]
-    sizes = [max(size, 1) for size in sizes]
+        sizes = _sizes(ends, known)
     corners = sorted(
         (
-            Corner(_name(ends, chosen, sizes), check(unit))
+            Corner(_name(ends, chosen, sizes), files.check_unit(unit))
             for chosen in combinations(sizes, MAX_CORNERS)
-            for unit in _units(ends, chosen, parsed, path, reader)
+            for unit in _units(ends, chosen, parsed, path, files.reader)
         ),
         key=Corner.badness,
         reverse=True,
     )
     # what only a name, a seed or a folder varies is one combination to kb
-    alike = _product([max(len(each.choices), 1) for each in sweep.parameters if each.name not in known])
-    checked = sweep_total if ends is sweep else min(len(corners) * alike, sweep_total)
+    alike = math.prod(max(len(each.choices), 1) for each in sweep.parameters if each.name not in known)
+    checked = sweep.corners if ends is sweep else min(len(corners) * alike, sweep.corners)
     told = _told(corners)
     if known:  # of parameters that kb knows nothing of there is nothing that it checked
-        told[0] = _with_summary(told[0], corners, checked, sweep_total, hear)
+        told[0] = _with_summary(told[0], corners, checked, sweep.corners, files)
     return told
 
 
-def _product(sizes: Sequence[int]) -> int:
-    total = 1
-    for size in sizes:
-        total *= max(size, 1)
-    return total
+def _sizes(sweep: Sweep, known: set[str]) -> list[int]:
+    """How many choices each parameter has: of one that means no setting kb sees one alone."""
+    return [max(len(each.choices), 1) if each.name in known else 1 for each in sweep.parameters]
 
 
 def _known(sweep: Sweep, parsed: Parsed, path: str, reader: ConfigReader) -> set[str]:
@@ -161,17 +146,12 @@ def _single_values(sweep: Sweep, parsed: Parsed) -> dict[Span, tuple[str, ...]]:
 
 def _name(sweep: Sweep, chosen: Sequence[int], sizes: Sequence[int]) -> str:
     """The choices that tell a combination from others: ``per_device_train_batch_size=64, optim=adafactor``."""
-    parts = [
-        f"{parameter.name}={_shown(parameter, at)}"
-        for parameter, at, size in zip(sweep.parameters, chosen, sizes, strict=True)
-        if size > 1
-    ]
+    parts = []
+    for parameter, at, size in zip(sweep.parameters, chosen, sizes, strict=True):
+        if size > 1:
+            value = parameter.choices[at].value
+            parts.append(f"{parameter.name}={value if isinstance(value, str) else '…'}")
     return ", ".join(parts)
-
-
-def _shown(parameter: Parameter, at: int) -> str:
-    value = parameter.choices[at].value
-    return value if isinstance(value, str) else "…"
 
 
 def _told(corners: Sequence[Corner]) -> list[UnitResult]:
@@ -209,7 +189,7 @@ def _only_replaces(fix: Fix, unit: Unit) -> bool:
 
 
 def _with_summary(
-    worst: UnitResult, corners: Sequence[Corner], checked: int, total: int, hear: Callable[[Event], Sequence[Finding]]
+    worst: UnitResult, corners: Sequence[Corner], checked: int, total: int, files: "FileChecker"
 ) -> UnitResult:
     failing = sum(any(finding.severity == "error" for finding in corner.result.counted()) for corner in corners)
     # of errors the one that fewest other combinations share: that makes it the worst
@@ -231,4 +211,4 @@ def _with_summary(
             "rule": gravest.rule if gravest else "-",
         },
     )
-    return worst._replace(findings=(*hear(event), *worst.findings))
+    return worst._replace(findings=(*files.hear([event]), *worst.findings))

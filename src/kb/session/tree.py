@@ -281,11 +281,7 @@ def stream_report(
     words: Words,
     put: Put,
 ) -> tuple[Tally, tuple[Unusable, ...]]:
-    """Check the files and write the report, byte for byte that of a run that keeps all results; the counts.
-
-    Args:
-        put: writes to standard output.
-    """
+    """Check the files and write the report, byte for byte that of a run that keeps all results; the counts."""
     style = choose_style(sys.stdout, options.color)
     empty = Run((), ()).result(checker)
     if options.format == "json":

@@ -318,7 +318,12 @@ class Unmodelled:
                 told.append((number, written, index))
             elif key.startswith(_SWITCHES):
                 denied.add(number)
-        return [self._found(number, key, index) for number, key, index in told if number not in denied]
+        found = []
+        for number, key, index in told:
+            row = self._rows[number]
+            if number not in denied:
+                found.append(Found(row["to"], f"{row['name']} ({key})" if "name" in row else key, index))
+        return found
 
     @staticmethod
     def _says_nothing(key: str, row: Mapping[str, Any], is_off: Callable[[str], bool | None]) -> bool:
@@ -326,14 +331,8 @@ class Unmodelled:
         return row["to"] in OF_METHOD or off or (off is False and key in row.get("at_server", ()))
 
     def _row_of(self, key: str) -> int | None:
-        exact = self._exact.get(key)
-        if exact is not None:
-            return exact
-        return next((number for begin, number in self._begins if key.startswith(begin)), None)
-
-    def _found(self, number: int, key: str, index: int) -> Found:
-        row = self._rows[number]
-        return Found(row["to"], f"{row['name']} ({key})" if "name" in row else key, index)
+        begins = (number for begin, number in self._begins if key.startswith(begin))
+        return self._exact[key] if key in self._exact else next(begins, None)
 
 
 def is_so(value: Any, row: Mapping[str, Any]) -> bool:

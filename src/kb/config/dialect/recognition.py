@@ -82,27 +82,22 @@ class Recognition:
 
     def score(self, dialect: Dialect, entries: Entries) -> int:
         """What the dialect's marks in the document weigh, at its top and in its sections; 0 where one forbids."""
-        top, sections = split(entries, section_names(dialect, entries))
-        parts = [top, *sections.values()]
-        if any(_bears(mark, part) for mark in dialect.recognise.get("unless", ()) for part in parts):
-            return 0
+        parts = _parts_of(dialect, entries)
         marks = dialect.recognise["marks"]
         score: int = sum(weight for mark, weight in marks.items() if any(_bears(mark, part) for part in parts))
         groups = dialect.recognise.get("known", {})
         if groups and score < dialect.recognise["least"]:
-            within = {path: weight for part in parts for path in part if (weight := groups.get(_group(path), 0))}
-            # a name that programs of any kind have marks no format
-            score += sum(weight for path, weight in within.items() if self._is_own(dialect, path))
+            for path in dict.fromkeys(path for part in parts for path in part):
+                weight = groups.get(path.rpartition(".")[0] + ".*", 0)
+                # a name that programs of any kind have marks no format
+                if weight and any(target.rank < LAST for target in self.compiled(dialect).targets.get(path, ())):
+                    score += weight
         return score
-
-    def _is_own(self, dialect: Dialect, path: str) -> bool:
-        return any(target.rank < LAST for target in self.compiled(dialect).targets.get(path, ()))
 
     def _known_of_a_run(self, dialect: Dialect, entries: Entries) -> int:
         """Settings that a format knows in a file without marks; 0 where it names no model of a hub, or no batch."""
-        top, sections = split(entries, section_names(dialect, entries))
-        parts = [top, *sections.values()]
-        if any(_bears(mark, part) for mark in dialect.recognise.get("unless", ()) for part in parts):
+        parts = _parts_of(dialect, entries)
+        if not parts:
             return 0
         targets = self.compiled(dialect).targets
         known = {
@@ -158,8 +153,12 @@ def _holds_results(entries: Entries) -> bool:
     )
 
 
-def _group(path: str) -> str:
-    return path.rpartition(".")[0] + ".*"
+def _parts_of(dialect: Dialect, entries: Entries) -> list[dict[str, Entry]]:
+    """The top of a document and its sections; nothing where one bears a mark that forbids the dialect."""
+    top, sections = split(entries, section_names(dialect, entries))
+    parts = [top, *sections.values()]
+    forbidden = any(_bears(mark, part) for mark in dialect.recognise.get("unless", ()) for part in parts)
+    return [] if forbidden else parts
 
 
 def _bears(mark: str, entries: Entries) -> bool:

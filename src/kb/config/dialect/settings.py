@@ -164,7 +164,7 @@ class Extractor:
         self._entries = entries
         for name, candidates in meant.items():
             if len(candidates) > 1:
-                candidates.sort(key=_rank)
+                candidates.sort(key=lambda candidate: candidate[0].rank)
             if candidates[0][0].adds:
                 _add_up(name, candidates, part, source)
             else:
@@ -239,7 +239,8 @@ class Extractor:
         """
         silent, filled_in = True, None
         for target, entry in candidates:
-            node = self._resolved(entry[2])
+            # where the format has such and the document the path, the value itself of one that is written ``${path}``
+            node = reference(entry[2], self._entries) if self._dialect.interpolates else entry[2]
             read = translated(target, node)
             if read is SAYS_NOTHING or (target.same and self._is_that_of(target.same, node)):
                 if self._parsed and target.values and target.skip is None and is_filled_in(node):
@@ -281,10 +282,6 @@ class Extractor:
         """Whether a key has this value too."""
         other = self._entries.get(path)
         return other is not None and SCALAR == other[2].kind == node.kind and other[2].value == node.value
-
-    def _resolved(self, node: Node) -> Node:
-        """The value itself of one that is written ``${path}``, where the format has such and the document the path."""
-        return reference(node, self._entries) if self._dialect.interpolates else node
 
     def _follow_fallbacks(self, part: Part) -> None:
         """A setting that the format takes from another one where the config does not give it: it stands where that one
@@ -354,10 +351,6 @@ def _value(node: Node) -> Any:
 def _says_nothing(entry: Entry) -> bool:
     """Whether a key is there without a value."""
     return entry[2].kind == SCALAR and entry[2].scalar() is None
-
-
-def _rank(candidate: tuple[Target, Entry]) -> int:
-    return candidate[0].rank
 
 
 def _add_up(name: str, candidates: list[tuple[Target, Entry]], part: Part, source: Source) -> None:

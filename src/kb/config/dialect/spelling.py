@@ -22,12 +22,7 @@ class Written(NamedTuple):
 
 
 class Speller:
-    """Says settings in the format of a unit.
-
-    Args:
-        dialect: the unit's format.
-        facts: the vocabulary.
-    """
+    """Says settings in the format of a unit, ``dialect``."""
 
     def __init__(self, dialect: Dialect, facts: Mapping[str, FactType]) -> None:
         self._targets = CompiledDialect(dialect, facts).targets

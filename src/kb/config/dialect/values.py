@@ -32,8 +32,11 @@ def translated(target: Target, node: Node) -> Any:
     matched = _matched(target, node) if target.patterns else None
     if matched is not None:
         return matched
-    if target.skip is not None and (written in target.skip or _holds_only(node, target.skip)):
-        return SAYS_NOTHING
+    if target.skip is not None:
+        # a group that has no other keys than these says nothing either
+        only = bool(target.skip) and node.kind == MAPPING and target.skip.issuperset(node.entries())
+        if written in target.skip or only:
+            return SAYS_NOTHING
     empty = node.kind == SCALAR and node.scalar() is None
     if not empty and (target.unknown is None or written in target.unknown):
         return Unknown(frozenset((target.fact.name,)), NO_SUCH_RUN)
@@ -48,24 +51,13 @@ def translated(target: Target, node: Node) -> Any:
     return AS_WRITTEN
 
 
-def _holds_only(node: Node, names: frozenset[str]) -> bool:
-    """Whether a group has no other keys than these."""
-    return bool(names) and node.kind == MAPPING and names.issuperset(node.entries())
-
-
 def _matched(target: Target, node: Node) -> Any:
     """What a pattern makes of the text, or of the first item of a list that one matches; None where none does."""
-    items = node.value if node.kind == SEQUENCE else (node,)
-    texts = (item.value for item in items if item.kind == SCALAR)
-    return next((value for text in texts if (value := _by_pattern(target, text)) is not None), None)
-
-
-def _by_pattern(target: Target, written: str) -> Any:
-    """What the first pattern that matches the whole text makes of it; None where none does."""
-    for pattern, meant in target.patterns:
-        match = re.fullmatch(pattern, written[:MAX_MATCHED])
-        if match is not None:
-            return match.expand(meant) if isinstance(meant, str) else meant
+    for item in node.value if node.kind == SEQUENCE else (node,):
+        for pattern, meant in target.patterns if item.kind == SCALAR else ():
+            match = re.fullmatch(pattern, item.value[:MAX_MATCHED])
+            if match is not None:
+                return match.expand(meant) if isinstance(meant, str) else meant
     return None
 
 

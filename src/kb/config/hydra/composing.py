@@ -50,17 +50,11 @@ class VirtualText:
 
     def span(self, span: Span, number: int) -> Span:
         """A place of one text as a place of the whole."""
-        line, start = self._lines[number], self._starts[number]
-        return Span(
-            span.line + line, span.column, span.end_line + line, span.end_column, span.start + start, span.end + start
-        )
+        return _shifted(span, self._lines[number], self._starts[number])
 
     def local(self, span: Span, number: int) -> Span:
         """A place of the whole as a place of one text."""
-        line, start = self._lines[number], self._starts[number]
-        return Span(
-            span.line - line, span.column, span.end_line - line, span.end_column, span.start - start, span.end - start
-        )
+        return _shifted(span, -self._lines[number], -self._starts[number])
 
     def event(self, event: Event, number: int) -> Event:
         """An event in one text as one in the whole."""
@@ -68,30 +62,31 @@ class VirtualText:
 
     def node(self, node: Node, source: Source, number: int) -> Node:
         """A copy of a value, merge keys followed, whose marks are places of the whole."""
-        return _Mover(self, source, number).copy(node)
+
+        def moved(mark: Mark) -> Mark:
+            # what stands between two marks is of no matter here, only where they are in the file as it is on disk
+            span = self.span(source.between(mark, mark), number)
+            return Place(span.start, span.line - 1, span.column - 1)
+
+        def copy(node: Node) -> Node:
+            value = node.value
+            if node.kind == MAPPING:
+                value = [(copy(key), copy(inner)) for key, inner in node.pairs()]
+            elif node.kind == SEQUENCE:
+                value = [copy(item) for item in node.value]
+            end = None if node.end is None else moved(node.end)
+            made = Node(node.kind, value, node.tag, node.style, moved(node.start), end)
+            made.flow, made.size, made.alias = node.flow, node.size, node.alias
+            if node.kind == SCALAR:
+                made.data = float(node.value) if is_omegaconf_float(node) else node.data
+            return made
+
+        return copy(node)
 
 
-class _Mover:
-    def __init__(self, virtual: VirtualText, source: Source, number: int) -> None:
-        self._virtual, self._source, self._number = virtual, source, number
-
-    def copy(self, node: Node) -> Node:
-        value = node.value
-        if node.kind == MAPPING:
-            value = [(self.copy(key), self.copy(inner)) for key, inner in node.pairs()]
-        elif node.kind == SEQUENCE:
-            value = [self.copy(item) for item in node.value]
-        end = None if node.end is None else self._mark(node.end)
-        made = Node(node.kind, value, node.tag, node.style, self._mark(node.start), end)
-        made.flow, made.size, made.alias = node.flow, node.size, node.alias
-        if node.kind == SCALAR:
-            made.data = float(node.value) if is_omegaconf_float(node) else node.data
-        return made
-
-    def _mark(self, mark: Mark) -> Mark:
-        # what stands between two marks is of no matter here, only where they are in the file as it is on disk
-        span = self._virtual.span(self._source.between(mark, mark), self._number)
-        return Place(span.start, span.line - 1, span.column - 1)
+def _shifted(span: Span, lines: int, offset: int) -> Span:
+    start, end = span.start + offset, span.end + offset
+    return Span(span.line + lines, span.column, span.end_line + lines, span.end_column, start, end)
 
 
 _LOOKS = re.compile(r"^defaults[ \t]*:", re.MULTILINE)
@@ -231,7 +226,7 @@ def resolve(root: Node) -> None:
     default, as where the variable is not set. What leads nowhere, round in a circle, or to a resolver of the program's
     own is left alone: it is unknown. A value that was filled in is an alias: what it says is written elsewhere.
     """
-    _Resolution(root).run()
+    _Resolution(root).inside(root, ())
 
 
 class _Resolution:
@@ -241,10 +236,7 @@ class _Resolution:
         self._done: set[int] = set()
         self._left = MAX_NODES
 
-    def run(self) -> None:
-        self._inside(self._root, ())
-
-    def _inside(self, node: Node, path: Path) -> None:
+    def inside(self, node: Node, path: Path) -> None:
         """Resolve what stands below a value."""
         if node.kind == SCALAR or id(node.value) in self._done:
             return
@@ -262,7 +254,7 @@ class _Resolution:
             child = self._value(child, path)
             self._busy.discard(id(child))
             _put(node, at, child)
-        self._inside(child, path)
+        self.inside(child, path)
         return child
 
     def _value(self, node: Node, path: Path) -> Node:

@@ -12,15 +12,6 @@ from kb.core.document import Unit
 from kb.core.finding import Edit, Span
 
 
-def in_notebook(splices: list[Splice], source: NotebookSource) -> list[Splice]:
-    """The splices with their places and their text as the notebook's file has them.
-
-    Raises:
-        CannotEditError: a place lies in no source of a cell.
-    """
-    return [_written(one, source) for one in splices]
-
-
 def escaped(text: str, at: int, source: NotebookSource) -> str:
     """``text`` as it stands inside the JSON string around offset ``at`` of the notebook."""
     pieces = [json.dumps(line, ensure_ascii=False)[1:-1] for line in text.split("\n")]
@@ -28,12 +19,17 @@ def escaped(text: str, at: int, source: NotebookSource) -> str:
     return between.join(pieces)
 
 
-def in_source(start: int, end: int, source: NotebookSource) -> bool:
+def _in_source(start: int, end: int, source: NotebookSource) -> bool:
     """Whether a piece of the notebook lies within the sources of its cells, in whole characters."""
     return source.forth(source.back(start)) == start and start <= end and source.back(end) >= source.back(start)
 
 
 def _written(one: Splice, source: NotebookSource) -> Splice:
+    """The splice with its place and its text as the notebook's file has them.
+
+    Raises:
+        CannotEditError: the place lies in no source of a cell.
+    """
     start = source.forth(one.start)
     end = start if one.start == one.end else source.forth(one.end)
     if end < start:
@@ -112,7 +108,7 @@ class CodeText:
             place = at.start if self._notebook is None else self._notebook.back(at.start)
             change = PythonEdits(self._python, unit, self._reader, self._constants).plan(others, place)
             if self._notebook is not None:
-                change.splices = in_notebook(change.splices, self._notebook)
+                change.splices = [_written(one, self._notebook) for one in change.splices]
         for edit in texts:
             assert edit.span is not None
             change.splices.append(self._replaced(edit.span, str(edit.value)))
@@ -120,6 +116,6 @@ class CodeText:
         return change
 
     def _replaced(self, span: Span, text: str) -> Splice:
-        if self._notebook is not None and text and in_source(span.start, span.end, self._notebook):
+        if self._notebook is not None and text and _in_source(span.start, span.end, self._notebook):
             text = escaped(text, span.start, self._notebook)
         return Splice(span.start, span.end, text)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 
+from kb.config.files import upwards
 from kb.config.releases.statements import (
     CONSTRAINTS,
     MAIN,
@@ -11,6 +12,7 @@ from kb.config.releases.statements import (
     Folder,
     Problem,
     Stamp,
+    regular_files,
     settle,
     voices,
     within,
@@ -98,13 +100,11 @@ class ReleaseReader:
     def top(self, folder: str, *, relative: bool = False) -> str:
         """The project's top above a folder, which is absolute; ``relative``: was named from the working folder."""
         if (folder, relative) not in self._tops:
-            at, parent = folder, os.path.dirname(folder)
-            while not (found := os.path.exists(os.path.join(at, ".git"))) and parent != at:
-                at, parent = parent, os.path.dirname(parent)
-            if not found:
+            top = next((each for each in upwards(folder) if os.path.exists(os.path.join(each, ".git"))), None)
+            if top is None:
                 named = [*([os.getcwd()] if relative else []), *([self._root] if self._root is not None else [])]
-                at = min((each for each in named if within(folder, each)), key=len, default=folder)
-            self._tops[folder, relative] = at
+                top = min((each for each in named if within(folder, each)), key=len, default=folder)
+            self._tops[folder, relative] = top
         return self._tops[folder, relative]
 
     def _own(self, path: str, top: str, text: str, kind: str) -> Folder | None:
@@ -119,14 +119,13 @@ class ReleaseReader:
     def _chain(self, folder: str, top: str) -> list[Folder | None]:
         """Each folder's word, from the nearest to the top."""
         chain = []
-        while True:
-            key = (folder, top)
-            if key not in self._folders:
-                self._folders[key] = _read_folder(folder, top)
-            chain.append(self._folders[key])
-            if folder == top:
-                return chain
-            folder = os.path.dirname(folder)
+        for each in upwards(folder):
+            if (each, top) not in self._folders:
+                self._folders[each, top] = _read_folder(each, top)
+            chain.append(self._folders[each, top])
+            if each == top:
+                break
+        return chain
 
 
 def _settled(chain: Sequence[Folder | None], *, own: bool = False) -> Releases:
@@ -180,8 +179,9 @@ def _read_one(folder: Folder, path: str, kind: str) -> None:
         elif kind == "conda":
             lists.read_environment(folder, path)
         elif os.path.isdir(path):
-            if os.path.basename(path) == "requirements":
-                lists.read_requirements_folder(folder, path)
+            if os.path.basename(path) == "requirements":  # with a file for each use
+                for file in regular_files(path, (".txt", ".in")):
+                    lists.read_requirements(folder, file, OPTIONAL)
         else:
             lists.read_requirements(folder, path, _LEVELS[kind])
     elif kind in ("pyproject", "pipfile"):

@@ -21,7 +21,6 @@ from kb.config.releases.statements import (
     Folder,
     Requirement,
     line_of,
-    regular_files,
 )
 
 MAX_LENGTH = 2000  # of one requirement: nothing longer says a release
@@ -204,12 +203,6 @@ MAX_PACKAGES = 50_000  # of a lock file
 def read_requirements(folder: Folder, path: str, level: int) -> None:
     """A requirements file with what its ``-r`` and ``-c`` bring in."""
     _Includes(folder).read(path, level)
-
-
-def read_requirements_folder(folder: Folder, path: str) -> None:
-    """A folder ``requirements``, with a file for each use."""
-    for file in regular_files(path, (".txt", ".in")):
-        read_requirements(folder, file, OPTIONAL)
 
 
 def bring_in(folder: Folder, path: str, number: int, named: str, level: int, *, must: bool = True) -> None:

@@ -7,7 +7,17 @@ from kb.config.dialect.dialects import LAST
 from kb.config.programs import DOCUMENTS
 from kb.config.shell.arguments import UNTOLD, UNTOLD_OPTIONS, Argument
 from kb.config.shell.expand import Environment
-from kb.config.shell.flags import Flag, Speller, known_when_run, opened, read_value, repeated, setting_at, setting_of
+from kb.config.shell.flags import (
+    Flag,
+    Speller,
+    known_when_run,
+    opened,
+    read_value,
+    repeated,
+    setting_at,
+    setting_by,
+    setting_of,
+)
 from kb.config.shell.launch import Launch, Tool, Tools, either, read_launch, replaced_by, wraps
 from kb.config.shell.lexer import Command, Fault, Word, split_commands
 from kb.config.shell.order import in_order
@@ -361,8 +371,8 @@ def _unmodelled(launch: Launch, speller: Speller, places: Places) -> dict[str, S
         settings.setdefault(found.to, setting_at(text, flag, places, bare=True)._replace(alias=True))
     words = launch.script.casefold().removesuffix(".py").replace("-", "_").split("_")
     if launch.word is not None and launch.tool is None and not OF_ADAPTERS.isdisjoint(words):
-        flag = Flag(launch.script, launch.word, (), dashes="")
-        settings.setdefault("run.adapter", setting_at(launch.script, flag, places, bare=True)._replace(alias=True))
+        named = setting_by(launch.script, launch.script, launch.word, places)
+        settings.setdefault("run.adapter", named._replace(alias=True))
     return settings
 
 
@@ -376,8 +386,7 @@ def _launch_settings(launch: Launch, dialect: str, places: Places) -> dict[str, 
     """What the launcher and its own flags say, and the config files that it and the run read."""
     settings: dict[str, Setting] = {}
     if launch.config is None and launch.word is not None and CONFIG in launch.maybe:
-        flag = Flag(CONFIG, launch.word, (), dashes="")
-        settings[RUN_CONFIG] = setting_at(known_when_run(RUN_CONFIG), flag, places, bare=True)
+        settings[RUN_CONFIG] = setting_by(known_when_run(RUN_CONFIG), CONFIG, launch.word, places)
     elif launch.config is not None:
         start = launch.config.start
         file = Flag(CONFIG, Argument("", start, start), (launch.config,))
@@ -392,8 +401,7 @@ def _launch_settings(launch: Launch, dialect: str, places: Places) -> dict[str, 
         and launch.launcher in EACH_ITS_OWN
         and _on_one_machine(launch.before)
     ):
-        word = Flag(launch.word.text or "", launch.word, (), dashes="")
-        settings[VISIBLE] = setting_at(launch.visible, word, places, bare=True)
+        settings[VISIBLE] = setting_by(launch.visible, launch.word.text or "", launch.word, places)
     settings |= _of_environment(launch, places)
     if launch.launcher == "accelerate":
         if accelerate:
@@ -401,7 +409,9 @@ def _launch_settings(launch: Launch, dialect: str, places: Places) -> dict[str, 
         on = [flag for flag in launch.before if flag.name in SWITCHES and not flag.values]
         settings |= {f"launch.{flag.name}": setting_at(True, flag, places, bare=True) for flag in on}
         told = [flag for flag in launch.before if flag.name in OF_LAUNCHER and flag.values]
-        settings |= {OF_LAUNCHER[flag.name]: _launchers(flag, OF_LAUNCHER[flag.name], places) for flag in told}
+        for flag in told:
+            name = OF_LAUNCHER[flag.name]
+            settings[name] = setting_at(_read(flag.values[0].text, name), flag, places)
     return settings
 
 
@@ -412,11 +422,11 @@ def _of_environment(launch: Launch, places: Places) -> dict[str, Setting]:
         said = launch.environment.get(switch, "false")
         if launch.word is None or (said is not None and said.casefold() not in ("true", "1", "yes", "on", "y", "t")):
             continue
-        place = Flag(switch, launch.word, (), dashes="")
         on = f"launch.{switch.removeprefix('ACCELERATE_').casefold()}"
-        settings[on] = setting_at(known_when_run(on) if said is None else True, place, places, bare=True)
+        settings[on] = setting_by(known_when_run(on) if said is None else True, switch, launch.word, places)
         for name in row.keys() & launch.environment.keys():
-            settings[row[name]] = setting_at(_read(launch.environment[name], row[name]), place, places, bare=True)
+            value = _read(launch.environment[name], row[name])
+            settings[row[name]] = setting_by(value, switch, launch.word, places)
     return {name: each._replace(alias=True) for name, each in settings.items()}
 
 
@@ -428,12 +438,8 @@ def _on_one_machine(own: Sequence[Flag]) -> bool:
     return not chosen and (machines == "1" or AMONG_MACHINES.isdisjoint(last))
 
 
-def _launchers(flag: Flag, name: str, places: Places) -> Setting:
-    """What a flag of the launcher says of DeepSpeed or FSDP."""
-    return setting_at(_read(flag.values[0].text, name), flag, places)
-
-
 def _read(text: str | None, name: str) -> Any:
+    """What a launcher's flag, or a variable that is as good as one, gives a setting of DeepSpeed's or FSDP's."""
     kind = "integer" if name.endswith(("_stage", "_version")) else "bool" if name.endswith("_params") else "text"
     value = None if text is None else read_value(text, kind)
     return known_when_run(name) if value is None else value

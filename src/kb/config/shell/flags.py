@@ -197,7 +197,8 @@ def setting_of(flag: Flag, negated: bool, target: Target, places: Places) -> tup
     if made is not AS_WRITTEN:
         made = known_when_run(target.fact.name) if made is None else made
         return setting_at(made, flag, places, bare=value is None)._replace(alias=True), None
-    if kind == "bool" and not flag.inline and (value is None or not _boolean_or_unknown(value)):
+    alone = value is None or (value.text is not None and value.text.lower() not in _BOOLEANS)
+    if kind == "bool" and not flag.inline and alone:
         return setting_at(True, flag, places, bare=True), None
     if value is None and flag.name == "deepspeed":
         return None, None  # the switch of DeepSpeed's own argument group
@@ -224,10 +225,6 @@ def _translated(flag: Flag, target: Target) -> Any:
 def known_when_run(name: str) -> Unknown:
     """Of a setting that only a run can tell."""
     return Unknown(frozenset((name,)), "known only when the command runs")
-
-
-def _boolean_or_unknown(value: Argument) -> bool:
-    return value.text is None or value.text.lower() in _BOOLEANS
 
 
 def _list(values: Sequence[Argument], name: str) -> Any:
@@ -266,6 +263,11 @@ def setting_at(value: Any, flag: Flag, places: Places, *, bare: bool = False, wh
         inherited=first.shared or first.from_variable,
         by_default=any(each.by_default for each in flag.values),
     )
+
+
+def setting_by(value: Any, name: str, word: Argument, places: Places) -> Setting:
+    """A setting that no flag says, but a word: a launcher's, a script's name, an image. It stands there."""
+    return setting_at(value, Flag(name, word, (), dashes=""), places, bare=True)
 
 
 def repeated(first: Flag, again: Flag, places: Places) -> list[Event]:

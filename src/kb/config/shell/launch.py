@@ -44,20 +44,20 @@ class Tools:
     """The programs of all formats, by the word or module that starts them."""
 
     def __init__(self, dialects: Iterable[Dialect]) -> None:
-        self._by_name = {
-            name: Tool(
-                dialect.id,
-                row.get("subcommands", {}),
-                flagged=row.get("config") == "flag",
-                overrides=row.get("overrides", False),
-                processes=_how_many(row.get("processes", "gpus")),
-                sets=row.get("sets", {}),
-                marks=frozenset(dialect.recognise["marks"] if row.get("anywhere") else ()),
-                code=dialect.assigned,
-            )
-            for dialect in dialects
-            for name, row in dialect.programs.items()
-        }
+        self._by_name: dict[str, Tool] = {}
+        for dialect in dialects:
+            for name, row in dialect.programs.items():
+                processes = row.get("processes", "gpus")
+                self._by_name[name] = Tool(
+                    dialect.id,
+                    row.get("subcommands", {}),
+                    flagged=row.get("config") == "flag",
+                    overrides=row.get("overrides", False),
+                    processes=processes if isinstance(processes, str) else tuple(processes),
+                    sets=row.get("sets", {}),
+                    marks=frozenset(dialect.recognise["marks"] if row.get("anywhere") else ()),
+                    code=dialect.assigned,
+                )
         self._anywhere = [(name, tool) for name, tool in self._by_name.items() if tool.marks]
 
     def command(self, word: str) -> Tool | None:
@@ -83,10 +83,6 @@ class Tools:
         return next(forked, None)
 
 
-def _how_many(said: str | list[str]) -> str | tuple[str, ...]:
-    return said if isinstance(said, str) else tuple(said)
-
-
 NO_TOOLS = Tools(())
 
 
@@ -105,14 +101,6 @@ _EXAMPLES = re.compile(
     r"|image_classification|audio_classification|semantic_segmentation|object_detection|instance_segmentation"
     r"|speech_recognition_(?:ctc|seq2seq)(?:_adapter)?)(_no_trainer)?\.py\Z"
 )
-
-
-def is_example(script: str) -> bool | None:
-    """Whether a script, by its name, hands its flags to the library's argument classes; None where it does not say."""
-    match = _EXAMPLES.match(script)
-    if match is not None:
-        return match[1] is None
-    return False if script.endswith("_no_trainer.py") else None
 
 
 def trainer_of(script: str) -> str | None:
@@ -192,8 +180,12 @@ class Launch(NamedTuple):
 
     @property
     def typical(self) -> bool | None:
-        """Whether the script's name is one that hands its flags to the library; None where it does not say."""
-        return is_example(self.script)
+        """Whether the script's name is one that hands its flags to the library's argument classes; None where it does
+        not say."""
+        match = _EXAMPLES.match(self.script)
+        if match is not None:
+            return match[1] is None
+        return False if self.script.endswith("_no_trainer.py") else None
 
     @property
     def trainer(self) -> str | None:

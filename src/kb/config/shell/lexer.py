@@ -161,8 +161,9 @@ class _Lexer:
             self.open_until = end  # as far as that there is no use in looking again
             return False
         self._finish()
+        let = Word((Piece("literal", "let", self.at, True),), self.at, self.at + 2)
         sum_ = Piece("literal", self.text[inner : end - 1], inner, True)
-        self.state.words += (_let(self.at), Word((sum_,), inner, end - 1))
+        self.state.words += (let, Word((sum_,), inner, end - 1))
         self.at = end + 1
         return True
 
@@ -316,10 +317,6 @@ class _Lexer:
         else:
             self.at = start + 2
         return Piece("unknown", text[start + 1 : start + 2], start, quoted)
-
-
-def _let(at: int) -> Word:
-    return Word((Piece("literal", "let", at, True),), at, at + 2)
 
 
 def _closing(text: str, at: int, opening: str, closing: str) -> int:

@@ -194,7 +194,7 @@ def _in_container(arguments: Sequence[Argument]) -> Started | None:
     for at, argument in enumerate(arguments):
         text = argument.text or ""
         server = server_of_image(text) if not text.startswith("-") else None
-        if server is None and not _is_image_of_sglang(text):
+        if server is None and "/lmsysorg/sglang" not in f"/{text}":
             continue
         rest, entry, told = arguments[at + 1 :], _entry_point(arguments[:at]), _variables_in(arguments[:at])
         inner = read_server(rest if entry is None else (entry, *rest))
@@ -235,10 +235,6 @@ def _in_own_image(arguments: Sequence[Argument]) -> Started | None:
         alone = text.startswith("--") and ("=" in text or text in _SWITCHES)
         at += 1 if alone or (not text.startswith("--") and _SHORT_SWITCHES.fullmatch(text)) else 2
     return None
-
-
-def _is_image_of_sglang(text: str) -> bool:
-    return text.startswith("lmsysorg/sglang") or "/lmsysorg/sglang" in text
 
 
 def spelt_out(started: Started) -> list[Argument]:

@@ -36,10 +36,6 @@ BYTE_ORDER_MARK = "\ufeff"
 _ODD_LINE_ENDS = ("\x85", "\u2028", "\u2029")
 
 
-def _has_odd_line_end(text: str) -> bool:
-    return any(end in text for end in _ODD_LINE_ENDS) or text.count("\r") > text.count("\r\n")
-
-
 class Source:
     """A text as it is on disk, and the text that was parsed in its stead.
 
@@ -53,7 +49,8 @@ class Source:
         self.text = text
         self._places: Places | None = None
         self._shifts = shifts
-        self._direct = shifts is None and not _has_odd_line_end(text)
+        odd = any(end in text for end in _ODD_LINE_ENDS) or text.count("\r") > text.count("\r\n")
+        self._direct = shifts is None and not odd
 
     def places(self) -> Places:
         if self._places is None:
