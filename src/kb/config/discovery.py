@@ -13,6 +13,7 @@ from kb.config.files import (
     is_no_file,
     most_bytes,
     too_large,
+    unreadable,
 )
 from kb.core.record import NamedTuple
 
@@ -62,7 +63,7 @@ def _under(path: str, faults: list[tuple[str, ConfigError]]) -> Iterable[Found]:
     except (OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError) and not os.path.islink(path) and any(sign in path for sign in "*?["):
             return _globbed(path)
-        raise _unusable(path, error) from None
+        raise unreadable(path, error) from None
     if not stat.S_ISDIR(status.st_mode):
         if is_no_file(path, status):
             raise ConfigError("config.not-a-file", path=path)
@@ -74,12 +75,6 @@ def _under(path: str, faults: list[tuple[str, ConfigError]]) -> Iterable[Found]:
     if not found and len(faults) == known:
         raise ConfigError("config.no-configs", path=path, suffixes=" ".join("*" + suffix for suffix in SUFFIXES))
     return found
-
-
-def _unusable(path: str, error: Exception) -> ConfigError:
-    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    key = "config.missing" if isinstance(error, FileNotFoundError) else "config.unreadable"
-    return ConfigError(key, path=path, reason=reason)
 
 
 def _globbed(pattern: str) -> list[Found]:
@@ -108,8 +103,8 @@ def _walk(top: str, faults: list[tuple[str, ConfigError]]) -> Iterator[str]:
                 entries = sorted(listing, key=lambda entry: entry.name)
         except OSError as error:
             if folder == top:
-                raise _unusable(folder, error) from None
-            faults.append((folder, _unusable(folder, error)))
+                raise unreadable(folder, error) from None
+            faults.append((folder, unreadable(folder, error)))
             continue
         if folder != top and any(entry.name == "pyvenv.cfg" for entry in entries):
             continue  # a virtual environment, whatever it is called

@@ -63,6 +63,15 @@ def too_large(size_bytes: int, limit_bytes: int = MAX_BYTES) -> ConfigError:
     return ConfigError("config.too-large", size=size_bytes, limit=limit_bytes)
 
 
+def unreadable(path: str, error: OSError | ValueError) -> ConfigError:
+    """The error for a path that cannot be read, for the reason that the system gives; a ValueError is of a path that
+    is none."""
+    if isinstance(error, NotAFileError):
+        return ConfigError("config.not-a-file", path=path)
+    key = "config.missing" if isinstance(error, FileNotFoundError) else "config.unreadable"
+    return ConfigError(key, path=path, reason=getattr(error, "strerror", None) or str(error))
+
+
 _MADE_UP = ("/proc/", "/sys/")  # the kernel makes these up while they are read: some never end, some wait
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from kb.config.files import ConfigError, is_device
+from kb.config.files import ConfigError, is_device, unreadable
 from kb.config.text.encoding import MARKS
 
 CHUNK = 1 << 16
@@ -75,10 +75,8 @@ def log_lines(path: str) -> Iterator[tuple[int, str]]:
         else:
             with open(path, "rb") as stream:
                 yield from read_lines(stream, path)
-    except FileNotFoundError:
-        raise ConfigError("config.missing", path=path) from None
     except OSError as error:
-        raise ConfigError("config.unreadable", path=path, reason=error.strerror or str(error)) from None
+        raise unreadable(path, error) from None
 
 
 def read_lines(stream: io.BufferedReader, path: str) -> Iterator[tuple[int, str]]:

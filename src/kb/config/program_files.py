@@ -103,13 +103,8 @@ class ProgramFiles:
         starts = list(dict.fromkeys((*_up_to(folder, top), os.path.join(top, "src"))))
         if dots:
             starts = [os.path.normpath(os.path.join(folder, *[".."] * (dots - 1)))]
-        for start in starts:
-            base = os.path.join(start, *parts)
-            for candidate in (base + ".py", os.path.join(base, "__init__.py")):
-                text = _text(candidate, top)
-                if text is not None:
-                    return f"{candidate}\n{text}"
-        return None
+        bases = [os.path.join(start, *parts) for start in starts]
+        return _first(top, [path for base in bases for path in (base + ".py", os.path.join(base, "__init__.py"))])
 
     @staticmethod
     def data_text(top: str | None, path: str, named: str) -> str | None:
@@ -119,12 +114,16 @@ class ProgramFiles:
         if top is None or not named.endswith(_DATA) or "$" in named:
             return None
         folder = os.path.dirname(os.path.abspath(path))
-        for start in _up_to(folder, top):
-            candidate = os.path.normpath(os.path.join(start, named))
-            text = _text(candidate, top)
-            if text is not None:
-                return f"{candidate}\n{text}"
-        return None
+        return _first(top, [os.path.normpath(os.path.join(start, named)) for start in _up_to(folder, top)])
+
+
+def _first(top: str, paths: Sequence[str]) -> str | None:
+    """The text of the first file that can be read, behind its path."""
+    for path in paths:
+        text = _text(path, top)
+        if text is not None:
+            return f"{path}\n{text}"
+    return None
 
 
 def _up_to(folder: str, top: str) -> Iterator[str]:

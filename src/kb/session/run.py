@@ -12,11 +12,11 @@ from kb.config.files import (
     MAX_BYTES,
     SHELL,
     ConfigError,
-    NotAFileError,
     is_dockerfile,
     most_bytes,
     read_at_most,
     too_large,
+    unreadable,
 )
 from kb.config.text.encoding import MARK, Decoded, decode, stops_at_mark
 from kb.core.finding import Finding, Severity
@@ -261,11 +261,8 @@ def read_bytes(path: str) -> bytes:
     """
     try:
         raw = sys.stdin.buffer.read(MAX_BYTES + 1) if path == STDIN else read_at_most(path, most_bytes(path) + 1)
-    except NotAFileError:
-        raise ConfigError("config.not-a-file", path=path) from None
     except OSError as error:
-        key = "config.missing" if isinstance(error, FileNotFoundError) else "config.unreadable"
-        raise ConfigError(key, path=path, reason=error.strerror or str(error)) from None
+        raise unreadable(path, error) from None
     if len(raw) > most_bytes(path):
         size = os.path.getsize(path) if path != STDIN else 0
         raise too_large(max(size, len(raw)), most_bytes(path))
