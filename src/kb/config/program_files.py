@@ -19,6 +19,7 @@ from kb.config.programs import (
     SKIPPED,
     Top,
     files_below,
+    module_bases,
     upward,
     written_out,
 )
@@ -98,12 +99,7 @@ class ProgramFiles:
         if top is None:
             return None
         folder = os.path.dirname(os.path.abspath(path))
-        dots = len(named) - len(named.lstrip("."))
-        parts = [part for part in named.split(".") if part]
-        starts = list(dict.fromkeys((*_up_to(folder, top), os.path.join(top, "src"))))
-        if dots:
-            starts = [os.path.normpath(os.path.join(folder, *[".."] * (dots - 1)))]
-        bases = [os.path.join(start, *parts) for start in starts]
+        bases = module_bases(named, folder, (*_up_to(folder, top), os.path.join(top, "src")))
         return _first(top, [path for base in bases for path in (base + ".py", os.path.join(base, "__init__.py"))])
 
     @staticmethod

@@ -81,12 +81,10 @@ class ProgramReader:
         import zlib
 
         found = self.programs(path, named)
-        if id(found) in self._digests:
-            return self._digests[id(found)]
-        sums = [
-            f"{each.path}:{len(each.text)}:{zlib.crc32(each.text.encode('utf-8', 'replace')):08x}" for each in found
-        ]
-        self._digests[id(found)] = "\n".join(sums)
+        if id(found) not in self._digests:
+            self._digests[id(found)] = "\n".join(
+                f"{each.path}:{len(each.text)}:{zlib.crc32(each.text.encode('utf-8', 'replace')):08x}" for each in found
+            )
         return self._digests[id(found)]
 
 
@@ -159,19 +157,20 @@ def _modules(folder: str, text: str, top: str) -> Iterator[str]:
     """Where the modules that a source imports would lie, were they the project's own."""
     for match in re.finditer(_IMPORT, text, re.M):
         origin, names, plain = match.groups()
-        modules = [each.split()[0] for each in (plain or "").split(",") if each.split()] if plain else [origin]
-        for module in modules:
-            dots = len(module) - len(module.lstrip("."))
-            parts = [part for part in module.split(".") if part]
-            starts = [folder, top, os.path.join(top, "src")]
-            if dots:
-                starts = [os.path.normpath(os.path.join(folder, *[".."] * (dots - 1)))]
-            inner = [each.split()[0] for each in (names or "").strip("() ").split(",") if each.split()]
-            for start in starts:
-                base = os.path.join(start, *parts)
+        inner = [each.split()[0] for each in (names or "").strip("() ").split(",") if each.split()]
+        for module in [each.split()[0] for each in plain.split(",") if each.split()] if plain else [origin]:
+            for base in module_bases(module, folder, (folder, top, os.path.join(top, "src"))):
                 yield base + ".py"
                 yield os.path.join(base, "__init__.py")
                 yield from (os.path.join(base, name + ".py") for name in inner if name.isidentifier())
+
+
+def module_bases(module: str, folder: str, tops: Iterable[str]) -> list[str]:
+    """Where a module that a source in a folder imports would lie, without its ending: below each of ``tops``; with dots
+    before its name, below that folder or one above it."""
+    dots = len(module) - len(module.lstrip("."))
+    starts = [os.path.normpath(os.path.join(folder, *[".."] * (dots - 1)))] if dots else dict.fromkeys(tops)
+    return [os.path.join(start, *filter(None, module.split("."))) for start in starts]
 
 
 def _of_project(top: str) -> Iterator[Program]:

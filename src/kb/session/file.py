@@ -37,11 +37,7 @@ _NOTHING = {"config": "config.empty", "python": "config.no-python-call", "notebo
 
 
 def _raise_at_conflict(text: str) -> None:
-    """Refuse a text in which git left the marks of a merge.
-
-    Raises:
-        ConfigError: at the first mark.
-    """
+    """Refuse a text in which git left the marks of a merge, at the first of them."""
     found = re.search(_CONFLICT, text) if "<<<<<<< " in text and not re.search(_WRITES, text) else None
     if found is not None:
         raise ConfigError("config.merge-conflict", text.count("\n", 0, found.start()) + 1, 1)

@@ -137,11 +137,7 @@ class Change:
 
 
 def refuse_unresolved(setting: Setting) -> None:
-    """A value that something else fills in is not written over: that something may well give the wanted one.
-
-    Raises:
-        CannotEditError: this is such a value.
-    """
+    """Refuse to write over a value that something else fills in: that something may well give the wanted one."""
     if is_unknown(setting.value):
         raise CannotEditError("config.fix.unresolved")
 

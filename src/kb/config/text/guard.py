@@ -14,11 +14,7 @@ COLLECTION_TAGS = {False: CORE + "seq", True: CORE + "map"}
 
 
 def check_size(text: str) -> None:
-    """Refuse a text of more than 1 MiB as UTF-8 before it is parsed.
-
-    Raises:
-        ConfigError: it is larger.
-    """
+    """Refuse a text of more than 1 MiB as UTF-8 before it is parsed."""
     bytes_at_most = len(text) * 4
     if bytes_at_most > MAX_BYTES:
         size_bytes = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
