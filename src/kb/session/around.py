@@ -6,6 +6,7 @@ own. A version beside kb that is not the project's says nothing.
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 
 from kb.advice.question import NamedMachine, Question
 from kb.config.releases.reader import NOTHING, ReleaseReader, Releases
@@ -140,13 +141,11 @@ class ProjectReleases:
     def __call__(self, unit: Unit) -> "Release":
         """The releases that hold for a unit."""
         found = self.of(unit.path)
-        known: dict[str, ProjectRelease | None] = {}
 
+        @cache
         def release(library: str) -> ProjectRelease | None:
-            if library not in known:
-                each = found.of(library)
-                known[library] = each if each is None or each.place is None else each._replace(place=shown(each.place))
-            return known[library]
+            each = found.of(library)
+            return each if each is None or each.place is None else each._replace(place=shown(each.place))
 
         return release
 

@@ -10,6 +10,7 @@ import os
 import sys
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 from kb import __version__
 from kb.advice.question import Question
@@ -131,23 +132,21 @@ class Predictions:
 
     def __init__(self, folder: str) -> None:
         self._cache = ResultCache(folder, PREDICTIONS)
-        self._of: bytes | None = None
 
     def get(self, question: str) -> Any:
         """The stored value; None where there is none."""
-        return self._cache.get(_digest(self._code(), question))
+        return self._cache.get(_digest(self._code, question))
 
     def put(self, question: str, value: Any) -> None:
         """Store a value."""
-        self._cache.put([(_digest(self._code(), question), value)])
+        self._cache.put([(_digest(self._code, question), value)])
 
+    @cached_property
     def _code(self) -> bytes:
         """A digest of the engine."""
-        if self._of is None:
-            rows = _stamps(os.path.join(_PACKAGE, "core"))
-            core = [row for row in rows if row[1:].partition(".py\0")[0] in CORE_OF_THE_ENGINE]
-            self._of = context_of({"python": sys.version, "core": core}, [os.path.join(_PACKAGE, "memory")])
-        return self._of
+        rows = _stamps(os.path.join(_PACKAGE, "core"))
+        core = [row for row in rows if row[1:].partition(".py\0")[0] in CORE_OF_THE_ENGINE]
+        return context_of({"python": sys.version, "core": core}, [os.path.join(_PACKAGE, "memory")])
 
 
 def _blake2b(data: bytes, key: bytes = b"") -> Any:

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from kb.config.programs import DOCUMENTS, written_out
 from kb.config.reader import HALF, PRECISION, RUN_CONFIG, in_its_launchers_precision, without_comments_count
@@ -40,7 +40,7 @@ class Commands:
 
     def __init__(self, catalog: Catalog, programs: ProjectPrograms | None) -> None:
         self._catalog, self._programs = catalog, programs
-        self._read: dict[tuple[str, str, str], tuple[Unit, ...]] = {}
+        self._starting = lru_cache(MAX_KEPT)(self._runs)
 
     @cached_property
     def _shell(self) -> "tuple[CommandReader, Callable[..., tuple[Unit, ...]]]":
@@ -80,20 +80,13 @@ class Commands:
         ]
         return [unit for unit in found if not unit.path.endswith(DOCUMENTS)] or found
 
-    def _starting(self, script: str, text: str, program: str) -> tuple[Unit, ...]:
+    def _runs(self, script: str, text: str, program: str) -> tuple[Unit, ...]:
         """The runs of a script, with those of a program of this name though none of their flags is known."""
-        key = script, text, program
-        found = self._read.pop(key, None)
-        if found is None:
 
-            def wanted(named: str) -> bool:
-                return bool(program) and os.path.basename(named) == program
+        def wanted(named: str) -> bool:
+            return bool(program) and os.path.basename(named) == program
 
-            found = self._shell[1](text, script, self.reader, wanted)
-        self._read[key] = found  # the one asked for last stands last
-        if len(self._read) > MAX_KEPT:
-            del self._read[next(iter(self._read))]
-        return found
+        return self._shell[1](text, script, self.reader, wanted)
 
     def with_program(self, unit: Unit) -> Unit:
         """The unit of a command with what its program says; any other unit as it is.

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from kb.config.hydra.composing import Composed, VirtualText, arranged, compose, looks_composed
@@ -149,7 +150,7 @@ class GroupFolders:
     """Which files are group files of a primary config above them, so that none is checked as a config of its own."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, Mapping[str, str]] = {}
+        self._groups_in = cache(_groups_in)
 
     def owner(self, path: str) -> str | None:
         """The primary config that a file belongs to: it lies in a folder that its defaults list names."""
@@ -159,15 +160,10 @@ class GroupFolders:
             if parent == folder or not name:
                 return None
             below, folder = f"{name}/{below}", parent
-            primary = self._in(folder).get(name)
+            primary = self._groups_in(folder).get(name)
             if primary is not None:
                 return primary
         return None
-
-    def _in(self, folder: str) -> Mapping[str, str]:
-        if folder not in self._groups:
-            self._groups[folder] = _groups_in(folder)
-        return self._groups[folder]
 
 
 def _groups_in(folder: str) -> Mapping[str, str]:

@@ -166,6 +166,19 @@ def run(
     """
     files: list[FileResult] = []
     unusable = list(faults)
+    for given in without_group_files(inputs):
+        outcome = check_input(given, checker)
+        if isinstance(outcome, Unusable):
+            unusable.append(outcome)
+        elif outcome is not None:
+            files += shown_files(given, outcome)
+    if not files and not unusable and not none_is_fine:
+        unusable.append(Unusable(path="", key="config.none-recognised", values={}))
+    return Run(files=tuple(files), unusable=tuple(unusable))
+
+
+def without_group_files(inputs: Iterable[Input]) -> Iterator[Input]:
+    """The inputs, but no file that a primary config above it brings in; one that the user named stays."""
     groups = None
     for given in inputs:
         if not given.named:
@@ -175,14 +188,7 @@ def run(
                 groups = GroupFolders()
             if groups.owner(given.path) is not None:
                 continue
-        outcome = check_input(given, checker)
-        if isinstance(outcome, Unusable):
-            unusable.append(outcome)
-        elif outcome is not None:
-            files += shown_files(given, outcome)
-    if not files and not unusable and not none_is_fine:
-        unusable.append(Unusable(path="", key="config.none-recognised", values={}))
-    return Run(files=tuple(files), unusable=tuple(unusable))
+        yield given
 
 
 def shown_files(given: Input, outcome: FileResult) -> list[FileResult]:

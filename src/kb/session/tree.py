@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, TextIO
 
 from kb.core.record import NamedTuple
@@ -17,12 +18,20 @@ from kb.report.check.text import GAP, Repeated, Tally, closing_lines, tally_of, 
 from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session.cache import ResultCache, code_folders, context_of, decided_by, installs, key_of
-from kb.session.composed import GroupFolders
 from kb.session.file import FileChecker
 from kb.session.lookups import LOOKUPS, Lookup, Row, still
 from kb.session.output import STREAMED
 from kb.session.project import Project
-from kb.session.run import STDIN, Input, Run, check_input, internal_fault, read_bytes, shown_files
+from kb.session.run import (
+    STDIN,
+    Input,
+    Run,
+    check_input,
+    internal_fault,
+    read_bytes,
+    shown_files,
+    without_group_files,
+)
 
 MANY = 32  # files from which on several processes pay
 WINDOW = 512  # files in memory at a time
@@ -85,9 +94,9 @@ class Tree:
 
     def tell(self, inputs: Iterable[Input]) -> Iterator[Told]:
         """Each input's part, in the inputs' order; what is not worth showing has none."""
-        done = 0
+        done, waiting = 0, without_group_files(inputs)
         try:
-            for window in _windows(_alone(inputs), WINDOW):
+            while window := list(islice(waiting, WINDOW)):
                 yield from self._window(window)
                 done += len(window)
                 self._progress(done)
@@ -97,23 +106,15 @@ class Tree:
                 self._pool = None
 
     def _window(self, inputs: Sequence[Input]) -> Iterator[Told]:
-        found: dict[int, Told] = {}
-        keys: dict[int, bytes] = {}
-        for at, given in enumerate(inputs):
-            key = self._key(given)
-            if key is not None and self._cache is not None:
-                keys[at] = key
-                known = self._stored(key)
-                if known is not None:
-                    found[at] = known
+        keys = {at: key for at, given in enumerate(inputs) if (key := self._key(given)) is not None}
+        found = {at: told for at, key in keys.items() if (told := self._stored(key)) is not None}
         missing = [at for at in range(len(inputs)) if at not in found]
         made = dict(zip(missing, self._check([inputs[at] for at in missing]), strict=True))
         if self._cache is not None:
             whole = [(at, told) for at, told in made.items() if at in keys and not told.unusable]
             # not of a file that was saved meanwhile
             self._cache.put((keys[at], told.stored()) for at, told in whole if self._key(inputs[at]) == keys[at])
-        for at in range(len(inputs)):
-            yield found[at] if at in found else made[at]
+        yield from (told for _, told in sorted({**found, **made}.items()))
 
     def _key(self, given: Input) -> bytes | None:
         if self._cache is None or given.path == STDIN or given.raw is not None:
@@ -135,9 +136,7 @@ class Tree:
         return told if still(told.seen, self._lookups) else None
 
     def _check(self, inputs: Sequence[Input]) -> list[Told]:
-        if self._jobs < 2 or len(inputs) < MANY:
-            return [self._told(given) for given in inputs]
-        pool = self._pool or self._start()
+        pool = (self._pool or self._start()) if self._jobs > 1 and len(inputs) >= MANY else None
         if pool is None:
             return [self._told(given) for given in inputs]
         batches = [list(inputs[at : at + BATCH]) for at in range(0, len(inputs), BATCH)]
@@ -200,25 +199,6 @@ _worker: list[Tree] = []
 
 def _work(inputs: Sequence[Input]) -> list[Told]:
     return [_worker[-1]._told(given) for given in inputs]
-
-
-def _alone(inputs: Iterable[Input]) -> Iterator[Input]:
-    """The inputs without group files that a primary config above them brings in."""
-    groups = GroupFolders()
-    for given in inputs:
-        if given.named or groups.owner(given.path) is None:
-            yield given
-
-
-def _windows(inputs: Iterable[Input], size: int) -> Iterator[list[Input]]:
-    window: list[Input] = []
-    for given in inputs:
-        window.append(given)
-        if len(window) == size:
-            yield window
-            window = []
-    if window:
-        yield window
 
 
 def default_jobs() -> int:
