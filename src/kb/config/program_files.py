@@ -6,6 +6,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -152,7 +153,7 @@ class StartedFiles:
     def __init__(self, top: Top) -> None:
         self._top = top
         self._found: dict[tuple[str, str], str | None] = {}
-        self._below: dict[str, Callable[[str], list[str]]] = {}
+        self._below = cache(_by_name)
         self._folders: dict[str, tuple[str, Callable[[int], str]]] = {}
 
     def meant(self, script: str, named: str) -> str | None:
@@ -186,9 +187,7 @@ class StartedFiles:
         return names_from(folder if folder == known[1](max(place.start, place.end - 1)) else ANY, named)
 
     def _only_one(self, top: str, end: str) -> str | None:
-        if top not in self._below:
-            self._below[top] = _by_name(top)
-        alike = [each for each in self._below[top](os.path.basename(end)) if f"/{each}".endswith(f"/{end}")]
+        alike = [each for each in self._below(top)(os.path.basename(end)) if f"/{each}".endswith(f"/{end}")]
         return os.path.join(top, alike[0]) if len(alike) == 1 else None
 
 
@@ -214,17 +213,15 @@ class StartedConfigs:
 
     def __init__(self, top: Top) -> None:
         self._top = top
-        self._found: dict[str, dict[str, list[_Start]]] = {}
+        self._commands = cache(_commands)
 
     def set_by_commands(self, path: str) -> dict[str, str]:
         """The flags that each command gives which may name the config at ``path``, with their values, empty where they
         differ; none where a line names it that starts nothing known."""
         if (top := self._top(path)) is None:
             return {}
-        if top not in self._found:
-            self._found[top] = _commands(top)
         whole = os.path.abspath(path)
-        rows = self._found[top].get(os.path.basename(path), ())
+        rows = self._commands(top).get(os.path.basename(path), ())
         found = [row.flags for row in rows if row.may_name(whole, top)]
         given = [flags for flags in found if flags is not None]
         if not given or len(given) < len(found):

@@ -8,6 +8,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 from kb.knowledge import schema, source
@@ -76,21 +77,19 @@ class _Places(Mapping[Path, tuple[int, int]]):
 
     def __init__(self, path: str, text: str) -> None:
         self._source = path, text
-        self._found: Mapping[Path, tuple[int, int]] | None = None
 
+    @cached_property
     def _all(self) -> Mapping[Path, tuple[int, int]]:
-        if self._found is None:
-            self._found = read_source(*self._source).places
-        return self._found
+        return read_source(*self._source).places
 
     def __getitem__(self, path: Path) -> tuple[int, int]:
-        return self._all()[path]
+        return self._all[path]
 
     def __iter__(self) -> Iterator[Path]:
-        return iter(self._all())
+        return iter(self._all)
 
     def __len__(self) -> int:
-        return len(self._all())
+        return len(self._all)
 
 
 def _code() -> str:

@@ -188,7 +188,7 @@ class ProjectPrograms:
     def __init__(self, top: Callable[[str], str | None], seen: Seen) -> None:
         self._top = top
         self.lookups: dict[str, Lookup] = {
-            "programs": lambda path, named: self._programs().digest(path, named),
+            "programs": lambda path, named: self._programs.digest(path, named),
             "module": lambda path, named: self._file("module", path, named),
             "loaded": lambda path, named: self._file("loaded", path, named),
             "scripts": lambda path, _: written(self._scripts_naming(path)),
@@ -200,7 +200,7 @@ class ProjectPrograms:
 
     def forget(self) -> None:
         """Read every source anew: for a session that goes on while files change."""
-        self._reader: ProgramReader | None = None
+        self._programs = ProgramReader(self._top)
         self._texts: dict[str, list[tuple[str, str]]] = {}  # of scripts, by the project's top
         self._scripts: StartedConfigs | None = None
         self._by_commands: StartedFiles | None = None
@@ -209,7 +209,7 @@ class ProjectPrograms:
         path = unit.path if os.path.isabs(unit.path) else os.path.join(os.curdir, unit.path)
         try:
             self._look["programs"](path, unit.program)
-            return self._programs().programs(path, unit.program)
+            return self._programs.programs(path, unit.program)
         except (OSError, ValueError):  # the working folder is gone, or the path is none
             return ()
 
@@ -283,11 +283,6 @@ class ProjectPrograms:
         if self._by_commands is None:
             self._by_commands = self._kinds_of_files[1](self._top)
         return self._by_commands
-
-    def _programs(self) -> ProgramReader:
-        if self._reader is None:
-            self._reader = ProgramReader(self._top)
-        return self._reader
 
 
 def _texts_of(top: str, suffixes: tuple[str, ...]) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """Fixes put into a text. The result is read again: a fix is refused unless it changed just what it said it would."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from kb.config.dialect.dialects import CompiledDialect
@@ -96,7 +97,6 @@ class Fixer:
         self._facts = facts
         self._compiled: dict[str, CompiledDialect] = {}
         self._commands: CommandReader | None = None
-        self._read_code: ReadCode | None = None
 
     def apply(self, text: str, path: str, requests: Sequence[Request], *, shell: bool = False) -> FixResult:
         """Make the fixes, in their order; of two that touch the same text the first is made.
@@ -110,18 +110,17 @@ class Fixer:
         """
         if shell and self._commands is None:
             self._commands = CommandReader(self._dialects, self._facts)
-        code = self._code() if path.endswith(CODE) and not shell else None
+        code = self._code if path.endswith(CODE) and not shell else None
         session = _Session(text, path, self._commands if shell else None, code)
         for request in requests:
             session.take(request, self._dialect(request.unit.dialect))
         return session.result()
 
+    @cached_property
     def _code(self) -> ReadCode:
         """Reads Python files and notebooks; most runs meet none."""
-        if self._read_code is None:
-            reader, constants = PythonReader(self._dialects, self._facts), self._dialects[DIALECT].constants
-            self._read_code = lambda text, path: CodeText(text, path, reader, constants)
-        return self._read_code
+        reader, constants = PythonReader(self._dialects, self._facts), self._dialects[DIALECT].constants
+        return lambda text, path: CodeText(text, path, reader, constants)
 
     def _dialect(self, name: str | None) -> CompiledDialect | None:
         if name is None or name not in self._dialects:
@@ -136,7 +135,6 @@ class _Session:
 
     def __init__(self, text: str, path: str, commands: CommandReader | None, code: ReadCode | None) -> None:
         self._text, self._path, self._commands, self._code = text, path, commands, code
-        self._before: Outcome | None = None
         self._splices: list[Splice] = []
         self._after: dict[Path, Any] = {}
         self._touched: list[Span] = []
@@ -186,10 +184,11 @@ class _Session:
         if is_dockerfile(self._path) or (self._path.endswith(".py") and request.unit.script is not None):
             raise CannotEditError("config.fix.no-place")
         if self._code is not None and any(edit.op != "replace" or edit.span != self._whole() for edit in edits):
-            return self._code_before().plan(edits, request.unit, request.at)
+            assert isinstance(self._before, CodeText)
+            return self._before.plan(edits, request.unit, request.at)
         if all(edit.op == "replace" for edit in edits):
             return Change.of_text(edits)
-        before = self._data_before()
+        before = self._before
         if isinstance(before, CommandData):
             number = before.number_of(request.unit)
             return CommandEdits(self._text, request.unit, number, dialect).plan(edits, request.at)
@@ -201,10 +200,6 @@ class _Session:
     def _whole(self) -> Span:
         return Places(self._text).span(0, len(self._text))
 
-    def _code_before(self) -> CodeText:
-        self._data_before()
-        return self._before  # type: ignore[return-value]  # what `_read` makes of code
-
     def _read(self, text: str) -> Outcome:
         if self._code is not None:
             return self._code(text, self._path)
@@ -212,13 +207,13 @@ class _Session:
             return CommandData(text, self._path, self._commands)
         return TreeData(text, self._path)
 
-    def _data_before(self) -> Outcome:
-        if self._before is None:
-            try:
-                self._before = self._read(self._text)
-            except ConfigError as error:
-                raise CannotEditError("config.fix.unreadable") from error
-        return self._before
+    @cached_property
+    def _before(self) -> Outcome:
+        """What the text said before any fix."""
+        try:
+            return self._read(self._text)
+        except ConfigError as error:
+            raise CannotEditError("config.fix.unreadable") from error
 
     def _check(self, splices: list[Splice], after: Mapping[Path, Any], touched: list[Span]) -> None:
         """Refuse unless the new text says what the old one said, but for what was to change."""
@@ -228,7 +223,7 @@ class _Session:
         except (ConfigError, RecursionError) as error:
             raise CannotEditError("config.fix.broken") from error
         try:
-            before = self._data_before()
+            before = self._before
         except CannotEditError:
             return  # it could not be read before, and now it can
         if not same_but_for(before, found, after, touched, regions):

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 from kb.config.files import upwards
 from kb.config.releases.statements import (
@@ -73,7 +74,7 @@ class ReleaseReader:
     def __init__(self, root: str | None = None) -> None:
         self._root = os.path.abspath(root) if root is not None else None
         self._tops: dict[tuple[str, bool], str] = {}
-        self._folders: dict[tuple[str, str], Folder | None] = {}
+        self._read_folder = cache(_read_folder)
         self._found: dict[tuple[str, str], Releases] = {}
 
     def find(self, path: str, text: str | None = None, kind: str | None = None) -> Releases:
@@ -120,9 +121,7 @@ class ReleaseReader:
         """Each folder's word, from the nearest to the top."""
         chain = []
         for each in upwards(folder):
-            if (each, top) not in self._folders:
-                self._folders[each, top] = _read_folder(each, top)
-            chain.append(self._folders[each, top])
+            chain.append(self._read_folder(each, top))
             if each == top:
                 break
         return chain
