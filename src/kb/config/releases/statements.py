@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Sequence
 
+from kb.config.files import is_no_file, read_at_most
 from kb.core.record import NamedTuple
 from kb.core.release import OR, ProjectRelease, Source, agree, parse_version, pinned_version
 from kb.core.typed import Any
@@ -132,20 +133,17 @@ class Folder:
             self.files[path] = (path, info.st_mtime_ns, info.st_size)
             if stat.S_ISDIR(info.st_mode):
                 return None
-            if not stat.S_ISREG(info.st_mode):
+            if is_no_file(path, info):
                 self.report("not_a_file", path)
-                return None
-            if info.st_size > limit:
+            elif info.st_size > limit:
                 self.report("too_large", path, size=info.st_size, limit=limit)
-                return None
-            # it may have become a pipe meanwhile: opening one to read would wait for a writer
-            with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as stream:
-                return stream.read(limit)
+            else:
+                return read_at_most(path, limit)
         except (OSError, ValueError) as error:
             self.files.setdefault(path, (path, -1, -1))
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
             self.report("unreadable", path, reason=reason)
-            return None
+        return None
 
     def holds(self, path: str) -> bool:
         """Whether a path lies inside the project, links followed."""
