@@ -215,6 +215,7 @@ def test_llama_cookbook_is_read_by_its_own_names_and_not_predicted(
     assert (setup.method, setup.world_size) == (method, processes)
     assert (setup.per_device_train_batch_size, setup.max_source_length) == (batch, length)
     assert setup.load_in_8bit == ("--quantization --lr" in text)
+    assert "fsdp-string-deprecated" not in [each.rule for each in result.findings]  # its flag is no Trainer's argument
 
 
 def test_a_finetuning_script_of_anybody_s_own_is_no_llama_cookbook() -> None:
