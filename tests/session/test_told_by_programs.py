@@ -140,6 +140,7 @@ def test_a_program_that_loads_adapters_trains_them_whatever_its_flags_say(
     command = "python sft.py --model_name_or_path Qwen/Qwen2.5-7B-Instruct --use_4bit_quantization True --packing True "
     told = result(tmp_path, command + "--output_dir o --per_device_train_batch_size 1\n", "run.sh")
     assert (told.note == "quantized_alone") is not loads and told.prediction is None
+    assert told.setup is not None and not told.setup.method_known  # packed weights are not fully fine-tuned
 
 
 def test_names_of_a_file_narrow_trl(tmp_path: Path) -> None:

@@ -290,8 +290,11 @@ class TrainingSetup(NamedTuple):
 
     @property
     def method_known(self) -> bool:
-        """Whether it is known what is trained: of an adapter that no format has, ``method`` says nothing, and of one
-        over weights whose width nobody knows it may say LoRA of QLoRA."""
+        """Whether it is known what is trained: of an adapter that no format has, ``method`` says nothing, nor of packed
+        weights without one, which are not trained; of one over weights whose width nobody knows it may say LoRA of
+        QLoRA."""
+        if self.method == "full" and self.packs:
+            return False
         widths = ("quantization.load_in_4bit", "quantization.load_in_8bit") if self.method == "lora" else ()
         return not any(name in self.unresolved for name in ("lora.enabled", *widths))
 
