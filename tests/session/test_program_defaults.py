@@ -315,7 +315,8 @@ def test_no_fix_gives_a_command_a_flag_that_its_program_lacks(tmp_path: Path) ->
 
 
 def test_a_program_that_gives_its_model_more_positions_is_not_held_against_the_checkpoints(tmp_path: Path) -> None:
-    program = OWN_LOOP.replace("{step}", "Trainer(model=model)").replace(
+    step = "rows = tokenizer(texts, max_length=args.max_source_length)\nTrainer(model=model)"
+    program = OWN_LOOP.replace("{step}", step).replace(
         "args = ", 'parser.add_argument("--max_source_length", type=int)\nargs = '
     )
     command = T5.replace("google-t5/t5-base", "facebook/bart-base").rstrip() + " --max_source_length 4096\n"
@@ -432,6 +433,32 @@ def test_the_default_of_a_flag_that_is_kept_under_another_name_is_not_that_of_th
     assert declared(KEPT_ELSEWHERE)["per_device_train_batch_size"].spelt == ("rows",)
     found = checked(tmp_path, KEPT_ELSEWHERE, more).unit.settings.get("training.per_device_train_batch_size")
     assert (None if found is None else found.value) == batch
+
+
+CUTS = """
+from dataclasses import dataclass, field
+from transformers import AutoModelForCausalLM, HfArgumentParser
+from trl import SFTConfig, SFTTrainer
+
+@dataclass
+class ScriptArguments:
+    model_id: str = field(default="facebook/opt-125m")
+    max_seq_length: int = field(default=300)
+
+own, args = HfArgumentParser((ScriptArguments, SFTConfig)).parse_args_into_dataclasses()
+{cut}
+model = AutoModelForCausalLM.from_pretrained(own.model_id)
+SFTTrainer(model=model, args=args, train_dataset=rows).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("cut", "counts"), [("", False), ("args.max_length = own.max_seq_length", True), ("log(vars(own))", True)]
+)
+def test_a_length_that_its_program_never_reads_cuts_nothing(tmp_path: Path, cut: str, counts: bool) -> None:
+    command = "python train.py --max_seq_length 200 --per_device_train_batch_size 2 --output_dir o --packing False\n"
+    told = checked(tmp_path, CUTS.format(cut=cut), command=command)
+    assert (told.prediction is not None) is counts  # without it TRL cuts at its own length, if at any
 
 
 FITS = """

@@ -77,6 +77,11 @@ _FILLS = re.compile(
 )
 
 
+OF_LENGTHS = ("data.max_", "trl.max_")
+# All flags at once: vars(args), asdict(args), args.__dict__, **args, or one by a name that is not written there.
+_WHOLE = r"\b(?:vars|asdict|getattr|setattr|to_dict)\s*\(|__dict__|\*\*\s*\w*(?:arg|conf|cfg|opt|param|flag)"
+
+
 def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> Unit:
     """The unit of a command with what its program says; what the command says itself wins.
 
@@ -125,7 +130,7 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
             value=next(iter(trainers)) if len(trainers) == 1 else told, path=("Trainer",)
         )
     kept = {name: each for name, each in settings.items() if name not in OF_METRICS}
-    said = {name: each for name, each in _said(unit, program).items() if name != TRAINER or name not in kept}
+    said = {name: each for name, each in _said(unit, program, defaults).items() if name != TRAINER or name not in kept}
     both = {**kept, **said}
     silent = unit.dialect == OF_COMMANDS and not any(name.startswith("training.") for name in both)
     return unit._replace(settings=both, hidden=(*unit.hidden, *(("training.",) if silent and program.trains else ())))
@@ -143,17 +148,32 @@ def _other_engine(unit: Unit, program: Program) -> str | None:
     return None if _LOADS.search(program.text) is not None else ""
 
 
-def _said(unit: Unit, program: Program) -> Mapping[str, Setting]:
-    """What the command says, less what its program makes another value of."""
+def _said(unit: Unit, program: Program, defaults: Mapping[str, Default]) -> Mapping[str, Setting]:
+    """What the command says, less what its program makes another value of, and lengths that it cuts no row by."""
     changed = set_anyway(program.own)
 
     def told(name: str, setting: Setting) -> Setting:
         key = str(setting.path[-1]) if setting.path else ""
-        if not key.startswith("--") or key[2:].replace("-", "_") not in changed:
+        flag = key[2:].replace("-", "_") if key.startswith("--") else ""
+        unread = (
+            flag in defaults and name.startswith(OF_LENGTHS) and _is_left_unread(flag, defaults[flag], program.text)
+        )
+        if flag not in changed and not unread:
             return setting
         return setting._replace(value=Unknown(frozenset((name,)), REWRITTEN))
 
-    return {name: told(name, each) for name, each in unit.settings.items()} if changed else unit.settings
+    return {name: told(name, each) for name, each in unit.settings.items()}
+
+
+def _is_left_unread(name: str, default: Default, text: str) -> bool:
+    """Whether a program that declares a flag never names it again, nor hands on all of its flags at once: what a
+    command says by it comes to nothing. A field of a class that is built on the library's own is read there."""
+    flag = re.escape(name).replace("_", "[-_]")
+    named = list(re.finditer(rf"(?<!\w){flag}(?!\w)", text))
+    if len(named) != 1 or re.search(_WHOLE, text) is not None:
+        return False
+    bases = re.findall(r"(?m)^class[ \t]+\w+[ \t]*(?:\(([^)]*)\))?[ \t]*:", text[: named[0].start()])
+    return not default.of_class or bases[-1:] == [""]
 
 
 def _defaults(
