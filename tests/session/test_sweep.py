@@ -85,6 +85,12 @@ def test_a_finding_stands_at_the_value_of_the_list_that_it_is_about(checker: Fil
     assert line[found[0].span.column - 1 :].startswith("512]")
 
 
+def test_a_sweep_of_the_trainers_keys_is_predicted_though_its_program_is_not_there(checker: FileChecker) -> None:
+    rows = "{model_name_or_path: {value: google-t5/t5-base}, per_device_train_batch_size: {values: [4, 512]}}"
+    worst = checked(f"program: run_summarization.py\nmethod: grid\nparameters: {rows}\n", checker)[0]
+    assert worst.unit.section == "per_device_train_batch_size=512" and worst.prediction is not None
+
+
 def test_flags_of_the_command_hold_for_every_run(checker: FileChecker) -> None:
     setup = checked(SWEEP, checker)[0].setup
     assert setup is not None

@@ -112,6 +112,9 @@ def test_a_program_behind_a_variable_is_found_by_its_end_and_one_that_is_not_the
     (script.parent / "train.py").write_text(QLORA, "utf-8")
     (found,) = checked(script)
     assert found["setup"]["effective_batch_size"] == 8  # which reads no flag of that name
+    for more in ('[ "$X" ] && SCRIPT=$D/b/train.py', "read -r SCRIPT < f", "export Y=1 SCRIPT=$D/b/train.py"):
+        script.write_text(JOB.replace("python", f"{more}\npython"), "utf-8")
+        assert all("read_by" not in each for each in checked(script))  # which of two it starts, nobody knows
 
 
 def test_programs_of_tests_are_not_read_in_folders(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ _BY_UNSLOTH = r"(?m)^[^#\n]*\bFast(?:Language|Vision|Text)?Model\.from_pretraine
 # Before a colon stands what a table or a field gives a value: not a condition (``if args.do_eval:``).
 # A variable that holds a setting's name stands for it: ``key = "eval_strategy" if new else "evaluation_strategy"``.
 _GIVEN = (
-    r"""(?m)\b(\w+)["']?\s*(?:=(?!=)|\]\s*=(?!=))(?:[ \t]*["'](\w+_\w+)["'](?=[ \t]*(?:if\b|$)))?"""
+    r"""(?m)\b(\w+)["']?\s*(?:=(?!=)|\]\s*=(?!=))(?:[ \t]*["'](\w+)["'](?=[ \t]*(?:if\b|$)))?"""
     r"""|(?<![\w.])(\w+)["']?\s*:(?=[ \t]*[^\s#])"""
 )
 _READS = r"(?m)^[ \t]*(\w+)[ \t]*=[ \t]*[\w.]*\.\1[ \t]*$"  # ``factor = self.args.factor``
@@ -216,7 +216,8 @@ def _fixed(text: str) -> frozenset[str]:
 @lru_cache(MOST_PROGRAMS)
 def _given(text: str) -> frozenset[str]:
     """Every name that a source gives a value, as an argument, by assignment, or in a table."""
-    return frozenset(name for names in re.findall(_GIVEN, re.sub(_READS, "", text)) for name in names if name)
+    found = re.findall(_GIVEN, re.sub(_READS, "", text))
+    return frozenset(name for one, held, other in found for name in (one, held if "_" in held else "", other) if name)
 
 
 @lru_cache(MOST_PROGRAMS)

@@ -143,10 +143,9 @@ def _of_unknown_loop(unit: Unit) -> Unit:
     its own, in which a setting of the Trainer's name means something else.
     """
     flags = unit.keys.keys()
-    read = {str(each.path[-1]) for each in unit.settings.values() if each.path}  # of a sweep, which has its keys so
-    own = flags - set(unit.known_keys) - read
+    own = flags - set(unit.known_keys)
     trains = any(name.startswith("training.") for name in unit.settings)
-    if not trains or unit.typical or OWN_LOOP in unit.settings or not own or 3 * len(own) < len(flags):
+    if not trains or unit.typical or OWN_LOOP in unit.settings or 3 * len(own) < len(flags):
         return unit
     start = unit.span.beginning()
     unknown = Unknown(frozenset((OWN_LOOP,)), f"{unit.program} was not found")

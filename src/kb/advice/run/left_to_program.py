@@ -142,8 +142,8 @@ def _adapts_by_own_names(unit: Unit) -> bool:
 
 def _has_flags_of_its_own(unit: Unit) -> bool:
     """Whether a command speaks to a parser of its program's own, which is not here: many of its flags are no library's,
-    or none says what each such program is told."""
-    return is_unknown(unit.as_written(OWN_LOOP)) or not any(map(_is_told, unit.settings))
+    or none says what each such program is told. A sweep's parameters, which lie in a package, are not told apart."""
+    return (is_unknown(unit.as_written(OWN_LOOP)) and not unit.package) or not any(map(_is_told, unit.settings))
 
 
 def _is_told(name: str) -> bool:

@@ -430,12 +430,14 @@ def _split_launch(launcher: str, rest: Sequence[Argument], text: str, tools: Too
 
 def _script_at(argument: Argument, text: str) -> str:
     """``work/train.py`` of ``$HOME/work/train.py``: the folder is known only when the command runs, the file is. So it
-    is of a variable that holds that, which the script sets once."""
+    is of a variable that holds that, where the script sets it once, at the beginning of a line, and in no other way."""
     written = text[argument.start : argument.end].strip("\"'")
     named = re.fullmatch(r"\$\{?(\w+)\}?", written)
     if named is not None:
-        values = re.findall(rf"(?m)^[ \t]*(?:(?:export|readonly)[ \t]+)?{named[1]}=(\S+)", text)
-        written = values[0].strip("\"'") if len(values) == 1 else written
+        name = named[1]
+        values = re.findall(rf"(?m)^(?:(?:export|readonly)[ \t]+)?{name}=(\S+)[ \t]*(?:#.*)?$", text)
+        others = re.findall(rf"(?<![\w${{]){name}\b|\$\{{{name}:?[=-]|\beval\b", text)  # read NAME, for NAME, NAME+=, …
+        written = values[0].strip("\"'") if len(values) == len(others) == 1 else ""
     known = re.split(r"[$`][^/]*", written)[-1].lstrip("/")
     return known if known.endswith(".py") and "/" + known in written else ""
 
