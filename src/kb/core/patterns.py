@@ -15,6 +15,8 @@ from typing import Any
 MOST_STATES = 2000
 MOST_STEPS = 1_000_000
 LONGEST = 2000
+MOST_REPEATING = 100  # keys of PEFT's rank_pattern that repeat something; one for each layer needs no repetition
+_REPEATING = r"[*+?{]"
 _FLAGS = re.UNICODE | re.VERBOSE | re.DOTALL
 
 Test = Callable[[str], bool]
@@ -234,3 +236,27 @@ def _holds(wanted: Any, place: tuple[bool, bool, bool, bool] | None) -> bool:
     if wanted is op.AT_END_STRING:
         return end
     return edge if wanted is op.AT_BOUNDARY else not edge
+
+
+def unmatched(keys: list[str], paths: list[str]) -> tuple[str, ...]:
+    r"""The keys that no path ends with, as ``re.match(rf"(.*\.)?({key})$", path)`` has it.
+
+    Raises:
+        PatternError: a key is no regular expression, or one whose outcome is not known.
+    """
+    repeating = [key for key in keys if re.search(_REPEATING, key)]
+    if len(repeating) > MOST_REPEATING:
+        raise PatternError("too many patterns")
+    missing = []
+    for key in keys:
+        whole = rf"(.*\.)?({key})$"
+        try:
+            # without repetitions there is one way to match: Python's own matcher is the faster
+            match = (
+                Pattern(whole, MOST_STEPS // len(repeating)).fullmatch if key in repeating else re.compile(whole).match
+            )
+        except re.error as error:
+            raise PatternError(str(error)) from None
+        if not any(map(match, paths)):
+            missing.append(key)
+    return tuple(missing)

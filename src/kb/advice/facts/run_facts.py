@@ -92,8 +92,6 @@ MODULE_NAMES: dict[str, tuple[str, ...]] = {
 
 _WITH_OTHER_HEADS = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "FEATURE_EXTRACTION")
 HEAD = "lm_head"
-MOST_PATTERNS = 100  # keys of rank_pattern that repeat something; one for each layer needs no repetition
-_REPEATS = r"[*+?{]"
 
 
 # The weights of a mixture's experts, by the last part of their names (Mixtral, Qwen and most others).
@@ -155,17 +153,24 @@ class AdapterFacts:
             return next((pattern for pattern in patterns if is_unknown(pattern)), ())
         if self._model is None:
             return Unknown(frozenset(("model.name",)), "model not known")
+        from kb.core.patterns import unmatched  # few configs have such keys
+
         try:
             matched, _ = memory.match_targets(self._model.architecture, self._setup.lora_target_modules)
             paths = [path for module in matched for path in module.paths()]
-            return _unmatched(keys, paths)
+            return unmatched(keys, paths)
         except ValueError as error:
             return Unknown(frozenset(("lora.target_modules",)), str(error))
 
     def _targets_text(self) -> Any:
-        """The targets as given where that is one text; empty where they are a list."""
+        """The targets as PEFT is given them where that is one text; empty where they are a list."""
         targets = self._unit.as_written("lora.target_modules")
-        return "" if isinstance(targets, tuple) else targets
+        return (self._alone(targets) or "") if isinstance(targets, tuple) else targets
+
+    def _alone(self, targets: tuple[str, ...]) -> str | None:
+        """The one name of a list, which TRL's ModelConfig hands to PEFT as text (``__post_init__``, 0.12 to 1.16)."""
+        by_trl = self._unit.dialect == "trl" and not is_calls(self._unit)
+        return targets[0] if by_trl and len(targets) == 1 else None
 
     def _target_names(self) -> Any:
         """The names in targets given as one text that is no regular expression."""
@@ -178,6 +183,8 @@ class AdapterFacts:
         targets = self._setup.lora_target_modules
         if self._model is None or self._setup.method == "full" or targets is None:
             return None
+        if self._alone(targets) not in (None, "all-linear"):
+            return Unknown(frozenset(("lora.target_modules",)), "one text, not a list")
         try:
             matched, missing = memory.match_targets(self._model.architecture, targets)
         except memory.UnknownTargetsError as error:
@@ -207,32 +214,6 @@ class AdapterFacts:
             return None
         names = (module.name.rpartition(".")[2] for module in memory.modules(self._model.architecture))
         return tuple(dict.fromkeys(names))
-
-
-def _unmatched(keys: list[str], paths: list[str]) -> tuple[str, ...]:
-    r"""The keys that no path ends with, as ``re.match(rf"(.*\.)?({key})$", path)`` has it.
-
-    Raises:
-        PatternError: a key is no regular expression, or one whose outcome is not known.
-    """
-    from kb.core.patterns import MOST_STEPS, Pattern, PatternError  # few configs have such keys
-
-    repeating = [key for key in keys if re.search(_REPEATS, key)]
-    if len(repeating) > MOST_PATTERNS:
-        raise PatternError("too many patterns")
-    missing = []
-    for key in keys:
-        whole = rf"(.*\.)?({key})$"
-        try:
-            # without repetitions there is one way to match: Python's own matcher is the faster
-            match = (
-                Pattern(whole, MOST_STEPS // len(repeating)).fullmatch if key in repeating else re.compile(whole).match
-            )
-        except re.error as error:
-            raise PatternError(str(error)) from None
-        if not any(map(match, paths)):
-            missing.append(key)
-    return tuple(missing)
 
 
 _WIDTHS = ("quantization.load_in_4bit", "quantization.load_in_8bit")
