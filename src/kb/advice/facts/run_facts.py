@@ -116,6 +116,9 @@ class AdapterFacts:
             "lora.unmatched_modules_to_save": lambda _: self._unmatched_to_save(),
             "lora.unmatched_patterns": lambda _: self._unmatched_patterns(),
             "lora.head_passed_over": lambda _: self._passed_over(),
+            "lora.no_default_targets": lambda _: (
+                None if self._model is None else memory.default_targets(self._model.architecture) is None
+            ),
             "lora.targets_text": lambda _: self._targets_text(),
             "lora.target_names": lambda _: self._target_names(),
             "lora.unmatched_target_modules": lambda _: self._targets(1),
