@@ -4,29 +4,38 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from kb.core.record import NamedTuple
 from kb.core.snapshot import GpuProcess, GpuState, HostState, ProcessState, ServerState, Snapshot, SpeedState, TreeState
 
-_GPU = (
-    "gpu",
-    "gpu_name",
-    "gpu_uuid",
-    "gpu_used_bytes",
-    "gpu_total_bytes",
-    "gpu_utilisation",
-    "gpu_power_watts",
-    "gpu_temperature_celsius",
-    "gpu_throttle",
-    "gpu_watched_bytes",
-)
-_HOST = ("host_used_bytes", "host_limit_bytes", "host_source", "oom_kills", "shm_used_bytes", "shm_total_bytes")
-_RUN = ("tree_pss_bytes", "workers", "worker_pss_bytes", "seconds_per_step", "step_ratio", "step", "steps")
-_SERVER = ("server_engine", "server_kv_usage", "server_running", "server_waiting", "server_preemptions")
-COLUMNS = ("time", *_GPU, *_HOST, *_RUN, "gpu_note", *_SERVER)
+# A CSV's columns, by the record that they are of; each with its field.
+_GPU = {
+    "gpu": "key",
+    "gpu_name": "name",
+    "gpu_uuid": "uuid",
+    "gpu_used_bytes": "used_bytes",
+    "gpu_total_bytes": "total_bytes",
+    "gpu_utilisation": "utilisation",
+    "gpu_power_watts": "power_watts",
+    "gpu_temperature_celsius": "temperature_celsius",
+}
+_HOST = {
+    "host_used_bytes": "used_bytes",
+    "host_limit_bytes": "limit_bytes",
+    "host_source": "source",
+    "oom_kills": "oom_kills",
+    "shm_used_bytes": "shm_used_bytes",
+    "shm_total_bytes": "shm_total_bytes",
+}
+_TREE = {"tree_pss_bytes": "pss_bytes", "workers": "workers", "worker_pss_bytes": "worker_pss_bytes"}
+_SPEED = {"seconds_per_step": "seconds_per_step", "step_ratio": "ratio", "step": "done", "steps": "of"}
+_SERVER = {f"server_{field}": field for field in ("engine", "kv_usage", "running", "waiting", "preemptions")}
+_TEXTS = ("key", "name", "uuid", "source", "engine")
+_RATIOS = ("utilisation", "power_watts", "temperature_celsius", "seconds_per_step", "ratio", "kv_usage")
+COLUMNS = ("time", *_GPU, "gpu_throttle", "gpu_watched_bytes", *_HOST, *_TREE, *_SPEED, "gpu_note", *_SERVER)
 _MOST = 1e18
 _LAST = 253_402_300_799  # the year 9999 in UTC, past which no date is written
 FORMAT = 1
@@ -53,7 +62,15 @@ def csv_header() -> str:
 
 def csv_rows(snapshot: Snapshot) -> str:
     """A line for each GPU, the host's columns on each; one line without a GPU where there is none."""
-    shared = {"time": stamp(snapshot.time), "gpu_note": snapshot.gpu_note, **_host_cells(snapshot)}
+    shared: dict[str, Any] = {"time": stamp(snapshot.time), "gpu_note": snapshot.gpu_note}
+    for record, columns in (
+        (snapshot.host, _HOST),
+        (snapshot.tree, _TREE),
+        (snapshot.speed, _SPEED),
+        (snapshot.server, _SERVER),
+    ):
+        if record is not None:
+            shared |= {column: getattr(record, field) for column, field in columns.items()}
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for state in snapshot.gpus or (None,):
@@ -64,38 +81,8 @@ def csv_rows(snapshot: Snapshot) -> str:
 
 def _gpu_cells(state: GpuState) -> dict[str, Any]:
     watched = [each.used_bytes for each in state.processes if each.watched and each.used_bytes is not None]
-    return {
-        "gpu": state.key,
-        "gpu_name": state.name,
-        "gpu_uuid": state.uuid,
-        "gpu_used_bytes": state.used_bytes,
-        "gpu_total_bytes": state.total_bytes,
-        "gpu_utilisation": state.utilisation,
-        "gpu_power_watts": state.power_watts,
-        "gpu_temperature_celsius": state.temperature_celsius,
-        "gpu_throttle": " ".join(state.throttle),
-        "gpu_watched_bytes": sum(watched) if watched else None,
-    }
-
-
-def _host_cells(snapshot: Snapshot) -> dict[str, Any]:
-    host, tree, speed = snapshot.host, snapshot.tree, snapshot.speed
-    cells: dict[str, Any] = {
-        "host_used_bytes": host.used_bytes,
-        "host_limit_bytes": host.limit_bytes,
-        "host_source": host.source,
-        "oom_kills": host.oom_kills,
-        "shm_used_bytes": host.shm_used_bytes,
-        "shm_total_bytes": host.shm_total_bytes,
-    }
-    if tree is not None:
-        cells |= {"tree_pss_bytes": tree.pss_bytes, "workers": tree.workers, "worker_pss_bytes": tree.worker_pss_bytes}
-    if speed is not None:
-        cells |= {"seconds_per_step": speed.seconds_per_step, "step_ratio": speed.ratio}
-        cells |= {"step": speed.done, "steps": speed.of}
-    if snapshot.server is not None:
-        cells |= {name: getattr(snapshot.server, name.removeprefix("server_")) for name in _SERVER}
-    return cells
+    cells: dict[str, Any] = {column: getattr(state, field) for column, field in _GPU.items()}
+    return cells | {"gpu_throttle": " ".join(state.throttle), "gpu_watched_bytes": sum(watched) if watched else None}
 
 
 def time_of(text: str) -> float:
@@ -122,14 +109,7 @@ def state_of(row: dict[str, str]) -> GpuState:
     """
     watched = _number(row, "gpu_watched_bytes", int)
     return GpuState(
-        key=row["gpu"],
-        name=row.get("gpu_name", ""),
-        uuid=row.get("gpu_uuid", ""),
-        used_bytes=_number(row, "gpu_used_bytes", int),
-        total_bytes=_number(row, "gpu_total_bytes", int),
-        utilisation=_number(row, "gpu_utilisation", float),
-        power_watts=_number(row, "gpu_power_watts", float),
-        temperature_celsius=_number(row, "gpu_temperature_celsius", float),
+        **_fields(row, _GPU),
         throttle=tuple(row.get("gpu_throttle", "").split()),
         processes=() if watched is None else (GpuProcess(0, watched, watched=True),),
     )
@@ -141,32 +121,28 @@ def snapshot_of(row: dict[str, str], gpus: Sequence[GpuState]) -> Snapshot:
     Raises:
         BadCell: a number or the time is none.
     """
-    workers, seconds = _number(row, "workers", int), _number(row, "seconds_per_step", float)
-    host = HostState(
-        used_bytes=_number(row, "host_used_bytes", int),
-        limit_bytes=_number(row, "host_limit_bytes", int),
-        source=row.get("host_source") or "unknown",
-        oom_kills=_number(row, "oom_kills", int),
-        shm_used_bytes=_number(row, "shm_used_bytes", int),
-        shm_total_bytes=_number(row, "shm_total_bytes", int),
+
+    def has(column: str) -> bool:
+        return bool(row.get(column, "").strip())
+
+    host = _fields(row, _HOST)
+    return Snapshot(
+        time_of(row["time"]),
+        tuple(gpus),
+        HostState(**host | {"source": host["source"] or "unknown"}),
+        TreeState(**_fields(row, _TREE)) if has("workers") else None,
+        SpeedState(**_fields(row, _SPEED)) if has("seconds_per_step") else None,
+        row.get("gpu_note") or None,
+        server=ServerState(**_fields(row, _SERVER)) if has("server_engine") else None,
     )
-    tree = None
-    if workers is not None:
-        tree = TreeState(
-            pss_bytes=_number(row, "tree_pss_bytes", int),
-            workers=workers,
-            worker_pss_bytes=_number(row, "worker_pss_bytes", int),
-        )
-    speed = None
-    if seconds is not None:
-        done, of = _number(row, "step", int), _number(row, "steps", int)
-        speed = SpeedState(seconds, _number(row, "step_ratio", float), done, of)
-    server = None
-    if row.get("server_engine"):
-        counts = (_number(row, f"server_{name}", int) for name in ("running", "waiting", "preemptions"))
-        server = ServerState(row["server_engine"], _number(row, "server_kv_usage", float), *counts)
-    note = row.get("gpu_note") or None
-    return Snapshot(time_of(row["time"]), tuple(gpus), host, tree, speed, note, server=server)
+
+
+def _fields(row: dict[str, str], columns: Mapping[str, str]) -> dict[str, Any]:
+    """A record's fields from its columns; a number that is not there is None."""
+    return {
+        field: row.get(column, "") if field in _TEXTS else _number(row, column, float if field in _RATIOS else int)
+        for column, field in columns.items()
+    }
 
 
 def _number(row: dict[str, str], name: str, kind: Callable[[str], Any]) -> Any:
@@ -212,21 +188,15 @@ class _Shape(NamedTuple):
 
 
 _PROCESS_ON_GPU = _Shape(GpuProcess, frozenset(("name",)))
-
-
-_STATE = _Shape(GpuState, frozenset(("key", "name", "uuid")), (("processes", _PROCESS_ON_GPU, True),))
-
-
-_TREE = _Shape(TreeState, frozenset(), (("processes", _Shape(ProcessState, frozenset(("name",))), True),))
-
-
+_GPU_STATE = _Shape(GpuState, frozenset(("key", "name", "uuid")), (("processes", _PROCESS_ON_GPU, True),))
+_TREE_STATE = _Shape(TreeState, frozenset(), (("processes", _Shape(ProcessState, frozenset(("name",))), True),))
 _SNAPSHOT = _Shape(
     Snapshot,
     frozenset(("gpu_note",)),
     (
-        ("gpus", _STATE, True),
+        ("gpus", _GPU_STATE, True),
         ("host", _Shape(HostState, frozenset(("source",))), False),
-        ("tree", _TREE, False),
+        ("tree", _TREE_STATE, False),
         ("speed", _Shape(SpeedState, frozenset()), False),
         ("server", _Shape(ServerState, frozenset(("engine", "reason"))), False),
     ),

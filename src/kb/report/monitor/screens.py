@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kb.advice.watching import Alert, Watch
@@ -62,7 +62,12 @@ class LiveScreen:
     """The block at the bottom of a terminal: the reading, the last warnings, the command's progress bar."""
 
     def __init__(self, stream: Any, words: Words, style: Style, log: str | None = None) -> None:
-        self._view = LiveView(stream)
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+        self._live.start()
         self._words, self._style, self._log = words, style, log
         self._alerts: list[str] = []
         self.bar = ""
@@ -70,12 +75,22 @@ class LiveScreen:
 
     def show(self, snapshot: Snapshot, watch: Watch) -> None:
         """Draw the reading, as wide as the terminal is now."""
-        style = self._style._replace(width=min(max(self._view.columns, NARROWEST), WIDEST))
+        from rich.text import Text
+
+        if self.off:
+            return
+        size = self._console.size
+        style = self._style._replace(width=min(max(size.width, NARROWEST), WIDEST))
         lines = [style.paint(f"kb monitor {style.rule * 3} {clock(snapshot.time)} UTC", "dim")]
         # warnings stand first: a low terminal loses the last lines
         lines += [style.paint(row, "warning") for said in self._alerts for row in wrap(said, style.width, "! ", "  ")]
         lines += reading_lines(reading_of(snapshot, watch), self._words, style)
-        self._draw(lines, printable(self.bar))
+        bar = [printable(self.bar)] if self.bar else []
+        shown = lines[: max(size.height - 1 - len(bar), 1)] + bar
+        text = Text("\n").join(Text.from_ansi(line) for line in shown)
+        text.no_wrap, text.overflow = True, "crop"
+        with self._terminal():
+            self._live.update(text, refresh=True)
 
     def warn(self, alert: Alert) -> None:
         said = f"{clock(alert.time)} {alert_text(alert, self._words, self._log)}"
@@ -83,23 +98,21 @@ class LiveScreen:
 
     def say(self, text: str) -> None:
         """A line above the block."""
-        try:
-            self._view.above(text)
-        except (OSError, ValueError):
-            self.off = True
+        from rich.text import Text
 
-    def _draw(self, lines: list[str], bar: str) -> None:
-        if self.off:
-            return
-        try:
-            self._view.show(lines, bar)
-        except (OSError, ValueError):  # the terminal is gone
-            self.off = True
+        with self._terminal():
+            self._console.print(Text.from_ansi(text), soft_wrap=True)
 
     def close(self) -> None:
         """Leave the last block standing."""
+        with self._terminal():
+            self._live.stop()
+
+    @contextlib.contextmanager
+    def _terminal(self) -> Iterator[None]:
+        """Off from now on where the terminal is gone."""
         try:
-            self._view.close()
+            yield
         except (OSError, ValueError):
             self.off = True
 
@@ -162,17 +175,14 @@ class PassedOn:
         """Pass on what the command wrote to 1 or 2."""
         with self._lock:
             if number in self._drawn and not self._screen.off:
-                self._above(number, data)
+                *whole, rest = (self._pending[number] + data).split(b"\n")
+                self._pending[number] = rest[-65536:]
+                if whole:
+                    lines = (line.rstrip(b"\r").rpartition(b"\r")[2] for line in whole)
+                    self._screen.say(b"\n".join(lines).decode("utf-8", "replace"))
+                self._screen.bar = rest.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")
             elif number not in self._closed:
                 self._raw(number, data)
-
-    def _above(self, number: int, data: bytes) -> None:
-        *whole, rest = (self._pending[number] + data).split(b"\n")
-        self._pending[number] = rest[-65536:]
-        if whole:
-            lines = (line.rstrip(b"\r").rpartition(b"\r")[2] for line in whole)
-            self._screen.say(b"\n".join(lines).decode("utf-8", "replace"))
-        self._screen.bar = rest.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")
 
     def _raw(self, number: int, data: bytes) -> None:
         rest = memoryview(data)
@@ -191,44 +201,3 @@ class PassedOn:
                 if self._pending[number]:
                     self._screen.say(self._pending[number].rpartition(b"\r")[2].decode("utf-8", "replace"))
             self._screen.bar = ""
-
-
-class LiveView:
-    """A block of lines that stays at the bottom of the terminal; what the watched command prints goes above it.
-
-    Args:
-        stream: the terminal.
-    """
-
-    def __init__(self, stream: Any) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self._console = Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True)
-        self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
-        self._live.start()
-
-    @property
-    def columns(self) -> int:
-        """Of the terminal, as it is now."""
-        return self._console.size.width
-
-    def show(self, lines: Sequence[str], last: str = "") -> None:
-        """Draw these lines instead of the last ones; no more than the terminal has rows for, ``last`` always."""
-        from rich.text import Text
-
-        room = max(self._console.size.height - 1 - bool(last), 1)
-        shown = list(lines)[:room] + ([last] if last else [])
-        text = Text("\n").join(Text.from_ansi(line) for line in shown)
-        text.no_wrap, text.overflow = True, "crop"
-        self._live.update(text, refresh=True)
-
-    def above(self, text: str) -> None:
-        """Print a line above the block."""
-        from rich.text import Text
-
-        self._console.print(Text.from_ansi(text), soft_wrap=True)
-
-    def close(self) -> None:
-        """Leave the last block standing."""
-        self._live.stop()
