@@ -16,7 +16,7 @@ from kb.memory.releases import coarsely_compared
 from kb.memory.throughput import Throughput
 from kb.memory.timeline import ROLES
 from kb.report.check.panel import assumed_lines, prediction_lines
-from kb.report.json_parts import SCHEMA, Object, head, machine_object, plain, prediction_object, to_json
+from kb.report.json_parts import SCHEMA, Object, fields, head, machine_object, plain, prediction_object, to_json
 from kb.report.terminal import INDENT, Style, columns, cut, joined, section, table, wrap
 from kb.report.values import plan_command, printable
 from kb.report.words import Words
@@ -46,15 +46,20 @@ def throughput_lines(found: Throughput | None, gpu: str | None, words: Words, st
 def throughput_object(found: Throughput | None) -> dict[str, Any] | None:
     if found is None:
         return None
+
+    def rounded(value: float) -> float:
+        """Four digits: more would feign a precision that the band does not have."""
+        return float(f"{value:.4g}")
+
     return {
         "status": found.status,
         "measured_on": found.measured_on,
-        "step_seconds": {"low": _rounded(found.step_seconds_low), "high": _rounded(found.step_seconds_high)},
+        "step_seconds": {"low": rounded(found.step_seconds_low), "high": rounded(found.step_seconds_high)},
         "samples_per_second": {
-            "low": _rounded(found.samples_per_second_low),
-            "high": _rounded(found.samples_per_second_high),
+            "low": rounded(found.samples_per_second_low),
+            "high": rounded(found.samples_per_second_high),
         },
-        "roofline_seconds": _rounded(found.roofline_seconds),
+        "roofline_seconds": rounded(found.roofline_seconds),
         "operations": round(found.operations),
         "bytes": round(found.bytes),
         "bound": found.bound,
@@ -65,11 +70,6 @@ def _short(value: float) -> str:
     """Two digits, never as a power of ten: ``0.031``, ``4.2``, ``130``."""
     rounded = float(f"{value:.2g}")
     return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:.6f}".rstrip("0").rstrip(".")
-
-
-def _rounded(value: float) -> float:
-    """Four digits: more would feign a precision that the band does not have."""
-    return float(f"{value:.4g}")
 
 
 def next_steps(one: Estimated, words: Words) -> list[str]:
@@ -83,37 +83,24 @@ def next_steps(one: Estimated, words: Words) -> list[str]:
     elif one.model is not None:  # without a memory formula kb can neither plan nor recommend
         if report.verdict.status in (*OVER, "tight"):
             key = "oom" if report.verdict.status in OVER else "tight"
-            steps.append(words(f"estimate.next_{key}", command=_remedy(one)))
+            in_file = one.unit.path and one.unit.path != "-"
+            command = plan_command(one.unit, one.machine) if in_file else _recommend(one)
+            steps.append(words(f"estimate.next_{key}", command=command))
         elif one.setup.do_train or one.setup.do_predict:
             steps.append(words("estimate.next_fits", command=_recommend(one)))
     if report.host.status in (*OVER, "tight"):
         steps.append(words("estimate.next_host"))
-    if report.level == "rough" and not _was_tried(one):
+    if report.level == "rough" and all(key != "estimate.level_0_instead" for key, _ in one.notes):  # it was not tried
         steps.append(words("estimate.next_simulate"))
     return steps
 
 
-def _was_tried(one: Estimated) -> bool:
-    return any(key == "estimate.level_0_instead" for key, _ in one.notes)
-
-
-def _remedy(one: Estimated) -> str:
-    """``kb plan`` for a file, ``kb recommend`` for flags."""
-    if one.unit.path and one.unit.path != "-":
-        return plan_command(one.unit, one.machine)
-    return _recommend(one)
-
-
 def _recommend(one: Estimated) -> str:
-    model = one.model
+    model, gpu = one.model, one.machine.smallest_gpu
     named = f"--model {model.id}" if model is not None and one.files is None else "--model-config FILE"
+    on_gpu = f" --gpu {gpu.gpu.id}" if gpu is not None and gpu.gpu is not None else ""
     task = "" if one.setup.do_train else " --task inference"
-    return f"kb recommend {named}{_on_gpu(one)}{task}"
-
-
-def _on_gpu(one: Estimated) -> str:
-    gpu = one.machine.smallest_gpu
-    return f" --gpu {gpu.gpu.id}" if gpu is not None and gpu.gpu is not None else ""
+    return f"kb recommend {named}{on_gpu}{task}"
 
 
 MOST_ASSUMED_LINES = 12
@@ -148,7 +135,7 @@ def _run(one: Estimated, constants: Mapping[str, float], words: Words, style: St
             *assumed_lines(report.assumed, words, style, MOST_ASSUMED_LINES),
             *_level(one, report, constants, words, style),
         ],
-        _notes(one, words, style),
+        [line for key, values in one.notes for line in wrap(words(key, **values), style.width, INDENT, INDENT * 2)],
         section(words("estimate.next"), style.listed(next_steps(one, words)), style),
     ]
     return ["\n".join(lines) for lines in blocks if lines]
@@ -270,10 +257,6 @@ def _level(
     return style.lines(text, "dim", INDENT, INDENT * 2)
 
 
-def _notes(one: Estimated, words: Words, style: Style) -> list[str]:
-    return [line for key, values in one.notes for line in wrap(words(key, **values), style.width, INDENT, INDENT * 2)]
-
-
 _REPORTED = ("model_name", "assumed", "unmodelled", "unresolved")  # elsewhere in the object
 
 
@@ -296,37 +279,28 @@ def _run_object(one: Estimated, words: Words) -> Object:
     }
     if one.gpu_fits:
         made["gpu_fits"] = [
-            {
-                "gpu": fit.gpu.id,
-                "status": fit.verdict.status,
-                "process_used_bytes": fit.process_used_bytes,
-                "limit_bytes": fit.limit_bytes,
-            }
+            {"gpu": fit.gpu.id, "status": fit.verdict.status, **fields(fit, "process_used_bytes", "limit_bytes")}
             for fit in one.gpu_fits
         ]
     made["throughput"] = throughput_object(one.throughput)
     made["notes"] = [words(key, **values) for key, values in one.notes]
     if one.followed is not None:
         made["tops"] = _tops_object(one.followed.tops)
-    made["simulation"] = _simulation(one.simulated) if one.simulated is not None else None
-    return made
-
-
-def _simulation(found: Any) -> Object:
-    return {
+    found = one.simulated
+    made["simulation"] = found and {
         "seconds": round(found.seconds, 3),
         "host_peak_bytes": found.subprocess_peak_bytes,
         "software": dict(found.software),
         "tops": _tops_object(found.tops),
     }
+    return made
 
 
 def _tops_object(found: Any) -> Object:
-    return {phase: [_top(top) for top in tops] for phase, tops in found.items()}
-
-
-def _top(top: Any) -> Object:
-    return {"bytes": top.size_bytes, "number": top.number, "term": top.term, "module": top.module, "op": top.op}
+    return {
+        phase: [{"bytes": top.size_bytes, **fields(top, "number", "term", "module", "op")} for top in tops]
+        for phase, tops in found.items()
+    }
 
 
 def timeline_json(found: Any) -> str:

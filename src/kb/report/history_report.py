@@ -11,7 +11,7 @@ from kb.core.memory_report import WORKING
 from kb.core.record import NamedTuple
 from kb.core.units import GIB, GPU_UNIT, HOST_UNIT, format_bytes
 from kb.report.check.panel import assumed_lines
-from kb.report.json_parts import machine_object, plain, prediction_object
+from kb.report.json_parts import Object, fields, machine_object, plain, prediction_object
 from kb.report.terminal import INDENT, Style, columns, cut, table, wrap
 from kb.report.values import format_value, host_limit, host_size, printable, size
 from kb.report.words import Words
@@ -61,7 +61,8 @@ def overall(ratio: float | None, style: Style) -> str:
 
 
 def _phase_row(name: str, entries: Sequence[Entry], words: Words, style: Style) -> list[str]:
-    values = [_used(entry, name) for entry in entries]
+    phases = [entry.report and entry.report.phase(name) for entry in entries]
+    values = [phase.process_used_bytes if phase else None for phase in phases]
     known = [count for count in values if count is not None]
     cells, before = [], None
     for count in values:
@@ -71,11 +72,6 @@ def _phase_row(name: str, entries: Sequence[Entry], words: Words, style: Style) 
         before = before if count is None else count
     label = words("history.gpu_phase", phase=words.named("phase", name))
     return [label, *cells, overall(change(known[0], known[-1]) if len(known) > 1 else None, style)]
-
-
-def _used(entry: Entry, phase: str) -> int | None:
-    found = entry.report.phase(phase) if entry.report else None
-    return found.process_used_bytes if found else None
 
 
 def _gpu_range(entry: Entry, style: Style) -> str:
@@ -96,11 +92,8 @@ def measured_text(entry: Entry, kind: str) -> str:
     if measured is None:
         return ""
     if kind == "gpu":
-        said, count = measured.gpu_said, measured.gpu_bytes
-    else:
-        said, count = measured.host_said, measured.host_bytes
-    shown = size if kind == "gpu" else host_size
-    return said or (shown(count) if count is not None else "")
+        return measured.gpu_said or (size(measured.gpu_bytes) if measured.gpu_bytes is not None else "")
+    return measured.host_said or (host_size(measured.host_bytes) if measured.host_bytes is not None else "")
 
 
 def _gpu_measured(entry: Entry) -> str:
@@ -189,7 +182,7 @@ def short_name(name: str) -> str:
 
 def _same(rows: Sequence[Row], words: Words) -> str:
     """The settings that never changed; of many only the first."""
-    parts = [f"{short_name(row.name)} {cut(_shown(_first(row), words), WIDEST_NAME)}" for row in rows[:MOST_SAME]]
+    parts = [f"{short_name(row.name)} {cut(words.value(_first(row)), WIDEST_NAME)}" for row in rows[:MOST_SAME]]
     parts += [words("history.more", n=len(rows) - MOST_SAME)] if len(rows) > MOST_SAME else []
     return f"{words('history.same')} {', '.join(parts)}"
 
@@ -214,21 +207,15 @@ def _heading(history: History, machine: Machine, words: Words, style: Style) -> 
 
 def setting_rows(rows: Sequence[Row], words: Words, style: Style) -> list[Cells]:
     """A label, a cell for each version, and the change from first to last."""
-    return [_setting_row(row, words, style) for row in rows]
-
-
-def _setting_row(row: Row, words: Words, style: Style) -> Cells:
-    name = words("history.effective") if row.name == EFFECTIVE else short_name(row.name)
-    cells = []
-    for value, step, default in zip(row.values, row.changes, row.defaults, strict=True):
-        text = cut(_shown(value, words), WIDEST_CELL, style.ellipsis) if value is not None else style.dash
-        text = words("history.default", value=text) if default else text
-        cells.append(f"{text} ({percent(step)})" if step else text)
-    return [name, *cells, overall(row.change, style)]
-
-
-def _shown(value: Any, words: Words) -> str:
-    return words.value(value)
+    made = []
+    for row in rows:
+        cells = [words("history.effective") if row.name == EFFECTIVE else short_name(row.name)]
+        for value, step, default in zip(row.values, row.changes, row.defaults, strict=True):
+            text = cut(words.value(value), WIDEST_CELL, style.ellipsis) if value is not None else style.dash
+            text = words("history.default", value=text) if default else text
+            cells.append(f"{text} ({percent(step)})" if step else text)
+        made.append([*cells, overall(row.change, style)])
+    return made
 
 
 def _tables(body: Sequence[Cells], labels: Sequence[str], words: Words, style: Style) -> list[str]:
@@ -292,9 +279,6 @@ def fault_text(where: str, fault: tuple[str, Any], words: Words) -> str:
     return f"{':'.join(place)}: {words(key, **{'path': where, **values})}"
 
 
-Object = dict[str, Any]
-
-
 def history_object(history: History, machine: Machine, words: Words, *, unchanged: int, shallow: bool) -> Object:
     """Everything that the matrix shows, and each version's whole prediction."""
     return {
@@ -303,9 +287,7 @@ def history_object(history: History, machine: Machine, words: Words, *, unchange
         "host_limit_bytes": history.host_limit_bytes,
         "versions": [_entry(entry, history, words) for entry in history.entries],
         "matrix": [_row(row) for row in history.rows],
-        "unchanged_settings": {
-            row.name: plain(next((v for v in row.values if v is not None), None)) for row in history.same
-        },
+        "unchanged_settings": {row.name: plain(_first(row)) for row in history.same},
         "versions_left_out": unchanged,
         "shallow": shallow,
     }
@@ -319,12 +301,9 @@ def _entry(entry: Entry, history: History, words: Words) -> Object:
     elif entry.note:
         note = words(f"note.{entry.note[0]}", **entry.note[1])
     return {
-        "label": version.label,
-        "path": version.path,
+        **fields(version, "label", "path"),
         "section": version.unit.section if version.unit else None,
-        "commit": version.commit,
-        "when": version.when,
-        "subject": version.subject,
+        **fields(version, "commit", "when", "subject"),
         "model": entry.model,
         "settings": {name: plain(each.value) for name, each in version.unit.settings.items()} if version.unit else None,
         "effective_batch_size": setup.effective_batch_size if setup and setup.do_train else None,
@@ -358,7 +337,7 @@ def _measured(measured: Measured, entry: Entry) -> Object:
 def _row(row: Row) -> Object:
     return {
         "setting": row.name,
-        "values": [plain(value) for value in row.values],
+        "values": plain(row.values),
         "defaults": list(row.defaults),
         "changes": [None if change is None else round(change, 6) for change in row.changes],
         "change": None if row.change is None else round(row.change, 6),

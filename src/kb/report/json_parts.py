@@ -1,12 +1,13 @@
 """What every JSON report is made of: the one serializer, the head, a machine, a prediction. Sizes are whole bytes."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kb.core.expression import is_unknown
-from kb.core.hardware import DetectedGpu, Machine
-from kb.core.memory_report import HostLedger, MemoryReport, Phase, TakenByLengths, Term
+from kb.core.hardware import Machine
+from kb.core.memory_report import MemoryReport, Term
+from kb.core.setup import Assumption
 from kb.report.values import is_hidden, printable
 from kb.report.words import Words
 
@@ -58,74 +59,67 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
+def fields(record: Any, *names: str) -> Object:
+    """These fields of a record under their own names, as JSON can hold them."""
+    return {name: plain(getattr(record, name)) for name in names}
+
+
+def assumption_object(each: Assumption) -> Object:
+    return each._asdict() | {"value": plain(each.value)}
+
+
+def release_text(version: Sequence[int] | None) -> str | None:
+    """A release, or a GPU's compute capability, as people write it: ``8.6``; null where it is not known."""
+    return ".".join(map(str, version)) if version else None
+
+
+HOST_FIELDS = ("host_memory_bytes", "host_memory_used_bytes", "host_memory_source", "cpus", "cpu_source", "shm_bytes")
+
+
 def machine_object(machine: Machine) -> Object:
-    return {
-        "gpus": [_gpu(gpu) for gpu in machine.gpus],
-        "gpu_source": machine.gpu_source,
-        "notes": list(machine.sayings),
-        "host_memory_bytes": machine.host_memory_bytes,
-        "host_memory_used_bytes": machine.host_memory_used_bytes,
-        "host_memory_source": machine.host_memory_source,
-        "cpus": machine.cpus,
-        "cpu_source": machine.cpu_source,
-        "shm_bytes": machine.shm_bytes,
-    }
-
-
-def _gpu(gpu: DetectedGpu) -> Object:
-    capability = gpu.compute_capability
-    return {
-        "index": gpu.number,
-        "id": gpu.gpu.id if gpu.gpu else None,
-        "name": gpu.name,
-        "memory_total_bytes": gpu.memory_total,
-        "memory_free_bytes": gpu.memory_free,
-        "compute_capability": ".".join(map(str, capability)) if capability else None,
-        "driver": gpu.driver,
-        "mig": gpu.mig,
-        "processes": [{"pid": pid, "used_bytes": used} for pid, used in gpu.processes],
-    }
+    gpus = [
+        {
+            "index": gpu.number,
+            "id": gpu.gpu.id if gpu.gpu else None,
+            "name": gpu.name,
+            "memory_total_bytes": gpu.memory_total,
+            "memory_free_bytes": gpu.memory_free,
+            "compute_capability": release_text(gpu.compute_capability),
+            "driver": gpu.driver,
+            "mig": gpu.mig,
+            "processes": [{"pid": pid, "used_bytes": used} for pid, used in gpu.processes],
+        }
+        for gpu in machine.gpus
+    ]
+    host = fields(machine, *HOST_FIELDS)
+    return {"gpus": gpus, "gpu_source": machine.gpu_source, "notes": list(machine.sayings), **host}
 
 
 def prediction_object(report: MemoryReport) -> Object:
     """The ``prediction`` of the contract, which ``kb.estimate`` prints on its own."""
-    verdict = report.verdict
-    return {
+    host = report.host
+    made: Object = {
         "level": report.level,
-        "assumed": [{"name": one.name, "value": plain(one.value), "reason": one.reason} for one in report.assumed],
-        "phases": {phase.name: _phase(phase) for phase in report.phases},
-        "host": _host(report.host),
-        "verdict": {"status": verdict.status, "phase": verdict.phase, "term": verdict.term},
-        **({"lengths": _lengths(report.lengths)} if report.lengths else {}),
+        "assumed": [assumption_object(each) for each in report.assumed],
+        "phases": {
+            phase.name: {
+                "terms": _terms(phase.terms),
+                **fields(phase, "peak_allocated_bytes", "peak_reserved_bytes", "process_used_bytes"),
+                **fields(phase, "low_bytes", "high_bytes", "moment", *(("use", "batch") if phase.use else ())),
+            }
+            for phase in report.phases
+        },
+        "host": {
+            "terms": _terms(host.terms),
+            **fields(host, "low_bytes", "peak_bytes", "limit_bytes"),
+            "measured": {"terms": _terms(host.measured), "bytes": host.low_bytes},
+            "claimed": {"low_bytes": host.claimed_low_bytes, "high_bytes": host.claimed_high_bytes},
+        },
+        "verdict": report.verdict._asdict(),
     }
-
-
-def _lengths(taken: TakenByLengths) -> Object:
-    return {f"{name}_bytes": value for name, value in taken._asdict().items()}
-
-
-def _phase(phase: Phase) -> Object:
-    return {
-        "terms": _terms(phase.terms),
-        "peak_allocated_bytes": phase.peak_allocated_bytes,
-        "peak_reserved_bytes": phase.peak_reserved_bytes,
-        "process_used_bytes": phase.process_used_bytes,
-        "low_bytes": phase.low_bytes,
-        "high_bytes": phase.high_bytes,
-        "moment": phase.moment,
-        **({"use": phase.use, "batch": phase.batch} if phase.use else {}),
-    }
-
-
-def _host(host: HostLedger) -> Object:
-    return {
-        "terms": _terms(host.terms),
-        "low_bytes": host.low_bytes,
-        "peak_bytes": host.peak_bytes,
-        "limit_bytes": host.limit_bytes,
-        "measured": {"terms": _terms(host.measured), "bytes": host.low_bytes},
-        "claimed": {"low_bytes": host.claimed_low_bytes, "high_bytes": host.claimed_high_bytes},
-    }
+    if report.lengths:
+        made["lengths"] = {f"{name}_bytes": value for name, value in report.lengths._asdict().items()}
+    return made
 
 
 def _terms(terms: tuple[Term, ...]) -> list[Object]:

@@ -4,14 +4,14 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from kb.advice.fit.plan import NEGLIGIBLE, Ledger, Level, Plan, Step
+from kb.advice.fit.plan import NEGLIGIBLE, Ledger, Level, Step
 from kb.advice.fit.plan_unit import PlannedUnit
 from kb.config.dialect.spelling import Written
 from kb.core.document import Setting, Unit
 from kb.core.record import NamedTuple
 from kb.core.units import format_bytes
 from kb.report.check.changes import SourceLines, as_written, key_of
-from kb.report.json_parts import head, machine_object, plain, prediction_object, to_json
+from kb.report.json_parts import Object, fields, head, machine_object, plain, prediction_object, to_json
 from kb.report.terminal import Style, unbroken, wrap
 from kb.report.values import host_limit, printable, short_name, size
 from kb.report.words import Words
@@ -56,44 +56,34 @@ def _unit(planned: PlannedUnit, words: Words, style: Style, sources: SourceLines
     unit, plan = planned.result.unit, planned.plan
     where = printable(unit.path) + (f" [{printable(unit.section)}]" if unit.section else "")
     model = planned.result.model.name if planned.result.model else ""
-    lines = [style.paint(style.dot.join((where, model)), "heading"), *wrap(_summary(plan, words), style.width)]
+    key = "plan.enough" if not plan.short else "plan.short_reached" if plan.reached else "plan.short_not_reached"
+    summary = words(key, resources=", ".join(words(f"plan.resource.{name}") for name in plan.short))
+    lines = [style.paint(style.dot.join((where, model)), "heading"), *wrap(summary, style.width)]
     for ledger in (plan.gpu, plan.host):
         lines += ["", *_ledger(ledger, planned, words, style)]
     changed = _changed(planned, words, style, sources)
     if changed:
         lines += ["", style.paint(words("plan.settings"), "heading"), *changed]
         if plan.setup.do_train:
-            lines += wrap(_effective(plan, words), style.width, "  ")
+            before, after = plan.effective
+            key = "plan.effective_held" if before == after else "plan.effective_changed"
+            lines += wrap(words(key, effective=before, before=before, after=after), style.width, "  ")
     return lines
 
 
-def _summary(plan: Plan, words: Words) -> str:
-    short = [words(f"plan.resource.{name}") for name in plan.short]
-    if not short:
-        return words("plan.enough")
-    key = "plan.short_reached" if plan.reached else "plan.short_not_reached"
-    return words(key, resources=", ".join(short))
-
-
 def _ledger(ledger: Ledger, planned: PlannedUnit, words: Words, style: Style) -> list[str]:
-    name = words(f"plan.ledger.{ledger.resource}")
+    name, unit = words(f"plan.ledger.{ledger.resource}"), UNITS[ledger.resource]
+    need = _range(ledger.before, unit, style)
     if ledger.limit_bytes is None:
-        text = words(f"plan.no_limit.{ledger.resource}", need=_range(ledger.before, UNITS[ledger.resource], style))
+        text = words(f"plan.no_limit.{ledger.resource}", need=need)
         return [style.paint(name, "heading"), *wrap(text, style.width, "  ")]
     lines = [f"{style.paint(name, 'heading')}  {_of(ledger, planned, words)}"]
-    state = words(f"plan.state.{ledger.state}")
-    lines += wrap(
-        words("plan.before", need=_range(ledger.before, UNITS[ledger.resource], style), state=state), style.width, "  "
-    )
+    lines += wrap(words("plan.before", need=need, state=words(f"plan.state.{ledger.state}")), style.width, "  ")
     for number, step in enumerate(ledger.steps, 1):
-        lines += _step(number, step, UNITS[ledger.resource], planned, words, style)
+        lines += _step(number, step, unit, planned, words, style)
     if ledger.steps:
-        state = words(f"plan.state.{ledger.state_after}")
-        lines += wrap(
-            words("plan.after", need=_range(ledger.after, UNITS[ledger.resource], style), state=state),
-            style.width,
-            "  ",
-        )
+        need, state = _range(ledger.after, unit, style), words(f"plan.state.{ledger.state_after}")
+        lines += wrap(words("plan.after", need=need, state=state), style.width, "  ")
         lines += wrap(_other(ledger, words), style.width, "  ")
     return lines + _beyond(ledger, words, style)
 
@@ -109,7 +99,12 @@ def _of(ledger: Ledger, planned: PlannedUnit, words: Words) -> str:
 
 
 def _step(number: int, step: Step, measure: str, planned: PlannedUnit, words: Words, style: Style) -> list[str]:
-    changes = ", ".join(_change(name, pair, planned, words, style) for name, pair in step.set.items())
+
+    def change(name: str, before: Any, after: Any) -> str:
+        former = words("report.unset") if before == "" else as_written(before)
+        return unbroken(f"{_key(planned, name)} {former} {style.arrow} {as_written(after)}")
+
+    changes = ", ".join(change(name, *pair) for name, pair in step.set.items())
     note = f" [{step.source}:{step.lines}]" if step.source and step.lines else ""
     name = words(f"plan.step.{step.name}")
     head = f"{number}. {name}: {changes}{note}" if changes else f"{number}. {name}"
@@ -130,11 +125,6 @@ def _effect(step: Step, measure: str, words: Words, style: Style) -> str:
     freed = step.before.expected - step.after.expected
     said = f"{where}: {before} {style.arrow} {after}"
     return words("plan.freed", change=said, freed=format_bytes(freed, measure)) if freed > 0 else said
-
-
-def _change(name: str, pair: tuple[Any, Any], planned: PlannedUnit, words: Words, style: Style) -> str:
-    before = words("report.unset") if pair[0] == "" else as_written(pair[0])
-    return unbroken(f"{_key(planned, name)} {before} {style.arrow} {as_written(pair[1])}")
 
 
 def _key(planned: PlannedUnit, name: str) -> str:
@@ -166,17 +156,11 @@ def _beyond(ledger: Ledger, words: Words, style: Style) -> list[str]:
     """What is left where the steps do not reach, and the GPU that would hold the config."""
     lines: list[str] = []
     if not ledger.reached:
-        lines += wrap(
-            words(f"plan.not_reached.{ledger.resource}", need=format_bytes(ledger.after.high, UNITS[ledger.resource])),
-            style.width,
-            "  ",
-        )
-    if ledger.larger_after is not None:
-        gpu = ledger.larger_after
-        lines += wrap(words("plan.larger_after", gpu=short_name(gpu), id=gpu.id), style.width, "  ")
-    if ledger.larger_gpu is not None:
-        gpu = ledger.larger_gpu
-        lines += wrap(words("plan.larger_gpu", gpu=short_name(gpu), id=gpu.id), style.width, "  ")
+        need = format_bytes(ledger.after.high, UNITS[ledger.resource])
+        lines += wrap(words(f"plan.not_reached.{ledger.resource}", need=need), style.width, "  ")
+    for key, gpu in (("plan.larger_after", ledger.larger_after), ("plan.larger_gpu", ledger.larger_gpu)):
+        if gpu is not None:
+            lines += wrap(words(key, gpu=short_name(gpu), id=gpu.id), style.width, "  ")
     return lines
 
 
@@ -184,14 +168,13 @@ def _changed(planned: PlannedUnit, words: Words, style: Style, sources: SourceLi
     """What to write, as the file writes it: keys of YAML, flags, arguments in Python, or the lines of a loop."""
     if planned.written:
         return [f"  {line}" for line in _nested(planned.written)]
-    unit, shown = planned.result.unit, _yaml
-    if planned.named:
-        shown = _flag if _on_command_line(unit) else _keyword
+    unit = planned.result.unit
+    kind = "yaml" if not planned.named else "flag" if _on_command_line(unit) else "keyword"
     lines: list[str] = []
     for name, (before, after) in planned.changes.items():
         setting = unit.settings.get(name)
         if unit.as_written(OWN_LOOP) is not True or (setting is not None and str(setting.path[-1]).startswith("-")):
-            lines.append(f"  {shown(_key(planned, name), after)}{_formerly(before, words)}")
+            lines.append(f"  {_as_told(kind, _key(planned, name), after)}{_formerly(before, words)}")
         else:
             said = _in_loop(name, before, after, setting, unit, words, style, sources)
             lines += wrap(said, style.width, "  ", "    ")
@@ -224,17 +207,14 @@ def _on_command_line(unit: Unit) -> bool:
     return any(str(setting.path[-1]).startswith("-") for setting in unit.settings.values() if setting.path)
 
 
-def _yaml(name: str, value: Any) -> str:
-    return f"{name}: {as_written(value)}"
-
-
-def _flag(name: str, value: Any) -> str:
+def _as_told(kind: str, name: str, value: Any) -> str:
+    """A setting as a key of YAML, a flag of a command line or an argument in Python."""
+    if kind == "yaml":
+        return f"{name}: {as_written(value)}"
+    if kind == "keyword":
+        return f"{name}={list(value) if isinstance(value, tuple) else value!r},"
     values = value if isinstance(value, list | tuple) else [value]
     return f"{name} {' '.join(shlex.quote(as_written(each)) for each in values)}"
-
-
-def _keyword(name: str, value: Any) -> str:
-    return f"{name}={list(value) if isinstance(value, tuple) else value!r},"
 
 
 def _formerly(before: Any, words: Words) -> str:
@@ -253,16 +233,6 @@ def _nested(written: Sequence[Written], depth: int = 0) -> list[str]:
         else:
             lines += [f"{'  ' * depth}{key}:", *_nested(inside, depth + 1)]
     return lines
-
-
-def _effective(plan: Plan, words: Words) -> str:
-    before, after = plan.effective
-    if before == after:
-        return words("plan.effective_held", effective=before)
-    return words("plan.effective_changed", before=before, after=after)
-
-
-Object = dict[str, Any]
 
 
 def plan_json(planned: Sequence[PlannedUnit], faults: Faults, words: Words, version: str, rules_version: str) -> str:
@@ -297,13 +267,23 @@ def _unit_json(planned: PlannedUnit, words: Words) -> Object:
 
 def _ledger_json(ledger: Ledger, words: Words) -> Object:
     return {
-        "state": ledger.state,
-        "state_after": ledger.state_after,
-        "limit_bytes": ledger.limit_bytes,
-        "target_bytes": ledger.target_bytes,
+        **fields(ledger, "state", "state_after", "limit_bytes", "target_bytes"),
         "before": _level(ledger.before),
         "after": _level(ledger.after),
-        "steps": [_step_json(step, words) for step in ledger.steps],
+        "steps": [
+            {
+                **fields(step, "name", "phase"),
+                "set": {
+                    name: {"before": plain(before), "after": plain(after)} for name, (before, after) in step.set.items()
+                },
+                "before": _level(step.before),
+                "after": _level(step.after) if step.after else None,
+                "lost": words(f"plan.lost.{step.name}", **step.values),
+                "nearest": [{"batch": batch, "accumulation": steps} for batch, steps in step.values.get("nearest", ())],
+                **fields(step, "source", "lines"),
+            }
+            for step in ledger.steps
+        ],
         "other_resource_change_bytes": ledger.other_change,
         "larger_gpu": ledger.larger_gpu.id if ledger.larger_gpu else None,
         "larger_gpu_after": ledger.larger_after.id if ledger.larger_after else None,
@@ -312,17 +292,3 @@ def _ledger_json(ledger: Ledger, words: Words) -> Object:
 
 def _level(level: Level) -> Object:
     return {"low_bytes": level.low, "expected_bytes": level.expected, "high_bytes": level.high}
-
-
-def _step_json(step: Step, words: Words) -> Object:
-    return {
-        "name": step.name,
-        "phase": step.phase,
-        "set": {name: {"before": plain(before), "after": plain(after)} for name, (before, after) in step.set.items()},
-        "before": _level(step.before),
-        "after": _level(step.after) if step.after else None,
-        "lost": words(f"plan.lost.{step.name}", **step.values),
-        "nearest": [{"batch": batch, "accumulation": steps} for batch, steps in step.values.get("nearest", ())],
-        "source": step.source,
-        "lines": step.lines,
-    }

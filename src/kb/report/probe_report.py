@@ -3,11 +3,11 @@ trials on a cluster; and both as JSON (schema 1: ``rules/schema/output/probe.jso
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kb.core.memory_report import WORKING
 from kb.report.estimate_report import run_parts
-from kb.report.json_parts import head, to_json
+from kb.report.json_parts import Object, head, to_json
 from kb.report.recommend.formats import settings_of, to_yaml
 from kb.report.terminal import INDENT, Style, columns, cut, in_blocks, joined, table, wrap
 from kb.report.values import here, host_size, printable, short_name, size
@@ -16,12 +16,6 @@ from kb.report.words import Words
 if TYPE_CHECKING:
     from kb.torch_runs.probe.campaign import Pair, Probed
     from kb.torch_runs.probe.trial import Cell, Matrix, Outcome, Trial
-
-Object = dict[str, Any]
-
-
-def probe_json(probed: "Probed", version: str, rules_version: str) -> str:
-    return to_json(probe_object(probed, version, rules_version))
 
 
 def probe_object(probed: "Probed", version: str, rules_version: str) -> Object:
@@ -167,14 +161,8 @@ LEAST_COLUMNS = 4
 
 def probe_text(probed: "Probed", words: Words, style: Style) -> str:
     """The whole report, with a line break at its end."""
-    blocks = [
-        _heading(probed, words, style),
-        _trials(probed, words, style),
-        _failures(probed, words, style),
-        found_lines(probed, words, style),
-        recommended_lines(probed, words, style),
-    ]
-    return in_blocks(blocks)
+    makers = (_heading, _trials, _failures, found_lines, recommended_lines)
+    return in_blocks(make(probed, words, style) for make in makers)
 
 
 def _heading(probed: "Probed", words: Words, style: Style) -> list[str]:
@@ -240,26 +228,25 @@ def _host_rows(probed: "Probed", words: Words, style: Style) -> list[list[str]]:
     heads = [words(f"probe.column.{name}") for name in
                ("trial", "workers", "outcome", "rate", "main_pss", "worker_pss", "worker_uss", "total_pss",
                 "host_share")]  # fmt: skip
-    rows = [_host_row(number, pair, probed, words) for number, pair in enumerate(probed.pairs, 1)]
+    rows = []
+    for number, (trial, outcome) in enumerate(probed.pairs, 1):
+        main, worker = outcome.host.get("main", {}), outcome.host.get("worker", {})
+        total = outcome.host.get("total_pss_bytes") or outcome.host.get("peak_pss_bytes") or 0
+        rate = outcome.samples_per_second
+        rows.append(
+            [
+                str(number),
+                str(trial.workers),
+                ended(outcome, words),
+                f"{rate:,.1f}" if rate is not None else "",
+                _host_size(main.get("pss_bytes", 0)),
+                _host_size(worker.get("pss_bytes", 0)),
+                _host_size(worker.get("uss_bytes", 0)),
+                _host_size(total),
+                _percent(total, probed.host_limit_bytes),
+            ]
+        )
     return without_empty([heads, *rows], style)
-
-
-def _host_row(number: int, pair: "Pair", probed: "Probed", words: Words) -> list[str]:
-    trial, outcome = pair
-    main, worker = outcome.host.get("main", {}), outcome.host.get("worker", {})
-    total = outcome.host.get("total_pss_bytes") or outcome.host.get("peak_pss_bytes") or 0
-    rate = outcome.samples_per_second
-    return [
-        str(number),
-        str(trial.workers),
-        ended(outcome, words),
-        f"{rate:,.1f}" if rate is not None else "",
-        _host_size(main.get("pss_bytes", 0)),
-        _host_size(worker.get("pss_bytes", 0)),
-        _host_size(worker.get("uss_bytes", 0)),
-        _host_size(total),
-        _percent(total, probed.host_limit_bytes),
-    ]
 
 
 def without_empty(rows: Sequence[Sequence[str]], style: Style) -> list[list[str]]:
@@ -400,15 +387,21 @@ def _notes(cell: "Cell", words: Words) -> list[str]:
 
 def matrix_json(matrix: "Matrix", version: str, rules_version: str) -> str:
     """One object: ``cells`` in the order of the axes, each a trial of ``kb.probe --format json`` with its GPU."""
-    cells: list[dict[str, Any]] = [
+    return to_json(
         {
-            "gpu": cell.gpu.id,
-            "model": cell.trial.model,
-            "other_gpu": cell.found,
-            **trial_object((cell.trial, cell.outcome)),
+            **head(version, rules_version),
+            "kind": "matrix",
+            "backend": matrix.backend,
+            "measured": matrix.backend != "fake",
+            "address": matrix.address,
+            "cells": [
+                {
+                    "gpu": cell.gpu.id,
+                    "model": cell.trial.model,
+                    "other_gpu": cell.found,
+                    **trial_object((cell.trial, cell.outcome)),
+                }
+                for cell in matrix.cells
+            ],
         }
-        for cell in matrix.cells
-    ]
-    measured = matrix.backend != "fake"
-    about = {**head(version, rules_version), "kind": "matrix", "backend": matrix.backend}
-    return to_json({**about, "measured": measured, "address": matrix.address, "cells": cells})
+    )

@@ -8,6 +8,7 @@ from kb.config.releases.reader import Releases
 from kb.config.releases.statements import Problem
 from kb.core.record import NamedTuple
 from kb.core.release import OR, ProjectRelease, Source, pinned_version
+from kb.report.json_parts import fields, release_text
 from kb.report.terminal import INDENT, Style, table, wrap
 from kb.report.values import printable
 from kb.report.words import Words
@@ -82,7 +83,7 @@ def versions_json(versions: ProjectVersions) -> dict[str, Any]:
         "top": versions.top,
         "libraries": [{"name": name, "release": _release_json(known.get(name))} for name in names],
         "problems": [
-            {"key": each.key, **_place_json(each.place), "values": dict(each.values)}
+            {"key": each.key, **fields(each.place, "path", "line"), "values": dict(each.values)}
             for each in versions.releases.problems
         ],
         "files": [path for path, _, _ in versions.releases.files],
@@ -94,13 +95,8 @@ def _release_json(release: ProjectRelease | None) -> Mapping[str, Any] | None:
         return None
     return {
         "specifier": release.specifier,
-        "exact": ".".join(map(str, release.exact)) if release.exact else None,
-        "origin": release.origin,
-        "partly": release.partly,
-        "place": _place_json(release.place) if release.place else None,
-        "others": [{**_place_json(place), "specifier": specifier} for place, specifier in release.others],
+        "exact": release_text(release.exact),
+        **fields(release, "origin", "partly"),
+        "place": fields(release.place, "path", "line") if release.place else None,
+        "others": [{**fields(place, "path", "line"), "specifier": specifier} for place, specifier in release.others],
     }
-
-
-def _place_json(place: Source) -> dict[str, Any]:
-    return {"path": place.path, "line": place.line}

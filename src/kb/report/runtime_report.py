@@ -18,6 +18,7 @@ from kb.advice.runtime import (
     calls_per_minute,
 )
 from kb.advice.speed_log import Bar, Pace, SpeedLog
+from kb.report.json_parts import Object, fields
 from kb.report.terminal import INDENT, Style, table, wrap
 from kb.report.words import Words
 
@@ -46,12 +47,12 @@ def duration(seconds: float, words: Words) -> str:
 
 
 def _titled(name: str, title: str, style: Style) -> list[str]:
-    return [f"{style.paint(name, 'heading')}{style.dot}{title}" if title else style.paint(name, "heading"), ""]
+    return [f"{style.paint(name, 'heading')}{style.dot}{title}", ""]
 
 
 def _heading(pipeline: Pipeline, words: Words, style: Style) -> list[str]:
     if not pipeline.id:
-        return _titled(words("runtime.own_stages"), "", style)
+        return [style.paint(words("runtime.own_stages"), "heading"), ""]
     return _titled(pipeline.id, pipeline.title.in_language(words.language), style)
 
 
@@ -247,9 +248,6 @@ def list_text(rows: Mapping[str, Any], words: Words, style: Style) -> str:
     return "\n".join(lines) + "\n"
 
 
-Object = dict[str, Any]
-
-
 def run_object(
     pipeline: Pipeline, runs: Sequence[RunTime], comparison: Comparison | None, claims: Sequence[tuple[Claim, float]]
 ) -> Object:
@@ -261,12 +259,9 @@ def run_object(
         "comparison": _comparison(comparison) if comparison else None,
         "claims_differing": [
             {
-                "batch": claim.batch,
-                "relative_speed": claim.relative_speed,
+                **fields(claim, "batch", "relative_speed"),
                 "computed": round(computed, 6),
-                "source": claim.source,
-                "lines": claim.lines,
-                "erratum": claim.erratum,
+                **fields(claim, "source", "lines", "erratum"),
             }
             for claim, computed in claims
         ],
@@ -299,12 +294,8 @@ def _run(run: RunTime) -> Object:
 
 
 def _speed_up(ratio: SpeedUp) -> Object:
-    return {name: _finite(value) for name, value in ratio._asdict().items()}
-
-
-def _finite(value: float) -> float | None:
     """JSON has no infinity: a stage that is gone altogether has no ratio."""
-    return None if value == float("inf") else round(value, 6)
+    return {name: None if value == float("inf") else round(value, 6) for name, value in ratio._asdict().items()}
 
 
 def _comparison(comparison: Comparison) -> Object:
@@ -318,23 +309,24 @@ def _comparison(comparison: Comparison) -> Object:
         ],
         "batched_share": round(comparison.batched_share, 6),
         "batched_speed_up": _speed_up(comparison.batched) if comparison.batched else None,
-        "ceiling": None if comparison.ceiling is None else round(comparison.ceiling, 6),
+        "ceiling": _rounded(comparison.ceiling),
     }
 
 
-def training_object(time: TrainingTime, row: TrainingRow | None) -> Object:
-    def rounded(value: float | None) -> float | None:
-        return None if value is None else round(value, 6)
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)
 
+
+def training_object(time: TrainingTime, row: TrainingRow | None) -> Object:
     return {
         "kind": "training",
         "id": row.id if row else None,
-        "seconds_per_step": rounded(time.seconds_per_step),
-        "steps_per_minute": rounded(time.steps_per_minute),
+        "seconds_per_step": _rounded(time.seconds_per_step),
+        "steps_per_minute": _rounded(time.steps_per_minute),
         "steps": time.steps,
         "batch": time.batch,
-        "total_seconds": rounded(time.total_seconds),
-        "samples_per_second": rounded(time.samples_per_second),
+        "total_seconds": _rounded(time.total_seconds),
+        "samples_per_second": _rounded(time.samples_per_second),
         "samples": time.samples,
         "claimed_minutes": row.claimed_minutes if row else None,
         "erratum": row.erratum if row else None,
@@ -365,25 +357,21 @@ def _bar(bar: Bar, pace: Pace | None, batch: int | None) -> Object:
         "steps_per_second": round(1 / bar.latest, 6),
         "samples_per_second": None if batch is None else round(batch / bar.latest, 6),
         "remaining_seconds": None if left is None else round(left, 3),
-        "pace": _pace_object(pace) if pace else None,
-    }
-
-
-def _pace_object(pace: Pace) -> Object:
-    return {
-        "baseline_seconds_per_step": round(pace.baseline, 6),
-        "baseline": "given" if pace.given else "own",
-        "ratio": round(pace.ratio, 6),
-        "alert": pace.alert,
-        "slow_readings": pace.slow_readings,
-        "first_slow_line": pace.first_slow_line,
+        "pace": {
+            "baseline_seconds_per_step": round(pace.baseline, 6),
+            "baseline": "given" if pace.given else "own",
+            "ratio": round(pace.ratio, 6),
+            **fields(pace, "alert", "slow_readings", "first_slow_line"),
+        }
+        if pace
+        else None,
     }
 
 
 def list_object(rows: Mapping[str, Any]) -> Object:
-    known = [{"id": name, "title": row["title"], "batches": _batches(row)} for name, row in sorted(rows.items())]
+    known = []
+    for name, row in sorted(rows.items()):
+        times = [time for stage in row.get("stages", ()) for time in stage["times"]]
+        batches = sorted({time["batch"] for time in times if "batch" in time})
+        known.append({"id": name, "title": row["title"], "batches": batches})
     return {"kind": "list", "runtimes": known}
-
-
-def _batches(row: Mapping[str, Any]) -> list[int]:
-    return sorted({time["batch"] for stage in row.get("stages", ()) for time in stage["times"] if "batch" in time})

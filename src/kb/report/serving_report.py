@@ -7,7 +7,7 @@ from kb.core.record import NamedTuple
 from kb.core.units import GIB
 from kb.memory.serving.answer import Change, Load, Served
 from kb.memory.serving.budget import OPTION_NAMES, Budget
-from kb.report.json_parts import Object, head, to_json
+from kb.report.json_parts import Object, fields, head, release_text, to_json
 from kb.report.terminal import INDENT, Style, in_blocks, joined, table, wrap
 from kb.report.values import printable
 from kb.report.words import Words
@@ -50,10 +50,10 @@ def serving_text(answer: Answer, words: Words, style: Style) -> str:
 def _heading(answer: Answer, words: Words, style: Style) -> list[str]:
     setup, options = answer.served.setup, answer.served.options
     names = OPTION_NAMES[setup.engine]
-    release = ".".join(map(str, setup.release))
     gpus = setup.tensor_parallel * setup.pipeline_parallel
     gpu = f"{answer.gpu or ''} {setup.gpu_bytes / GIB:.1f} GiB × {gpus}".strip()
-    title = [printable(answer.served.model.name), f"{answer.engine['title'][words.language]} {release}", gpu]
+    engine = f"{answer.engine['title'][words.language]} {release_text(setup.release)}"
+    title = [printable(answer.served.model.name), engine, gpu]
     about = [setup.dtype + (f" ({setup.quantization})" if setup.quantization else ""), f"KV {setup.kv_cache_dtype}"]
     for field, value in (
         ("utilization", f"{options.utilization:g}"),
@@ -101,8 +101,10 @@ def _holds(answer: Answer, words: Words, style: Style) -> list[str]:
         what = words.named("serving_unknown", served.not_predicted.replace(" ", "_"))
         return [*lines, *wrap(words("serving.not_predicted", what=what), style.width)]
     assert served.budget is not None
+    if _is_open(served) and not served.longest:
+        return lines + style.lines(words(_nothing_left(served)), "error")
     if _is_open(served):
-        return lines + _open_length(served, words, style)
+        return lines + wrap(words("serving.open_length", longest=served.longest), style.width)
     assert served.concurrency is not None
     values = {"tokens": served.kv_tokens, "length": served.options.max_model_len}
     if served.request_bytes is not None:
@@ -141,13 +143,6 @@ def _is_open(served: Served) -> bool:
     return served.setup.max_model_len is None and served.model.longest is None
 
 
-def _open_length(served: Served, words: Words, style: Style) -> list[str]:
-    """What the cache holds, where only the model's own config says how long a request may be."""
-    if not served.longest:
-        return style.lines(words(_nothing_left(served)), "error")
-    return wrap(words("serving.open_length", longest=served.longest), style.width)
-
-
 def _load(answer: Answer, words: Words, style: Style) -> list[str]:
     asked = answer.load
     if asked is None or asked.fits is None:
@@ -178,7 +173,9 @@ def _changes(answer: Answer, words: Words, style: Style) -> list[str]:
     helping = [change for change in answer.changes if _figures(change.served) != _figures(answer.served)]
     for change in helping:
         name = option_name(answer.served.setup.engine, change.option)
-        rows.append([f"{name} {_value(change.value)}", *_figures(change.served)])
+        value = change.value
+        shown = "" if value is True else f"{value:,}" if isinstance(value, int) else str(value)
+        rows.append([f"{name} {shown}", *_figures(change.served)])
     return [style.paint(words("serving.changes"), "heading"), *table(rows)] if helping else []
 
 
@@ -193,10 +190,6 @@ def _figures(served: Served) -> list[str]:
     return [f"{served.kv_tokens:,}", f"{served.concurrency:.2f}", f"{served.longest:,}"]
 
 
-def _value(value: object) -> str:
-    return "" if value is True else f"{value:,}" if isinstance(value, int) else str(value)
-
-
 def _gib(size: float) -> str:
     return f"{size / GIB:.2f}"
 
@@ -205,7 +198,7 @@ def serving_json(answer: Answer, words: Words, version: str, rules_version: str)
     """The estimate under ``serving``: ``rules/schema/output/estimate-serving.json`` says it in full."""
     served = answer.served
     setup = served.setup._asdict()
-    setup["release"] = ".".join(map(str, served.setup.release))
+    setup["release"] = release_text(served.setup.release)
     setup |= {"eager": served.setup.eager, "uses": sorted(served.setup.uses - {"eager"})}
     setup["measured"] = served.setup.measured._asdict()
     whole: Object = head(version, rules_version)
@@ -241,18 +234,18 @@ def serving_json(answer: Answer, words: Words, version: str, rules_version: str)
 
 def _figures_json(served: Served) -> Object:
     token = max(rank.kv_bytes_per_token for rank in served.ranks)
-    modelled = None if served.longest is None else served.budget.status if served.budget else None
+    status = served.budget.status if served.budget and served.longest is not None else "unknown"
     figures = _rank_json(served.budget, token, served.kv_tokens if served.kv_tokens is not None else 0)
-    figures["kv_tokens"] = served.kv_tokens
-    figures["concurrency"] = None if served.concurrency is None else round(served.concurrency, 4)
-    block = served.options.block
-    figures["kv_blocks"] = None if served.kv_tokens is None else served.kv_tokens // block
-    figures["kv_request_bytes"] = served.request_bytes
-    figures["max_model_len"] = served.longest
-    figures["starts"] = served.starts
-    figures["utilization_needed"] = served.utilization_needed
-    figures["not_predicted"] = served.not_predicted or None
-    status = "unknown" if modelled is None else modelled
+    figures |= {
+        "kv_tokens": served.kv_tokens,
+        "concurrency": None if served.concurrency is None else round(served.concurrency, 4),
+        "kv_blocks": None if served.kv_tokens is None else served.kv_tokens // served.options.block,
+        "kv_request_bytes": served.request_bytes,
+        "max_model_len": served.longest,
+        "starts": served.starts,
+        "utilization_needed": served.utilization_needed,
+        "not_predicted": served.not_predicted or None,
+    }
     figures["status"] |= {"kv_tokens": status, "max_model_len": status}
     figures["status"]["concurrency"] = "unknown" if served.concurrency is None else status
     return figures
@@ -269,8 +262,7 @@ def _rank_json(budget: Budget | None, token: float, tokens: int) -> Object:
         "kv_budget_high_bytes": budget.kv_high if budget else None,
         "kv_tokens": tokens if budget else None,
         "terms": [
-            {"name": term.name, "bytes": term.bytes, "low": term.low, "high": term.high, "status": term.status,
-             "inside": term.inside}
+            fields(term, "name", "bytes", "low", "high", "status", "inside")
             for term in (budget.terms if budget else ())
         ],
         "status": {
@@ -279,4 +271,4 @@ def _rank_json(budget: Budget | None, token: float, tokens: int) -> Object:
             "kv_budget_bytes": status,
             "kv_tokens": status,
         },
-    }  # fmt: skip
+    }

@@ -11,7 +11,8 @@ from kb.commands.options import RUN, Options, flag_of
 from kb.commands.probe.request import OF_COMMAND, ProbeRequest, request_of
 from kb.core.text import UserError
 from kb.knowledge import load_guide
-from kb.report.probe_report import matrix_json, matrix_text, probe_json, probe_text, progress
+from kb.report.json_parts import to_json
+from kb.report.probe_report import matrix_json, matrix_text, probe_object, probe_text, progress
 from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli
@@ -59,13 +60,17 @@ def main(arguments: Sequence[str], language: str) -> int:
             resume=options.resume,
         )
     except KeyboardInterrupt:
-        _interrupted(options, words)
+        if not options.no_journal and os.path.isfile(options.journal):
+            print(words("probe.interrupted", path=options.journal), file=sys.stderr, flush=True)
         raise
     except UserError as fault:  # the reason is a sentence of its own
         if reason := fault.values.pop("reason_key", None):
             fault.values["reason"] = words(reason)
         raise
-    _report(options, probed, words, catalog.version)
+    if options.format == "json":
+        cli.put(to_json(probe_object(probed, __version__, catalog.version)))
+    else:
+        cli.put(probe_text(probed, words, choose_style(sys.stdout, options.color)))
     if options.record is not None:
         record(options.record, probed, " ".join(["kb", "probe", *arguments]))
     return _code(probed, language, words)
@@ -99,11 +104,6 @@ def _on_ray(options: argparse.Namespace, request: ProbeRequest, messages: cli.Wo
     if all(cell.outcome.fits for cell in matrix.cells):
         return cli.CLEAN
     return cli.UNUSABLE if all(cell.outcome.status == "lost" for cell in matrix.cells) else cli.FINDINGS
-
-
-def _interrupted(options: argparse.Namespace, words: Words) -> None:
-    if not options.no_journal and os.path.isfile(options.journal):
-        print(words("probe.interrupted", path=options.journal), file=sys.stderr, flush=True)
 
 
 def runner_of(options: argparse.Namespace) -> Any:
@@ -175,11 +175,3 @@ def build_parser(words: cli.Words) -> cli.Parser:
     output.add_argument("--record", metavar="FILE", help=say("record"))
     made.output(group=output)
     return parser
-
-
-def _report(options: argparse.Namespace, probed: "Probed", words: Words, rules_version: str) -> None:
-    if options.format == "json":
-        cli.put(probe_json(probed, __version__, rules_version))
-        return
-
-    cli.put(probe_text(probed, words, choose_style(sys.stdout, options.color)))

@@ -1,17 +1,28 @@
 """The JSON contract, schema 1: ``rules/schema/output/check.json`` says it in full. Sizes are whole bytes."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kb.advice.run.run_kind import only_loads
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
-from kb.core.finding import Because, Edit, Finding, Fix, OnRelease, Span, Suppression
-from kb.core.result import CheckResult, GpuFit, UnitResult, Unusable
-from kb.core.setup import Assumption, TrainingSetup
+from kb.core.finding import Finding, Fix
+from kb.core.result import CheckResult, UnitResult
+from kb.core.setup import TrainingSetup
 from kb.report.check.changes import condition_of
 from kb.report.check.text import fault_text
-from kb.report.json_parts import Object, encode, escaped, head, machine_object, plain, prediction_object
+from kb.report.json_parts import (
+    Object,
+    assumption_object,
+    encode,
+    escaped,
+    fields,
+    head,
+    machine_object,
+    plain,
+    prediction_object,
+    release_text,
+)
 from kb.report.words import Words
 
 
@@ -43,7 +54,14 @@ def check_object(result: CheckResult, words: Words) -> Object:
         **head(result.version, result.rules_version),
         "machine": machine_object(result.machine),
         "files": [_unit(unit, words) for unit in result.units],
-        "unusable": [_fault(fault, words) for fault in result.unusable],
+        "unusable": [
+            {
+                **fields(fault, "path", "line", "column"),
+                "message": fault_text(fault, words),
+                "fault": "kb" if fault.internal else "input",
+            }
+            for fault in result.unusable
+        ],
         "summary": result.summary(),
     }
 
@@ -61,24 +79,22 @@ def _unit(unit: UnitResult, words: Words) -> Object:
     if unit.prediction is None and unit.note:
         made["note"] = words(f"note.{unit.note}", **unit.note_values)
     if unit.gpu_fits:
-        made["gpu_fits"] = [_gpu_fit(fit) for fit in unit.gpu_fits]
+        made["gpu_fits"] = [
+            {
+                "gpu": fit.gpu.id,
+                "name": fit.gpu.name,
+                **fit.verdict._asdict(),
+                **fields(fit, "process_used_bytes", "limit_bytes"),
+            }
+            for fit in unit.gpu_fits
+        ]
     if unit.if_so:
-        made["verdict_assumes"] = [_assumption(each) for each in unit.if_so]
+        made["verdict_assumes"] = [assumption_object(each) for each in unit.if_so]
     made["findings"] = [_finding(finding, words) for finding in unit.findings]
     if unit.hidden_notes:
         made["hidden_notes"] = unit.hidden_notes
     made["not_evaluated"] = [{"rule": rule.rule, "needs": list(rule.needs)} for rule in unit.not_evaluated]
     return made
-
-
-def _fault(fault: Unusable, words: Words) -> Object:
-    return {
-        "path": fault.path,
-        "line": fault.line,
-        "column": fault.column,
-        "message": fault_text(fault, words),
-        "fault": "kb" if fault.internal else "input",
-    }
 
 
 def _setup(setup: TrainingSetup, unit: UnitResult) -> Object:
@@ -94,71 +110,46 @@ def _setup(setup: TrainingSetup, unit: UnitResult) -> Object:
     return made
 
 
-def _gpu_fit(fit: GpuFit) -> Object:
-    return {
-        "gpu": fit.gpu.id,
-        "name": fit.gpu.name,
-        "status": fit.verdict.status,
-        "phase": fit.verdict.phase,
-        "term": fit.verdict.term,
-        "process_used_bytes": fit.process_used_bytes,
-        "limit_bytes": fit.limit_bytes,
-    }
-
-
 def _finding(finding: Finding, words: Words) -> Object:
     made: Object = {
-        "rule": finding.rule,
-        "severity": finding.severity,
-        "confidence": finding.confidence,
-        "certainty": finding.certainty,
-        **_place(finding.span),
+        **fields(finding, "rule", "severity", "confidence", "certainty"),
+        **fields(finding.span, *_PLACE),
         "message": words.message(finding),
         "facts": {name: _fact(name, value, words) for name, value in finding.facts.items()},
-        "because": [_because(each, words) for each in finding.because],
+        "because": [
+            {
+                "fact": each.name,
+                "value": _fact(each.name, each.value, words),
+                "origin": each.origin,
+                "place": each.place or None,
+            }
+            for each in finding.because
+        ],
         "fix": fix_object(fix) if (fix := finding.ready("safe") or finding.ready("unsafe")) else None,
         "doc": words.pages.path(finding.rule, words.language),
-        "suppressed": _suppression(finding.suppressed) if finding.suppressed else None,
+        "suppressed": finding.suppressed._asdict() if finding.suppressed else None,
     }
     if page := words.pages.address(finding.rule, words.language):
         made["doc_url"] = page
     if finding.if_so:
-        made["assumes"] = [_assumption(each) for each in finding.if_so]
-    if finding.on_releases:
-        made["on_releases"] = [_on_release(each) for each in finding.on_releases]
-    if offered := [fix for fix in finding.fixes if not fix.certain]:
-        made["offered"] = [_offer(fix) for fix in offered]
+        made["assumes"] = [assumption_object(each) for each in finding.if_so]
+    if finding.on_releases:  # those for which it holds: from ``since`` on, before ``before``; what the project allows
+        made["on_releases"] = [
+            {
+                "library": on.library,
+                "since": release_text(on.since),
+                "before": release_text(on.before),
+                "specifier": on.specifier,
+                "place": on.place or None,
+            }
+            for on in finding.on_releases
+        ]
+    if offered := [fix for fix in finding.fixes if not fix.certain]:  # with the facts that would settle each
+        made["offered"] = [{**fix_object(fix), "if": condition_of(fix), "needs": list(fix.needs)} for fix in offered]
     return made
 
 
-def _because(each: Because, words: Words) -> Object:
-    made = {"fact": each.name, "value": _fact(each.name, each.value, words), "origin": each.origin}
-    return {**made, "place": each.place or None}
-
-
-def _assumption(each: Assumption) -> Object:
-    return {"name": each.name, "value": plain(each.value), "reason": each.reason}
-
-
-def _on_release(on: OnRelease) -> Object:
-    """The releases for which it holds: from ``since`` on, before ``before``; and what the project allows."""
-    since, before = (".".join(map(str, bound)) if bound else None for bound in (on.since, on.before))
-    said = {"specifier": on.specifier, "place": on.place or None}
-    return {"library": on.library, "since": since, "before": before, **said}
-
-
-def _offer(fix: Fix) -> Object:
-    """A fix that no one can say yet whether it applies: its condition, and the facts that would settle it."""
-    return {**fix_object(fix), "if": condition_of(fix), "needs": list(fix.needs)}
-
-
-def _place(span: Span) -> Object:
-    return {
-        "line": span.line,
-        "column": span.column,
-        "end_line": span.end_line,
-        "end_column": span.end_column,
-    }
+_PLACE = ("line", "column", "end_line", "end_column")
 
 
 def _fact(name: str, value: Any, words: Words) -> Any:
@@ -170,27 +161,15 @@ def _fact(name: str, value: Any, words: Words) -> Any:
 
 def fix_object(fix: Fix) -> Object:
     """``set`` holds the new values; ``remove``, ``rename`` and ``replace`` are there only where the fix does that."""
-    made: Object = {"safety": fix.safety, "set": {edit.name: plain(edit.value) for edit in _of(fix, "set")}}
-    if removed := [edit.name for edit in _of(fix, "remove")]:
-        made["remove"] = removed
-    if renamed := {edit.name: str(edit.value) for edit in _of(fix, "rename")}:
-        made["rename"] = renamed
-    if replaced := [{**_place(edit.span), "text": str(edit.value)} for edit in _of(fix, "replace") if edit.span]:
-        made["replace"] = replaced
+    edits = {op: [edit for edit in fix.edits if edit.op == op] for op in ("set", "remove", "rename", "replace")}
+    made: Object = {"safety": fix.safety, "set": {edit.name: plain(edit.value) for edit in edits["set"]}}
+    if edits["remove"]:
+        made["remove"] = [edit.name for edit in edits["remove"]]
+    if edits["rename"]:
+        made["rename"] = {edit.name: str(edit.value) for edit in edits["rename"]}
+    if replaced := [edit for edit in edits["replace"] if edit.span]:
+        made["replace"] = [{**fields(edit.span, *_PLACE), "text": str(edit.value)} for edit in replaced]
     return made
-
-
-def _of(fix: Fix, op: str) -> list[Edit]:
-    return [edit for edit in fix.edits if edit.op == op]
-
-
-def _suppression(suppression: Suppression) -> Object:
-    return {
-        "kind": suppression.kind,
-        "reason": suppression.reason,
-        "until": suppression.until,
-        "line": suppression.line,
-    }
 
 
 # A field of the run, and the settings that tell it.
@@ -250,13 +229,12 @@ def untold(setup: TrainingSetup, unit: Unit) -> frozenset[str]:
     """
     # a type that nobody wrote is assumed of a model that kb knows alone
     assumed = {*(each.name for each in setup.assumed), "model.torch_dtype"} if setup.unmodelled else frozenset[str]()
-    return frozenset(field for field, names in _SETTINGS.items() if _untold(names, setup.unresolved, assumed, unit))
 
+    def is_untold(names: tuple[str, ...]) -> bool:
+        if any(name in setup.unresolved for name in names):
+            return True
+        if any(name in unit.settings and not is_unknown(unit.settings[name].value) for name in names):
+            return False
+        return any(name in assumed or name.startswith(unit.hidden) for name in names)
 
-def _untold(names: tuple[str, ...], unresolved: Collection[str], assumed: Collection[str], unit: Unit) -> bool:
-    if any(name in unresolved for name in names):
-        return True
-    if any(name in unit.settings and not is_unknown(unit.settings[name].value) for name in names):
-        return False
-    hidden = bool(unit.hidden) and any(name.startswith(unit.hidden) for name in names)
-    return hidden or any(name in assumed for name in names)
+    return frozenset(field for field, names in _SETTINGS.items() if is_untold(names))

@@ -38,7 +38,7 @@ def summary_json(summary: Summary, kind: str, notes: list[str], versions: Mappin
             "seconds_per_step": speed.seconds_per_step if speed else None,
             "step_time_ratio": speed.ratio if speed else None,
             "server": _plain(summary.server),
-            "verdicts": [_verdict(key, row) for key, row in summary.judged],
+            "verdicts": _verdicts(summary.judged),
             "warnings": [
                 {
                     "kind": alert.kind,
@@ -59,8 +59,7 @@ def summary_json(summary: Summary, kind: str, notes: list[str], versions: Mappin
 def snapshot_json(snapshot: Snapshot, judged: Sequence[tuple[str, Judged]], versions: Mapping[str, str]) -> str:
     """One reading with its verdicts."""
     data: dict[str, Any] = _plain(snapshot)
-    verdicts = [_verdict(key, row) for key, row in judged]
-    return to_json({"schema": SCHEMA, **versions, "kind": "reading", **data, "verdicts": verdicts})
+    return to_json({"schema": SCHEMA, **versions, "kind": "reading", **data, "verdicts": _verdicts(judged)})
 
 
 def _plain(value: Any) -> Any:
@@ -85,14 +84,17 @@ def _gpu(peak: GpuPeak) -> dict[str, Any]:
     }
 
 
-def _verdict(key: str, row: Judged) -> dict[str, Any]:
-    return {
-        "gpu": key or None,
-        "rule": row.threshold,
-        "metric": row.metric,
-        "value": round(row.value, 4),
-        "unit": row.unit,
-        "label": row.label,
-        "low": row.row.get("low"),
-        "high": row.row.get("high"),
-    }
+def _verdicts(judged: Sequence[tuple[str, Judged]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "gpu": key or None,
+            "rule": row.threshold,
+            "metric": row.metric,
+            "value": round(row.value, 4),
+            "unit": row.unit,
+            "label": row.label,
+            "low": row.row.get("low"),
+            "high": row.row.get("high"),
+        }
+        for key, row in judged
+    ]

@@ -4,13 +4,10 @@ JSON is schema 1, which ``rules/schema/output/recommend.json`` says in full.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
-from kb.advice.batches import Split
-from kb.advice.fit.attempts import Attempt
 from kb.advice.fit.decision import Leaf, Walk
-from kb.advice.fit.recommend import ENVIRONMENT, Inference, Training, Weights, peaks
-from kb.advice.fit.recommend_answer import ACCUMULATION, EVALUATE, INFERENCE, TRAIN, WORKERS, Answer, Notes, NotesRow
+from kb.advice.fit.recommend import ENVIRONMENT, Inference, Training, peaks
+from kb.advice.fit.recommend_answer import ACCUMULATION, EVALUATE, INFERENCE, TRAIN, WORKERS, Answer, NotesRow
 from kb.advice.run.row_lengths import reads_target
 from kb.core.document import Unit
 from kb.core.finding import Span
@@ -18,7 +15,7 @@ from kb.core.memory_report import MemoryReport, Phase, phase_status
 from kb.core.result import UnitResult
 from kb.core.setup import TrainingSetup
 from kb.report.check.panel import fit_panel
-from kb.report.json_parts import head, machine_object, plain, prediction_object, to_json
+from kb.report.json_parts import Object, fields, head, machine_object, plain, prediction_object, to_json
 from kb.report.recommend.formats import READ_BY_TRAINER, RENAMED, config_as, settings_of_answer, to_yaml
 from kb.report.recommend.reasons import Own, notes_lines, reasons, walk_lines, why_lines
 from kb.report.terminal import Style, in_blocks, section, table, wrap
@@ -38,7 +35,10 @@ def recommend_text(answer: Answer, words: Words, style: Style) -> str:
     if answer.training is not None and answer.training.report is not None:
         sections.append(_panel(answer, answer.training.setup, answer.training.report, words, style))
     if answer.inference is not None and answer.inference.report is not None:
-        sections.append(_panel(answer, answer.inference.setup, _joint(answer.inference), words, style))
+        report, together = answer.inference.report, answer.inference.generate  # of all folds
+        assert together is not None
+        phases = tuple(together if phase.name == "generate" else phase for phase in report.phases)
+        sections.append(_panel(answer, answer.inference.setup, report._replace(phases=phases), words, style))
     if answer.setup is not None:
         sections.append(section(words("recommend.why"), style.listed(reasons(answer, words)), style))
     if answer.walk is not None and answer.decision is not None:
@@ -52,9 +52,8 @@ def recommend_text(answer: Answer, words: Words, style: Style) -> str:
         sections.append([style.paint(words("recommend.notes"), "heading"), *notes])
     if answer.training is not None:
         heading = style.paint(words("recommend.ways"), "heading")
-        sections.append(
-            [heading, *_ways(answer.training, words, style), *wrap(words("recommend.ways_note"), style.width, "  ")]
-        )
+        ways, note = _ways(answer.training, words, style), wrap(words("recommend.ways_note"), style.width, "  ")
+        sections.append([heading, *ways, *note])
     return in_blocks(sections)
 
 
@@ -64,15 +63,11 @@ def _title(answer: Answer, words: Words, style: Style) -> list[str]:
     assert found is not None  # without a GPU there is nothing to recommend for
     name = short_name(found.gpu) if found.gpu else found.name
     gpus = f"{answer.world} × {name}" if answer.world > 1 else name
-    parts = (estimator.model.name, f"{gpus} {size(found.memory_total)}", _task(answer, words))
-    return [style.paint(style.dot.join(parts), "heading")]
-
-
-def _task(answer: Answer, words: Words) -> str:
     trainer = answer.question.trainer
-    return (
-        words(f"recommend.task.{answer.task}") if trainer is None else words("recommend.by_trl", task=trainer.upper())
-    )
+    by_trl = trainer and words("recommend.by_trl", task=trainer.upper())
+    task = by_trl or words(f"recommend.task.{answer.task}")
+    parts = (estimator.model.name, f"{gpus} {size(found.memory_total)}", task)
+    return [style.paint(style.dot.join(parts), "heading")]
 
 
 def config_yaml(answer: Answer, words: Words) -> str | None:
@@ -193,14 +188,6 @@ def _status(phase: Phase, answer: Answer) -> str:
     return phase_status(phase, estimator.limit_bytes, estimator.usable_bytes)
 
 
-def _joint(inference: Inference) -> MemoryReport:
-    """The report with the phase of all folds together."""
-    report, generate = inference.report, inference.generate
-    assert report is not None and generate is not None
-    phases = tuple(generate if phase.name == "generate" else phase for phase in report.phases)
-    return report._replace(phases=phases)
-
-
 def _panel(answer: Answer, setup: TrainingSetup | None, report: MemoryReport, words: Words, style: Style) -> list[str]:
     unit = UnitResult(
         unit=Unit(path="", section=None, dialect="team", settings={}, span=_NOWHERE),
@@ -213,24 +200,20 @@ def _panel(answer: Answer, setup: TrainingSetup | None, report: MemoryReport, wo
 
 
 def _ways(training: Training, words: Words, style: Style) -> list[str]:
-    head = ["", *(words(f"recommend.way_column.{name}") for name in ("train", "batch", "evaluation"))]
-    rows = [head]
+    """What each way needs and allows; a rough answer is marked so."""
+    rows = [["", *(words(f"recommend.way_column.{name}") for name in ("train", "batch", "evaluation"))]]
     for attempt in training.attempts:
-        mark = "*" if attempt is training.chosen else " "
-        rows.append([f"{mark} {words.named('attempt', attempt.name)}", *_way_cells(attempt, style)])
+        chosen, about = "*" if attempt is training.chosen else " ", "~" if attempt.rough else ""
+        single, accumulated = attempt.ceiling
+        rows.append(
+            [
+                f"{chosen} {words.named('attempt', attempt.name)}",
+                f"{about}{size(attempt.train.process_used_bytes)} ({size(attempt.train.high_bytes)})",
+                f"{about}{single} ({accumulated})" if single else style.dash,
+                f"~{attempt.evaluation}" if attempt.evaluation else style.dash,
+            ]
+        )
     return table(rows)
-
-
-def _way_cells(attempt: Attempt, style: Style) -> tuple[str, str, str]:
-    """What a way needs and allows; a rough answer is marked so."""
-    train = attempt.train
-    none = style.dash
-    single, accumulated = attempt.ceiling
-    batch = f"{single} ({accumulated})" if single else none
-    needed = f"{size(train.process_used_bytes)} ({size(train.high_bytes)})"
-    if attempt.rough:
-        needed, batch = f"~{needed}", f"~{batch}" if single else none
-    return needed, batch, f"~{attempt.evaluation}" if attempt.evaluation else none
 
 
 def nothing_fits(answer: Answer, words: Words, style: Style) -> list[str]:
@@ -254,19 +237,12 @@ def nothing_fits(answer: Answer, words: Words, style: Style) -> list[str]:
     return lines
 
 
-Object = dict[str, Any]
-
-
 def recommend_json(answer: Answer, words: Words, version: str, rules_version: str) -> str:
-    return to_json(recommend_object(answer, words, version, rules_version))
-
-
-def recommend_object(answer: Answer, words: Words, version: str, rules_version: str) -> Object:
     estimator = answer.estimator
     training, inference = answer.training, answer.inference
     chosen: Training | Inference | None = training or inference
     assert chosen is not None
-    return {
+    made: Object = {
         **head(version, rules_version),
         "machine": machine_object(estimator.machine),
         "task": answer.question.trainer or answer.task,
@@ -279,9 +255,13 @@ def recommend_object(answer: Answer, words: Words, version: str, rules_version: 
         "training": _training(training) if training else None,
         "inference": _inference(inference) if inference else None,
         "larger_gpu": chosen.larger_gpu.id if chosen.larger_gpu else None,
-        "notes": _notes(answer.notes),
+        "notes": {
+            **{kind: [_row(row) for row in getattr(answer.notes, kind)] for kind in ("own", "others", "conflicts")},
+            "gpus": list(answer.notes.gpus),
+        },
         "decision": _walk(answer.walk, words) if answer.walk else None,
     }
+    return to_json(made)
 
 
 def _training(training: Training) -> Object:
@@ -291,9 +271,9 @@ def _training(training: Training) -> Object:
             "wanted": splits.wanted,
             "source": training.effective_source,
             "held": bool(splits.exact),
-            "exact": [_split(split) for split in splits.exact],
-            "below": _split(splits.below) if splits.below else None,
-            "above": _split(splits.above) if splits.above else None,
+            "exact": [fields(split, *_SPLIT) for split in splits.exact],
+            "below": fields(splits.below, *_SPLIT) if splits.below else None,
+            "above": fields(splits.above, *_SPLIT) if splits.above else None,
         }
         if splits
         else None,
@@ -307,37 +287,26 @@ def _training(training: Training) -> Object:
         else None,
         "precision": {"autocast": training.precision.autocast, "reason": training.precision.reason},
         "workers_reason": training.workers_reason,
-        "ways": [_attempt(attempt, attempt is training.chosen) for attempt in training.attempts],
+        "ways": [
+            {
+                "name": attempt.name,
+                "method": attempt.method,
+                "chosen": attempt is training.chosen,
+                "train": fields(attempt.train, *_PHASE),
+                "largest_batch": attempt.ceiling.single,
+                "largest_batch_accumulated": attempt.ceiling.accumulated,
+                "largest_eval_batch": attempt.evaluation,
+                "rough": attempt.rough,
+            }
+            for attempt in training.attempts
+        ],
         "larger_gpu_last_way": training.larger_gpu_last_way.id if training.larger_gpu_last_way else None,
         "shorter_source": training.shorter_source,
     }
 
 
-def _split(split: Split) -> Object:
-    return {"batch": split.batch, "accumulation": split.accumulation, "effective": split.effective}
-
-
-def _attempt(attempt: Attempt, chosen: bool) -> Object:
-    return {
-        "name": attempt.name,
-        "method": attempt.method,
-        "chosen": chosen,
-        "train": _phase(attempt.train),
-        "largest_batch": attempt.ceiling.single,
-        "largest_batch_accumulated": attempt.ceiling.accumulated,
-        "largest_eval_batch": attempt.evaluation,
-        "rough": attempt.rough,
-    }
-
-
-def _phase(phase: Phase) -> Object:
-    return {
-        "name": phase.name,
-        "peak_allocated_bytes": phase.peak_allocated_bytes,
-        "process_used_bytes": phase.process_used_bytes,
-        "low_bytes": phase.low_bytes,
-        "high_bytes": phase.high_bytes,
-    }
+_SPLIT = ("batch", "accumulation", "effective")
+_PHASE = ("name", "peak_allocated_bytes", "process_used_bytes", "low_bytes", "high_bytes")
 
 
 def _inference(inference: Inference) -> Object:
@@ -346,41 +315,26 @@ def _inference(inference: Inference) -> Object:
         "processes": inference.processes,
         "largest_batch": inference.largest,
         "largest_batch_in_turn": inference.in_turn,
-        "generate": _phase(inference.generate) if inference.generate else None,
-        "weights": [_weights(way) for way in inference.ways],
-    }
-
-
-def _weights(way: Weights) -> Object:
-    return {"type": way.weights, "largest_batch": way.largest_batch, "generate": _phase(way.generate)}
-
-
-def _notes(notes: Notes) -> Object:
-    return {
-        "own": [_row(row) for row in notes.own],
-        "others": [_row(row) for row in notes.others],
-        "conflicts": [_row(row) for row in notes.conflicts],
-        "gpus": list(notes.gpus),
+        "generate": fields(inference.generate, *_PHASE) if inference.generate else None,
+        "weights": [
+            {"type": way.weights, "largest_batch": way.largest_batch, "generate": fields(way.generate, *_PHASE)}
+            for way in inference.ways
+        ],
     }
 
 
 def _row(row: NotesRow) -> Object:
     return {
-        "preset": row.preset,
-        "source": row.source,
-        "lines": row.lines,
-        "gpu_said": row.gpu_said,
-        "model_said": row.model_said,
+        **fields(row, "preset", "source", "lines", "gpu_said", "model_said"),
         "model": row.model.id,
-        "method": row.method,
-        "copies": row.copies,
+        **fields(row, "method", "copies"),
         "settings": plain(row.values),
         "effective_batch": row.effective,
         "memory": plain({name: row.memory[name] for name in ("value", "unit") if name in row.memory})
         if row.memory
         else None,
         "status": row.status,
-        "predicted": _phase(row.phase) if row.phase else None,
+        "predicted": fields(row.phase, *_PHASE) if row.phase else None,
         "errata": [erratum.id for erratum in row.errata],
     }
 
@@ -404,11 +358,5 @@ def _walk(walk: Walk, words: Words) -> Object:
 
 
 def _leaf(leaf: Leaf) -> Object:
-    return {
-        "id": leaf.id,
-        "value": leaf.value,
-        "use": leaf.use,
-        "caution": leaf.caution,
-        "flags": [flag.id for flag in leaf.flags],
-        "needs": list(leaf.needs),
-    }
+    about = fields(leaf, "id", "value", "use", "caution")
+    return {**about, "flags": [flag.id for flag in leaf.flags], "needs": list(leaf.needs)}
