@@ -11,12 +11,10 @@ from kb.advice.estimate import runs_out, with_savings, with_timeline, with_varie
 from kb.advice.question import Question
 from kb.advice.run.question_settings import optimizer_named
 from kb.commands import estimate_serving
-from kb.commands.options import LARGEST_NUMBER, RUN, Options, flag_of, question_of
+from kb.commands.options import LARGEST_NUMBER, RUN, Options, flag_of, question_of, size_of
 from kb.core.text import UserError
-from kb.core.units import read_size
 from kb.report.estimate_report import estimate_json, estimate_text
 from kb.report.terminal import choose_style
-from kb.report.words import Words
 from kb.session import cli
 from kb.session.estimating import Wish, estimate_file, estimate_flags, simulated, with_model_files
 from kb.session.knowledge import open_knowledge
@@ -48,7 +46,7 @@ def main(arguments: Sequence[str], language: str) -> int:
         estimate_serving.refuse_without_engine(options)
     question = question_of(options, optimizer_named)
     _refuse(options, question)
-    memory = None if options.memory_limit is None else read_size("--memory-limit", options.memory_limit)
+    memory = size_of(options, "memory_limit")
     project = find_project(folder_of(question.config))
     catalog, words = open_knowledge(options, project, language, messages)
     checker = _checker(options, question, project, catalog)
@@ -74,7 +72,10 @@ def main(arguments: Sequence[str], language: str) -> int:
         found = [with_varied_lengths(one) for one in found]
     if options.what_if:
         found = [with_savings(one, catalog) for one in found]
-    _report(options, found, words, catalog)
+    if options.format == "json":
+        cli.put(estimate_json(found, words, __version__, catalog.version))
+    else:
+        cli.put(estimate_text(found, catalog.constants, words, choose_style(sys.stdout, options.color)))
     for fault in faults:
         print(f"kb: {cli.worded(fault, language)}", file=sys.stderr)
     return cli.FINDINGS if runs_out(found) else cli.CLEAN
@@ -150,11 +151,3 @@ def _refuse(options: argparse.Namespace, question: Question) -> None:
     if options.time_limit is not None and not 0 < options.time_limit <= LARGEST_NUMBER:
         value = f"{options.time_limit:g}"
         raise UserError("recommend.bad_number", option="--time-limit", value=value, most=LARGEST_NUMBER)
-
-
-def _report(options: argparse.Namespace, found: Sequence[Any], words: Words, catalog: Any) -> None:
-    if options.format == "json":
-        cli.put(estimate_json(found, words, __version__, catalog.version))
-        return
-
-    cli.put(estimate_text(found, catalog.constants, words, choose_style(sys.stdout, options.color)))

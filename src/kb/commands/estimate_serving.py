@@ -12,7 +12,7 @@ from kb.advice.facts.serving_facts import LENGTHS, SHARES, TOKENS, features_used
 from kb.advice.facts.unit_facts import SERVERS
 from kb.advice.question import NamedMachine
 from kb.advice.run.named_model import packed_by_name
-from kb.commands.options import RUN, flag_of
+from kb.commands.options import RUN, flag_of, size_of
 from kb.config.files import read_at_most
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
@@ -21,7 +21,6 @@ from kb.core.facts import Facts
 from kb.core.record import NamedTuple
 from kb.core.release import parse_version
 from kb.core.text import UserError
-from kb.core.units import read_size
 from kb.memory import UnsupportedArchitectureError, architecture_from_config
 from kb.memory.serving.answer import changes, load, serve, smallest
 from kb.memory.serving.budget import Budget
@@ -215,7 +214,7 @@ def _setup(
         notes.append(("serving.note_packed", {"name": known.model.name, "packing": known.quantization}))
     if known.relative and options.max_model_len is None:
         notes.append(("serving.note_relative", {"name": options.model, "relative": known.model.name}))
-    size = _size(options, "gpu_memory")
+    size = size_of(options, "gpu_memory")
     machine = named_machine(catalog, find_project(os.getcwd()), NamedMachine(options.gpu, options.gpus))
     gpu = machine.smallest_gpu
     if size is None:
@@ -245,12 +244,12 @@ def _setup(
         max_num_seqs=options.max_num_seqs,
         max_num_batched_tokens=options.max_num_batched_tokens,
         kv_cache_dtype=options.kv_cache_dtype or "auto",
-        kv_cache_bytes=_size(options, "kv_cache_memory"),
+        kv_cache_bytes=size_of(options, "kv_cache_memory"),
         block_size=options.block_size,
         uses=getattr(options, "uses", frozenset()) | ({"eager"} if options.enforce_eager else set()),
-        offload_bytes=_size(options, "cpu_offload") or 0,
+        offload_bytes=size_of(options, "cpu_offload") or 0,
         called="python" if options.python_llm else getattr(options, "called", "server"),
-        measured=Measured(*(_size(options, name) for name in SIZES[1:5])),
+        measured=Measured(*(size_of(options, name) for name in SIZES[1:5])),
     )
     if options.engine == "llama.cpp" and setup.kv_cache_dtype == "auto":
         setup = setup._replace(kv_cache_dtype="f16")
@@ -260,11 +259,6 @@ def _setup(
         notes.append(("serving.note_exchange", {}))
     checked(setup, known.model)
     return with_checkpoint(setup, known.checkpoint_bytes), known.model, notes
-
-
-def _size(options: argparse.Namespace, name: str) -> int | None:
-    value = getattr(options, name)
-    return None if value is None else read_size(flag_of(name), value)
 
 
 def _visible(total: int, catalog: Catalog) -> int:

@@ -7,6 +7,7 @@ from kb.advice.question import ATTENTIONS, METHODS, PRECISIONS, TASKS, NamedMach
 from kb.core.record import NamedTuple
 from kb.core.text import LANGUAGES, UserError
 from kb.core.typed import Any
+from kb.core.units import read_size
 from kb.session import cli
 
 LARGEST_NUMBER = 1_000_000
@@ -81,6 +82,12 @@ _FIELDS = frozenset((*Question._fields, *RunSettings._fields, *NamedMachine._fie
 def flag_of(field: str) -> str:
     """The option that gives a field of the question; of an option that commands do not share, its own name."""
     return _OPTIONS[field].flag if field in _OPTIONS else f"--{field.replace('_', '-')}"
+
+
+def size_of(options: argparse.Namespace, field: str) -> int | None:
+    """The bytes that an option says; None where it is not given. Raises UserError: it is no size."""
+    value = getattr(options, field)
+    return None if value is None else read_size(flag_of(field), value)
 
 
 class Options:

@@ -101,46 +101,19 @@ class BuiltIn(NamedTuple):
 
     def trial(self, batch: int) -> Trial:
         """One trial at ``batch``."""
-        return trial_of(
-            self.request.kind,
-            self.place,
-            self.setup_with(batch),
-            self.config,
-            self.name,
+        return Trial(
+            kind=self.request.kind,  # type: ignore[arg-type]
+            backend=self.place.backend,  # type: ignore[arg-type]
+            setup=setup_json(self.setup_with(batch)._replace(model_name=None, world_size=1)),
+            config=dict(self.config),
+            model=self.name,
             phases=self.phases,
             steps=self.steps,
             predicted=self.predicted(batch),
+            device=self.place.device,
+            fake=self.place.fake,
             limits=self.limits,
         )
-
-
-def trial_of(
-    kind: str,
-    place: Place,
-    setup: TrainingSetup,
-    config: Mapping[str, Any],
-    name: str,
-    *,
-    phases: tuple[str, ...],
-    steps: int,
-    predicted: Mapping[str, Mapping[str, int]],
-    limits: Limits,
-) -> Trial:
-    """One process's work, from a whole setup and the model's ``config.json``."""
-    told = setup_json(setup._replace(model_name=None, world_size=1))
-    return Trial(
-        kind=kind,  # type: ignore[arg-type]
-        backend=place.backend,  # type: ignore[arg-type]
-        setup=told,
-        config=dict(config),
-        model=name,
-        phases=phases,
-        steps=steps,
-        predicted=predicted,
-        device=place.device,
-        fake=place.fake,
-        limits=limits,
-    )
 
 
 def built_in(request: ProbeRequest, place: Place, catalog: Catalog, *, here: bool = True) -> BuiltIn:
@@ -290,21 +263,16 @@ def place_of(request: ProbeRequest, catalog: Catalog) -> Place:
         return Place("cpu", machine, Card())
     if not machine.gpus:
         raise UserError("probe.no_gpu", reason_key=f"machine.{here(machine.gpu_note or 'no_driver')}")
-    gpu, named = _chosen(machine, request.device)
+    gpu = next((gpu for gpu in machine.gpus if request.device is None or _is(gpu, request.device)), None)
+    if gpu is None:
+        known = ", ".join(f"{gpu.number} ({gpu.name})" for gpu in machine.gpus)
+        raise UserError("probe.no_such_device", device=request.device, known=known)
     _check_free(gpu, request.force)
     ratio = catalog.constants["usable_memory_ratio"]
     free = gpu.memory_total if gpu.memory_free is None else gpu.memory_free
     card = Card(gpu.name, gpu.memory_total, int(min(free, gpu.memory_total * ratio)))
+    named = gpu.uuid or str(gpu.number)  # in CUDA_VISIBLE_DEVICES; no order of numbers can change a UUID
     return Place("cuda", machine._replace(gpus=(gpu,)), card, named)
-
-
-def _chosen(machine: Machine, device: str | None) -> tuple[DetectedGpu, str]:
-    """The GPU, and how CUDA_VISIBLE_DEVICES names it: by its UUID, which no order of numbers can change."""
-    found = machine.gpus[0] if device is None else next((gpu for gpu in machine.gpus if _is(gpu, device)), None)
-    if found is None:
-        known = ", ".join(f"{gpu.number} ({gpu.name})" for gpu in machine.gpus)
-        raise UserError("probe.no_such_device", device=device, known=known)
-    return found, found.uuid or str(found.number)
 
 
 def _is(gpu: DetectedGpu, device: str) -> bool:

@@ -121,7 +121,7 @@ def own_command(request: ProbeRequest, place: Place) -> OwnCommand:
         UserError: it cannot be started, looks for a batch itself, or nothing says where to put the batch.
     """
     words = request.command
-    _check_startable(words[0])
+    check_startable(words[0])
     if finds_its_own(words):
         raise UserError("probe.finds_its_own")
     workers = request.kind == "host"
@@ -167,7 +167,8 @@ def _number(found: tuple[str, tuple[str, ...]] | None) -> int | None:
     return int(found[0]) if found is not None and found[0].isdecimal() and int(found[0]) > 0 else None
 
 
-def _check_startable(program: str) -> None:
+def check_startable(program: str) -> None:
+    """Raises UserError: there is no such program, or it cannot be run."""
     if shutil.which(program) is None:
         key = "probe.not_executable" if os.path.exists(program) else "probe.no_such_program"
         raise UserError(key, program=program[:200])

@@ -4,11 +4,10 @@ from typing import Any
 
 from kb.advice.question import Question, RunSettings
 from kb.advice.run.question_settings import optimizer_named
-from kb.commands.options import LARGEST_NUMBER, check_numbers, flag_of, question_of
+from kb.commands.options import LARGEST_NUMBER, check_numbers, flag_of, question_of, size_of
 from kb.core.memory_report import WORKING
 from kb.core.record import NamedTuple
 from kb.core.text import UserError
-from kb.core.units import read_size
 from kb.knowledge.locations import Rules
 
 OF_CLUSTER = ("cluster_gpus", "models", "batches")
@@ -72,15 +71,11 @@ def request_of(options: Any, command_words: tuple[str, ...]) -> ProbeRequest:
         phases=read_phases(options.phases),
         workers=read_counts(options.workers),
         seconds=options.time_limit,
-        host_bytes=_size("--memory-limit", options.memory_limit),
-        fake_limit=_size("--fake-limit", options.fake_limit),
+        host_bytes=size_of(options, "memory_limit"),
+        fake_limit=size_of(options, "fake_limit"),
         **{name: getattr(options, name) for name in ("backend", "batch_flag", "steps_flag", "workers_flag",
            "steps", "most", "device", "force", "fake_script", "rules")},
     )  # fmt: skip
-
-
-def _size(option: str, text: str | None) -> int | None:
-    return None if text is None else read_size(option, text)
 
 
 def read_phases(text: str | None) -> tuple[str, ...] | None:

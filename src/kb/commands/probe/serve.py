@@ -5,7 +5,6 @@ import os
 import queue
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from kb.advice.question import NamedMachine, Question
 from kb.commands import estimate_serving
 from kb.commands.estimate_serving import SaidOptions, options_said
 from kb.commands.options import Options
+from kb.commands.probe.own_command import check_startable
 from kb.config.files import ConfigError
 from kb.core.catalog import Catalog
 from kb.core.record import NamedTuple
@@ -65,9 +65,7 @@ def command(options: argparse.Namespace, command_words: Sequence[str], messages:
         raise UserError("probe.not_on_windows")
     catalog, words = open_knowledge(options, find_project(os.getcwd()), language, messages)
     said = _server_of(command_words, options, catalog)
-    if shutil.which(command_words[0]) is None:
-        key = "probe.not_executable" if os.path.exists(command_words[0]) else "probe.no_such_program"
-        raise UserError(key, program=command_words[0][:200])
+    check_startable(command_words[0])
     engine = catalog.serving()[said.engine]
     print(words("probe.serve_starting", command=shlex.join(command_words)[:300]), file=sys.stderr, flush=True)
     started = start(command_words, engine["log"], options.time_limit)

@@ -310,8 +310,7 @@ def generate(trainer: Any, model: Any, setup: TrainingSetup, meter: Meter) -> No
         model = trainer.accelerator.prepare_model(model, evaluation_mode=True)
     model.eval()
     if not models.hears(model):  # no answer ends early; `min_new_tokens` would copy the last logits for itself
-        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-        inner.generation_config.eos_token_id = None
+        models.base_of(model).generation_config.eos_token_id = None
     meter.start()
     model.generate(**inputs, num_beams=beams, max_new_tokens=length, do_sample=False, use_cache=True,
                    **({"min_new_tokens": length} if models.hears(model) else {}))  # fmt: skip

@@ -51,7 +51,7 @@ def install(tracer: "Tracer") -> None:
     for added in (aten.addmm.default, aten.addmm.out, aten.addmm_.default):
         tracer.workspaces[added] = lambda bias, *_: both if bias.dim() == 1 else (size,)
     tracer.scratch |= {
-        aten._softmax.default: softmax_scratch,
+        aten._softmax.default: copied_scratch,
         aten._softmax_backward_data.default: softmax_backward_scratch,
         aten._scaled_dot_product_efficient_attention.default: efficient_scratch,
         aten._scaled_dot_product_efficient_attention_backward.default: efficient_backward_scratch,
@@ -59,7 +59,7 @@ def install(tracer: "Tracer") -> None:
         aten._flash_attention_backward.default: packed_flash_backward_scratch,
         aten.multinomial.default: multinomial_scratch,
         aten.logsumexp.default: logsumexp_scratch,
-        aten.native_layer_norm.default: layer_norm_scratch,
+        aten.native_layer_norm.default: copied_scratch,
         aten.sum.dim_IntList: summed_scratch,
         aten.mean.dim: summed_scratch,
     }
@@ -169,8 +169,9 @@ def every_element(tracer: "Tracer", tensor: "torch.Tensor") -> "torch.Tensor":
     return torch.empty((tensor.numel(), tensor.dim()), dtype=torch.int64, device=tensor.device)
 
 
-def softmax_scratch(tracer: "Tracer", tensor: "torch.Tensor", *rest: Any) -> Stages:
-    """What is not contiguous is copied first (``host_softmax``, aten/src/ATen/native/cuda/SoftMax.cu)."""
+def copied_scratch(tracer: "Tracer", tensor: "torch.Tensor", *rest: Any) -> Stages:
+    """What is not contiguous is copied first (``host_softmax``, aten/src/ATen/native/cuda/SoftMax.cu;
+    ``expect_contiguous``, aten/.../cuda/layer_norm_kernel.cu)."""
     return () if tensor.is_contiguous() else ((tensor.numel() * tensor.element_size(),),)
 
 
@@ -196,11 +197,6 @@ def summed_scratch(
     gone = {at % tensor.dim() for at in dimensions or range(tensor.dim())} if tensor.dim() else set()
     kept = tuple(at not in gone for at in range(tensor.dim()))
     return (summed_buffers(tuple(tensor.shape), tensor.stride(), kept, tracer.capability),)
-
-
-def layer_norm_scratch(tracer: "Tracer", tensor: "torch.Tensor", *rest: Any) -> Stages:
-    """What is not contiguous is copied first (``expect_contiguous``, aten/.../cuda/layer_norm_kernel.cu)."""
-    return () if tensor.is_contiguous() else ((tensor.numel() * tensor.element_size(),),)
 
 
 def layer_norm_backward(

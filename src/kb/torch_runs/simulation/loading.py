@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kb.core.setup import TrainingSetup
+from kb.memory.engine.quantized import natural
 from kb.torch_runs import models
 from kb.torch_runs.models import add_adapters, cast_as_trainers_do, prepare_quantized, quantization_config, stays_wide
 from kb.torch_runs.releases import no_init_weights, not_quantized, release
@@ -154,7 +155,7 @@ def load_quantized(model: "torch.nn.Module", tracer: "Tracer", config: Any, ahea
     eight_bit, compute_dtype = config.load_in_8bit, config.bnb_4bit_compute_dtype
     head_is_own = _head_is_own(model)
     _replace_linears(model, config)
-    names = sorted(dict(model.named_parameters()), key=_natural)
+    names = sorted(dict(model.named_parameters()), key=natural)
     layers = {name: model.get_submodule(name.rpartition(".")[0]) for name in names}
     quantizes = {name for name, layer in layers.items() if isinstance(layer, Linear4bit | Linear8bitLt)}
     packed = {name for name in quantizes if name.endswith(".weight")}
@@ -276,8 +277,3 @@ def _known_code() -> Iterator[None]:
         with _disable_current_modes():  # type: ignore[no-untyped-call]
             functional.name2qmap["dynamic"] = functional.create_dynamic_map().to("cpu")
     yield
-
-
-def _natural(name: str) -> list[tuple[int, int | str]]:
-    """transformers' ``dot_natural_key``: numbers by value, before words."""
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in name.split(".")]
