@@ -8,7 +8,6 @@ import gc
 import os
 from collections.abc import Sequence
 
-from kb.advice.question import Question
 from kb.commands.options import MACHINE, Options, question_of
 from kb.core.text import UserError
 from kb.session import cli
@@ -45,7 +44,8 @@ def command(arguments: Sequence[str], language: str) -> int:
     catalog, words = open_knowledge(options, project, language, messages, whole=whole)
     if options.explain and options.explain not in catalog.rules:
         raise unknown_rule(options.explain, list(catalog.rules))
-    request = CheckRequest(options, project, _question(options), _checking(options))
+    versions = {name: getattr(options, name) for name in NAMEABLE if getattr(options, name)}
+    request = CheckRequest(options, project, question_of(options)._replace(versions=versions), _checking(options))
     kept = kept_answer(request, catalog)
     answer = kept.get() if kept is not None else None
     if answer is not None:
@@ -121,11 +121,6 @@ def _start(options: argparse.Namespace) -> str:
     if first is None:
         return os.getcwd()
     return first if os.path.isdir(first) else os.path.dirname(os.path.abspath(first))
-
-
-def _question(options: argparse.Namespace) -> Question:
-    versions = {name: getattr(options, name) for name in NAMEABLE if getattr(options, name)}
-    return question_of(options)._replace(versions=versions)
 
 
 def _checking(options: argparse.Namespace) -> Checking:

@@ -21,7 +21,13 @@ def main(arguments: Sequence[str], language: str) -> int:
 
     words = cli.load_words_or_none(language)
     options = build_parser(words).parse_args(arguments)
-    cli.put(shtab.complete(_completed(whole_parser(words)), shell=options.shell) + "\n")
+    # the same parser, which now says what may stand where: ids of the knowledge, files, folders
+    parser = whole_parser(words)
+    catalog = load_catalog(rules_of(find_project(os.getcwd())))
+    choices = {"gpu": tuple(catalog.gpus), "model": tuple(catalog.models), "dialect": tuple(catalog.dialects)}
+    choices |= dict.fromkeys(("explain", "select", "ignore"), tuple(catalog.rules))
+    _say(parser, choices)
+    cli.put(shtab.complete(parser, shell=options.shell) + "\n")
     return cli.CLEAN
 
 
@@ -59,15 +65,6 @@ def _without_help(parser: cli.Parser) -> cli.Parser:
     for group in parser._action_groups:
         if action in group._group_actions:
             group._group_actions.remove(action)
-    return parser
-
-
-def _completed(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """The same parser, which now says what may stand where: ids of the knowledge, files, folders."""
-    catalog = load_catalog(rules_of(find_project(os.getcwd())))
-    choices = {"gpu": tuple(catalog.gpus), "model": tuple(catalog.models), "dialect": tuple(catalog.dialects)}
-    choices |= dict.fromkeys(("explain", "select", "ignore"), tuple(catalog.rules))
-    _say(parser, choices)
     return parser
 
 

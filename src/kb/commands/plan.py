@@ -50,7 +50,9 @@ def main(arguments: Sequence[str], language: str) -> int:
         assert result.setup is not None and result.model is not None  # _units sees to it
         try:
             estimator = Estimator(result.model, machine, catalog.constants)
-            speller = _speller(result, catalog)
+            # what says settings in the file's own format; None where it has none
+            dialect = catalog.dialects.get(result.unit.dialect or "")
+            speller = Speller(dialect, catalog.facts) if dialect is not None else None
             if speller is not None and not _is_written(result):
                 planned.append(plan_unit(result, estimator, catalog.gpus, steps, naming=speller))
                 continue
@@ -82,12 +84,6 @@ def build_parser(words: cli.Words) -> cli.Parser:
     made.add(made.group("machine"), *MACHINE, "model_config")
     made.output()
     return made.parser
-
-
-def _speller(result: UnitResult, catalog: Catalog) -> Speller | None:
-    """What says settings in the file's own format; None where it has none."""
-    dialect = catalog.dialects.get(result.unit.dialect or "")
-    return Speller(dialect, catalog.facts) if dialect is not None else None
 
 
 def _is_written(result: UnitResult) -> bool:

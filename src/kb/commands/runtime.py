@@ -63,7 +63,8 @@ def main(arguments: Sequence[str], language: str) -> int:
     if options.sec_per_step is not None or options.steps_per_minute is not None or options.steps is not None:
         return _training(options, words, catalog.version)
     if options.name is None and not options.stage:
-        return _print_list(options, rows, words, catalog.version)
+        _write(options, catalog.version, list_object(rows), list_text(rows, words, _style()))
+        return cli.CLEAN
     row = runtime_row(rows, options.name) if options.name else None
     if row is not None and "stages" not in row:
         return _noted_training(options, row, errata, words, catalog.version)
@@ -102,11 +103,6 @@ def _write(options: argparse.Namespace, rules: str, data: Mapping[str, Any], tex
 
 def _style() -> Any:
     return choose_style(sys.stdout)
-
-
-def _print_list(options: argparse.Namespace, rows: Mapping[str, Any], words: Words, rules: str) -> int:
-    _write(options, rules, list_object(rows), list_text(rows, words, _style()))
-    return cli.CLEAN
 
 
 def _pipeline(options: argparse.Namespace, pipeline: Pipeline, words: Words, rules: str) -> int:

@@ -55,19 +55,15 @@ def fetch_assets(root: str, say: Callable[[str], None]) -> bool:
         served = os.path.join(vendor, target)
         os.makedirs(os.path.dirname(served), exist_ok=True)
         shutil.copyfile(os.path.join(folder, "node_modules", source), served)
-    _bundle(root, folder, os.path.join(vendor, "editor.mjs"))
+    # the editor's modules as one file
+    esbuild = os.path.join(folder, "node_modules", "esbuild", "bin", "esbuild")
+    entry = os.path.join(folder, "editor.mjs")
+    options = ["--bundle", "--format=esm", "--minify", "--legal-comments=linked", "--log-level=error"]
+    _run([_program("node"), esbuild, entry, *options, f"--outfile={os.path.join(vendor, 'editor.mjs')}"], root)
     _run([_program("node"), "snapshot.mjs", os.path.join(vendor, "pyodide", "snapshot.bin")], folder)
     with open(stamp, "w", encoding="utf-8") as stream:
         stream.write(wanted)
     return True
-
-
-def _bundle(root: str, folder: str, target: str) -> None:
-    """The editor's modules as one file."""
-    esbuild = os.path.join(folder, "node_modules", "esbuild", "bin", "esbuild")
-    entry = os.path.join(folder, "editor.mjs")
-    options = ["--bundle", "--format=esm", "--minify", "--legal-comments=linked", "--log-level=error"]
-    _run([_program("node"), esbuild, entry, *options, f"--outfile={target}"], root)
 
 
 def _program(name: str) -> str:

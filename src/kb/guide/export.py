@@ -234,7 +234,11 @@ def write_data(site: str, found: Sequence[Table], version: str) -> None:
     for one in found:
         whole = {"table": one.name, "rules": version, "title": one.title, "rows": _whole_rows(one)}
         _write(os.path.join(folder, f"{one.name}.json"), json.dumps(whole, ensure_ascii=False, indent=1) + "\n")
-        _write(os.path.join(folder, f"{one.name}.csv"), _csv(one))
+        stream = io.StringIO()
+        writer = csv.DictWriter(stream, list(one.columns), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(_whole_rows(one))
+        _write(os.path.join(folder, f"{one.name}.csv"), stream.getvalue())
         _write(os.path.join(folder, f"{one.name}.schema.json"), json.dumps(_schema(one), indent=1) + "\n")
     index = {"rules": version, "tables": [{"name": one.name, "title": one.title} for one in found]}
     _write(os.path.join(folder, "index.json"), json.dumps(index, ensure_ascii=False, indent=1) + "\n")
@@ -243,14 +247,6 @@ def write_data(site: str, found: Sequence[Table], version: str) -> None:
 def _whole_rows(one: Table) -> list[dict[str, Any]]:
     """Every column in every row; null where a row says nothing."""
     return [{name: row.get(name) for name in one.columns} for row in one.rows]
-
-
-def _csv(one: Table) -> str:
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, list(one.columns), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(_whole_rows(one))
-    return stream.getvalue()
 
 
 def _schema(one: Table) -> dict[str, Any]:

@@ -410,7 +410,7 @@ def write_pages(
         if leaves_out and os.path.exists(file):
             continue
         front = FRONT.format(
-            title=_quoted(page.title),
+            title="'" + page.title.replace("'", "''") + "'",
             made_from=page.made_from,
             boost=importance(path.removesuffix(".md"), page.area),
             also=json.dumps(page.also, ensure_ascii=False),
@@ -419,10 +419,6 @@ def write_pages(
     changed += _remove_stale(os.path.join(docs, language), pages)
     say(f"{language}: {changed} generated pages changed")
     return changed
-
-
-def _quoted(title: str) -> str:
-    return "'" + title.replace("'", "''") + "'"
 
 
 def write_if_changed(path: str, content: str) -> bool:

@@ -132,6 +132,8 @@ def checker_of(asked: str, language: str) -> FileChecker:
         UserError: what is asked for cannot be used.
     """
     wanted = json.loads(asked)
+    # libraries and their versions as pip names them, apart by spaces or commas
+    rows = (part.partition("==") for part in (wanted.get("versions") or "").replace(",", " ").split())
     return file_checker(
         catalog_of(),
         Project(),
@@ -140,16 +142,10 @@ def checker_of(asked: str, language: str) -> FileChecker:
             gpus=wanted.get("gpus"),
             host_memory=wanted.get("host_memory"),
             cpus=wanted.get("cpus"),
-            versions=_versions(wanted.get("versions") or ""),
+            versions={name.strip().lower().replace("-", "_"): version.strip() for name, _, version in rows},
         ),
         Checking(loose=True),
     )
-
-
-def _versions(named: str) -> dict[str, str]:
-    """Libraries and their versions as pip names them, apart by spaces or commas."""
-    rows = (part.partition("==") for part in named.replace(",", " ").split())
-    return {name.strip().lower().replace("-", "_"): version.strip() for name, _, version in rows}
 
 
 @lru_cache(maxsize=2)

@@ -205,7 +205,10 @@ def file_history(path: str, revisions: str | None = None) -> FileHistory:
     wanted = checked_revision(revisions) if revisions else "HEAD"
     git(folder, ["rev-parse", "--git-dir"], path=path)
     if not revisions:
-        _refuse_unborn(folder, path)
+        try:
+            git(folder, ["rev-parse", "--verify", "--quiet", "HEAD"])
+        except GitError as error:
+            raise error if error.key != "git.failed" else GitError("git.no_commits", path=path) from None
     shape = ["--follow", "-c", "-M", "--raw", "--no-abbrev", "-z", "--format=%x1e%H%x1f%aI%x1f%s%x1f"]
     log = git(folder, ["log", *shape, "--end-of-options", wanted, "--", name], path=path, revision=wanted)
     rows = _changes(log)
@@ -226,13 +229,6 @@ def _nearest_folder(path: str) -> tuple[str, str]:
     while not os.path.isdir(folder) and os.path.dirname(folder) != folder:
         folder = os.path.dirname(folder)
     return folder, os.path.relpath(os.path.abspath(path), folder)
-
-
-def _refuse_unborn(folder: str, path: str) -> None:
-    try:
-        git(folder, ["rev-parse", "--verify", "--quiet", "HEAD"])
-    except GitError as error:
-        raise error if error.key != "git.failed" else GitError("git.no_commits", path=path) from None
 
 
 def _no_history(folder: str, path: str, name: str, revisions: str | None) -> GitError:

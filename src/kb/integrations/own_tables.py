@@ -97,7 +97,9 @@ def answer(asked: str, language: str, made: Callable[[dict[str, Any], Case, Word
 def _rows(wanted: Mapping[str, Any], case: Case, words: Words) -> Sequence[Sequence[Cell]]:
     if wanted["table"] == "effective":
         effective = min(int(wanted["effective_batch"]), MOST)
-        return effective_rows(case, words, effective, _divisors(effective))
+        # batches to show for an effective batch: the powers of two that divide it, and itself
+        powers = [2**power for power in range(8) if effective % 2**power == 0 and 2**power < effective]
+        return effective_rows(case, words, effective, [*powers, effective])
     made: Mapping[str, Callable[[], Sequence[Sequence[Cell]]]] = {
         "beams": lambda: beam_rows(case, words, wanted["batch"], _counts(wanted)),
         "lengths": lambda: [[plain(case.named()["gpu"]), *length_rows(case, wanted["way"], wanted["lengths"])]],
@@ -122,9 +124,3 @@ def _counts(wanted: Mapping[str, Any]) -> list[Any]:
 
 def _with(counts: Sequence[Any], own: Any) -> list[Any]:
     return sorted({*counts, int(own)}) if own else [*counts]
-
-
-def _divisors(effective: int) -> list[int]:
-    """Batches to show for an effective batch: the powers of two that divide it, and itself."""
-    powers = [2**power for power in range(8) if effective % 2**power == 0 and 2**power < effective]
-    return [*powers, effective]

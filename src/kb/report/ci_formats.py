@@ -270,8 +270,6 @@ def sarif_report(
     """One SARIF log with one run, suppressed findings included.
 
     Args:
-        result: what was found.
-        words: the language of the messages.
         rules: the catalogue; those that fired are described, in full where the whole catalogue was loaded.
         replacements: the text edits of a fix, for ``fixes``.
         base: the folder that URIs are relative to; the working folder by default.
@@ -290,22 +288,19 @@ def sarif_report(
         "rules": [_rule(rule, rules.get(rule), words) for rule in fired],
         "properties": {"rulesVersion": result.rules_version},
     }
+    # whether everything that was asked for could be checked, and what could not
+    unusable = result.unusable
+    made: Object = {"executionSuccessful": not unusable}
+    if unusable:
+        made["toolExecutionNotifications"] = [_notification(fault, words, base) for fault in unusable]
     run = {
         "tool": {"driver": driver},
         "language": words.language,
         "columnKind": "unicodeCodePoints",
-        "invocations": [_invocation(result.unusable, words, base)],
+        "invocations": [made],
         "results": results,
     }
     return to_json({"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [run]})
-
-
-def _invocation(unusable: Sequence[Unusable], words: Words, base: str | None) -> Object:
-    """Whether everything that was asked for could be checked, and what could not."""
-    made: Object = {"executionSuccessful": not unusable}
-    if unusable:
-        made["toolExecutionNotifications"] = [_notification(fault, words, base) for fault in unusable]
-    return made
 
 
 def _notification(fault: Unusable, words: Words, base: str | None) -> Object:

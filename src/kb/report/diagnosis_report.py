@@ -20,10 +20,7 @@ def diagnosis_text(diagnosis: Diagnosis, path: str, words: Words, style: Style, 
     """The report, with a line break at its end.
 
     Args:
-        diagnosis: what was found.
         path: the log's path, ``-`` for standard input.
-        words: the language.
-        style: width and colour.
         unit: the config that the values come from.
     """
     read = words.count("diagnose.lines", diagnosis.lines)

@@ -81,7 +81,6 @@ class Recorder:
     """Appends to a recording of its own kind, or begins one. Each snapshot is handed to the system at once.
 
     Args:
-        path: the file.
         rows: the text of a snapshot.
         header: what the file begins with; empty for none.
         trouble: told once, with the reason, when a write fails, and once with None when writing works again.

@@ -210,17 +210,14 @@ class Command:
         try:
             if data:
                 self._put(number, data)
-            self._tell(number, data, final)
+            # both outputs are numbered as one, as a terminal shows them
+            with self._lock:
+                for line, text in self._splitters[number].feed(data, final):
+                    if (number, line) != self._last:
+                        self._line, self._last = self._line + 1, (number, line)
+                    self._take(self._line, text)
         except Exception as error:
             self.fault = self.fault or error
-
-    def _tell(self, number: int, data: bytes, final: bool = False) -> None:
-        """Both outputs are numbered as one, as a terminal shows them."""
-        with self._lock:
-            for line, text in self._splitters[number].feed(data, final):
-                if (number, line) != self._last:
-                    self._line, self._last = self._line + 1, (number, line)
-                self._take(self._line, text)
 
     def _wait(self) -> None:
         self._process.wait()

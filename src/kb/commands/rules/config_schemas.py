@@ -43,7 +43,14 @@ def _schema(
     root: dict[str, Any] = {}
     for path, targets in compiled.targets.items():
         described = _described(targets[0].fact, languages, about)
-        _place(root, path.split("."), described)
+        # put a setting's schema where its path leads; a key may be a value and a group, as ``deepspeed`` is
+        node = root
+        for step in path.split("."):
+            node = node.setdefault("properties", {}).setdefault(step, {})
+        inner = node.get("properties")
+        node.update(described)
+        if inner is not None:
+            node["type"] = sorted({*node.get("type", []), "object"})
     schema: dict[str, Any] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"kb: {dialect.id}",
@@ -53,16 +60,6 @@ def _schema(
     if dialect.layout == "sections":  # the same groups, under any name
         schema["additionalProperties"] = {"properties": root.get("properties", {})}
     return schema
-
-
-def _place(node: dict[str, Any], steps: list[str], leaf: Mapping[str, Any]) -> None:
-    """Put a setting's schema where its path leads; a key may be a value and a group, as ``deepspeed`` is."""
-    for step in steps:
-        node = node.setdefault("properties", {}).setdefault(step, {})
-    inner = node.get("properties")
-    node.update(leaf)
-    if inner is not None:
-        node["type"] = sorted({*node.get("type", []), "object"})
 
 
 def _described(fact: FactType, languages: Mapping[str, Words], about: Mapping[str, list[Rule]]) -> dict[str, Any]:

@@ -53,7 +53,6 @@ class Watching:
     Args:
         knowledge: rules and language.
         meter: measures on the run's device.
-        device: the ``torch.device``.
         aloud: whether this process speaks: of several, the main one does.
     """
 
@@ -295,9 +294,7 @@ def write_diagnosis(
     """Write the file; its path, None where the folder takes none, which is said.
 
     Args:
-        error: what ended the run.
         watching: what is known of the run; None where it never began.
-        state: the TrainerState.
     """
     knowledge = watching.knowledge if watching else Knowledge(language)
     text = diagnosis_markdown(error, watching, state, knowledge.words)

@@ -30,8 +30,6 @@ def explain(
 
     Args:
         rule: from the whole catalogue (with whys and examples).
-        words: the language.
-        style: width and colour.
         sources: the catalogue's sources, by id.
         lookup: a unit's facts (``Facts.get``); without it the formula is shown with names alone.
         where: the unit that ``lookup`` speaks of, for the heading: ``config.yaml [t5]``.

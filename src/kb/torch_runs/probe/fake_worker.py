@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from kb.torch_runs.probe.events import Teller
-from kb.torch_runs.probe.trial import Trial, trial_from
+from kb.torch_runs.probe.trial import trial_from
 
 LONG_SECONDS = 3600
 
@@ -30,7 +30,8 @@ def main(trial_path: str, events_path: str) -> int:
         if phase != "load":
             _misbehave(script, number)
         time.sleep(float(script.get("seconds", 0)) / (1 + len(trial.phases)))
-        sizes = _sizes(trial, script, phase)
+        factor = script.get("factor", 1.0) * script.get("phases", {}).get(phase, 1.0)
+        sizes = {name: round(size * factor) for name, size in trial.predicted.get(phase, {}).items()}
         if sizes and max(sizes.values()) > script.get("limit_bytes", float("inf")):
             needed, limit = max(sizes.values()) / 2**20, script["limit_bytes"] / 2**20
             reason = f"CUDA out of memory. The scripted GPU has {limit:.0f} MiB, this takes {needed:.0f} MiB."
@@ -44,11 +45,6 @@ def main(trial_path: str, events_path: str) -> int:
         teller.fact(utilisation=known)
     teller.done()
     return 0
-
-
-def _sizes(trial: Trial, script: dict[str, Any], phase: str) -> dict[str, int]:
-    factor = script.get("factor", 1.0) * script.get("phases", {}).get(phase, 1.0)
-    return {name: round(size * factor) for name, size in trial.predicted.get(phase, {}).items()}
 
 
 def _misbehave(script: dict[str, Any], number: int) -> None:

@@ -51,18 +51,14 @@ def main(folder: str, command: Sequence[str]) -> int:
 
         shutil.rmtree(folder, ignore_errors=True)
     else:
-        _tell_peak(folder)
+        # what the kernel itself remembers: a command may end before anybody has looked at it
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        with contextlib.suppress(OSError), open(os.path.join(folder, PEAK_FILE), "w", encoding="ascii") as stream:
+            stream.write(str(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit))
     code = child.returncode or 0
     return 128 - code if code < 0 else code
-
-
-def _tell_peak(folder: str) -> None:
-    """What the kernel itself remembers: a command may end before anybody has looked at it."""
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    with contextlib.suppress(OSError), open(os.path.join(folder, PEAK_FILE), "w", encoding="ascii") as stream:
-        stream.write(str(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit))
 
 
 def _ready() -> None:

@@ -244,7 +244,11 @@ class RayRunner:
         """
         ray = self.cluster.ray
         for trial in trials:
-            self._send(Attempt(trial, self._resources(trial), self._alive()))
+            wanted: dict[str, float] = {"GPU": 1} if trial.backend == "cuda" else {}
+            if trial.gpu is not None:
+                found = accelerator_of(trial.gpu, self._names.get(trial.gpu, ()), self.offered())
+                wanted[f"{PREFIX}{found or trial.gpu}"] = _ONE
+            self._send(Attempt(trial, wanted, self._alive()))
         while self._pending:
             try:
                 done, _ = ray.wait(list(self._pending), num_returns=1, timeout=POLL_SECONDS)
@@ -271,13 +275,6 @@ class RayRunner:
             num_cpus=1, num_gpus=wanted.pop("GPU", 0), resources=wanted, name=f"kb {attempt.trial.model}"
         )
         self._pending[task.remote(as_json(attempt.trial))] = attempt
-
-    def _resources(self, trial: Trial) -> dict[str, float]:
-        wanted: dict[str, float] = {"GPU": 1} if trial.backend == "cuda" else {}
-        if trial.gpu is not None:
-            found = accelerator_of(trial.gpu, self._names.get(trial.gpu, ()), self.offered())
-            wanted[f"{PREFIX}{found or trial.gpu}"] = _ONE
-        return wanted
 
     def _ended(self, ref: Any) -> tuple[Trial, Outcome] | None:
         """A task's result; None where its node was lost and it was sent again."""
