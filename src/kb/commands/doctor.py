@@ -16,9 +16,9 @@ from kb.knowledge.locations import Overlay, Rules, Update, cache_folder, current
 from kb.knowledge.overlay import OverlayError, laid_entries
 from kb.machine.detect import detect
 from kb.machine.installation import Installation, Package, look_around
-from kb.report.json_parts import SCHEMA, to_json
+from kb.report.json_parts import SCHEMA, fields, to_json
 from kb.report.releases import ProjectVersions, versions_json, versions_lines
-from kb.report.terminal import Style, choose_style, table, wrap
+from kb.report.terminal import INDENT, Style, choose_style, in_blocks, section, table, wrap
 from kb.report.values import host_limit, host_size, printable, size
 from kb.report.words import Words
 from kb.session import cli
@@ -26,8 +26,6 @@ from kb.session.around import ProjectReleases, versions_named
 from kb.session.knowledge import overlays_of
 from kb.session.project import NAMEABLE, Project, find_project
 from kb.session.run import kind_of, read_bytes
-
-INDENT = "  "
 
 
 class LaidOver(NamedTuple):
@@ -55,20 +53,16 @@ class Health(NamedTuple):
 
 def doctor_text(health: Health, words: Words, style: Style) -> str:
     """The whole report."""
-    blocks = [_itself(health, words), _machine(health.machine, words, style), _packages(health, words)]
-    names = ("itself", "machine", "packages")
     missing = _missing(health.installation, words, style)
-    lines = []
-    if health.versions is not None:
-        heading = style.paint(words("doctor.heading.versions"), "heading")
-        lines += [heading, *versions_lines(health.versions, words, style), ""]
-    for name, block in zip(names, blocks, strict=True):
-        lines += [style.paint(words(f"doctor.heading.{name}"), "heading"), *block, ""]
-    if missing:
-        lines += [style.paint(words("doctor.heading.missing"), "heading"), *missing]
-    else:
-        lines.append(words("doctor.nothing_missing"))
-    return "\n".join(lines) + "\n"
+    blocks = {
+        "versions": versions_lines(health.versions, words, style) if health.versions is not None else [],
+        "itself": _itself(health, words),
+        "machine": _machine(health.machine, words, style),
+        "packages": _packages(health, words),
+        "missing": missing,
+    }
+    sections = [section(words(f"doctor.heading.{name}"), block, style) for name, block in blocks.items()]
+    return in_blocks(sections if missing else [*sections, [words("doctor.nothing_missing")]])
 
 
 def _itself(health: Health, words: Words) -> list[str]:
@@ -164,13 +158,7 @@ def doctor_json(health: Health) -> dict[str, Any]:
         "rules": {
             "version": health.rules_version,
             "folder": health.rules_folder,
-            "update": {
-                "release": health.update.release,
-                "source": health.update.source,
-                "sha256": health.update.sha256,
-            }
-            if health.update
-            else None,
+            "update": fields(health.update, "release", "source", "sha256") if health.update else None,
         },
         "python": around.python,
         "platform": around.platform,
@@ -189,14 +177,9 @@ def doctor_json(health: Health) -> dict[str, Any]:
             "gpus": [{"name": gpu.name, "memory_total_bytes": gpu.memory_total} for gpu in machine.gpus],
             "gpu_source": machine.gpu_source,
             "notes": list(machine.sayings),
-            "host_memory_bytes": machine.host_memory_bytes,
-            "host_memory_source": machine.host_memory_source,
-            "cpus": machine.cpus,
-            "shm_bytes": machine.shm_bytes,
+            **fields(machine, "host_memory_bytes", "host_memory_source", "cpus", "shm_bytes"),
         },
-        "packages": [
-            {"name": package.name, "version": package.version, "extra": package.extra} for package in around.packages
-        ],
+        "packages": [fields(package, "name", "version", "extra") for package in around.packages],
         "libyaml": around.libyaml,
         "compiler": around.compiler,
         "torch_cuda_build": around.cuda_build,

@@ -11,6 +11,7 @@ from xml.sax.saxutils import escape
 from kb.core.memory_report import Phase
 from kb.core.record import NamedTuple
 from kb.core.units import GIB
+from kb.report.terminal import columns
 from kb.report.words import Words
 
 MOST_NAMED = 9
@@ -204,6 +205,22 @@ def group(x: float, y: float, parts: list[str], *, hover: str = "") -> str:
     """Parts moved by ``x`` and ``y``; ``hover`` is shown to a pointer over them."""
     title = f"<title>{escape(hover)}</title>" if hover else ""
     return f'<g transform="translate({x:.1f} {y:.1f})">{title}{"".join(parts)}</g>'
+
+
+def marks_in_rows(
+    marks: Sequence[tuple[str, str]], ends: tuple[float, float], y: float, *, step: float, column: float
+) -> list[str]:
+    """A drawing's legend: marks with their labels between two ends, in rows ``step`` apart; ``column``: pixels of one
+    column of text."""
+    left, right = map(float, ends)
+    parts, x = [], left
+    for mark, label in marks:
+        width = 36 + column * columns(label)
+        if x + width > right and x > left:
+            x, y = left, y + step
+        parts.append(group(x, y, [mark, text(20, 10, label, size=11)]))
+        x += width
+    return parts
 
 
 def path(points: list[tuple[float, float]], colour: str) -> str:

@@ -8,9 +8,9 @@ from kb.advice.log_errors import MEMORY_REACH, ErrorLine, Frame
 from kb.core.document import Unit
 from kb.report.check.changes import as_written, key_of
 from kb.report.condition import computes, open_condition
-from kb.report.json_parts import plain, to_json
+from kb.report.json_parts import fields, plain, to_json
 from kb.report.terminal import INDENT, Style, cut, in_blocks, joined, unbroken, wrap
-from kb.report.values import printable, size
+from kb.report.values import printable, size, unit_name
 from kb.report.words import Words
 
 LONGEST = 1000  # characters of an evidence line
@@ -32,8 +32,7 @@ def diagnosis_text(diagnosis: Diagnosis, path: str, words: Words, style: Style, 
     place = words("diagnose.standard_input") if path == "-" else printable(path)
     closing = style.lines(words("diagnose.read", path=place, lines=read), "dim")
     if unit is not None:
-        section = f" [{printable(unit.section)}]" if unit.section else ""
-        closing += style.lines(words("diagnose.values_from", path=f"{printable(unit.path)}{section}"), "dim")
+        closing += style.lines(words("diagnose.values_from", path=unit_name(unit)), "dim")
     blocks.append(closing)
     return in_blocks(blocks)
 
@@ -208,37 +207,35 @@ def diagnosis_object(diagnosis: Diagnosis, words: Words, style: Style, unit: Uni
 
 def diagnosis_json(diagnosis: Diagnosis, words: Words) -> str:
     """The causes, best first. A value of ``set`` is null where only the config could give it."""
-    causes = [_cause_json(cause, words) for cause in diagnosis.causes]
-    unexplained = [
-        _line_json(each.line, each.text)
-        | {key: _frame_json(frame) for key, frame in (("raised", each.raised), ("called", each.called)) if frame}
-        for each in diagnosis.unexplained
+
+    def line_of(line: int, text: str) -> dict[str, Any]:
+        return {"line": line, "text": printable(text[:LONGEST])}
+
+    def remedy(step: Step) -> dict[str, Any]:
+        text = step.text.in_language(words.language)
+        return {
+            "step": f"{text} `{step.run}`" if step.run else text,
+            "if": open_condition(step.when, step.needs, words) or None,
+            "set": {change.name: plain(change.new) for change in step.changes},
+        }
+
+    causes = [
+        {
+            "cause": cause.id,
+            **fields(cause, "resource", "confidence"),
+            "evidence": [line_of(line, text) for line, text in cause.evidence],
+            "remedies": [remedy(step) for step in cause.steps],
+        }
+        for cause in diagnosis.causes
     ]
+    unexplained = []
+    for each in diagnosis.unexplained:
+        said = line_of(each.line, each.text)
+        for key, frame in (("raised", each.raised), ("called", each.called)):
+            if frame is not None:
+                said[key] = {
+                    name: printable(value) if isinstance(value, str) else value
+                    for name, value in frame._asdict().items()
+                }
+        unexplained.append(said)
     return to_json({"causes": causes, "unexplained": unexplained})
-
-
-def _line_json(line: int, text: str) -> dict[str, Any]:
-    return {"line": line, "text": printable(text[:LONGEST])}
-
-
-def _frame_json(frame: Frame) -> dict[str, Any]:
-    return {name: printable(value) if isinstance(value, str) else value for name, value in frame._asdict().items()}
-
-
-def _cause_json(cause: Cause, words: Words) -> dict[str, Any]:
-    return {
-        "cause": cause.id,
-        "resource": cause.resource,
-        "confidence": cause.confidence,
-        "evidence": [_line_json(line, text) for line, text in cause.evidence],
-        "remedies": [_step_json(step, words) for step in cause.steps],
-    }
-
-
-def _step_json(step: Step, words: Words) -> dict[str, Any]:
-    text = step.text.in_language(words.language)
-    return {
-        "step": f"{text} `{step.run}`" if step.run else text,
-        "if": open_condition(step.when, step.needs, words) or None,
-        "set": {change.name: plain(change.new) for change in step.changes},
-    }

@@ -18,7 +18,7 @@ from kb.memory.timeline import ROLES
 from kb.report.check.panel import assumed_lines, prediction_lines
 from kb.report.json_parts import SCHEMA, Object, fields, head, machine_object, plain, prediction_object, to_json
 from kb.report.terminal import INDENT, Style, columns, cut, joined, section, table, wrap
-from kb.report.values import plan_command, printable
+from kb.report.values import plan_command, unit_name
 from kb.report.words import Words
 
 
@@ -142,9 +142,8 @@ def _run(one: Estimated, constants: Mapping[str, float], words: Words, style: St
 
 
 def _heading(one: Estimated, words: Words, style: Style) -> list[str]:
-    where = printable(one.unit.path) + (f" [{printable(one.unit.section)}]" if one.unit.section else "")
     name = one.model.name if one.model is not None else str((one.files and one.files.config.get("model_type")) or "")
-    title = joined([part for part in (where, words.value(name)) if part], style.dot)
+    title = joined([part for part in (unit_name(one.unit), words.value(name)) if part], style.dot)
     if one.model is not None:
         whole = one.model.architecture.family in ("decoder", "encoder")
     else:

@@ -6,7 +6,7 @@ from kb.advice.history import Entry, History
 from kb.core.memory_report import WORKING
 from kb.core.record import NamedTuple
 from kb.core.units import GIB
-from kb.report.bars import FAINT, diamond, document, group, line, rect, text
+from kb.report.bars import FAINT, diamond, document, line, marks_in_rows, rect, text
 from kb.report.history_report import GB, gpu_verdict, host_verdict
 from kb.report.terminal import columns, cut
 from kb.report.values import printable
@@ -127,15 +127,7 @@ def _legend(phases: Sequence[str], words: Words, frame: Frame, width: int) -> li
     marks.append((rect(0, 0, 14, 12, COLOURS["host"], pale=True), words("history.plot_high")))
     marks.append((line(0, 6, 14, 6, LIMIT, dashed=True, thick=2), words("history.plot_limit")))
     marks.append((diamond(7, 6), words("history.plot_measured")))
-    parts = []
-    x, y = float(frame.left), float(frame.legend)
-    for mark, label in marks:
-        wide = 14 + 6 + 6.6 * columns(label) + 16
-        if x + wide > width - frame.right and x > frame.left:
-            x, y = float(frame.left), y + 18
-        parts.append(group(x, y, [mark, text(20, 10, label, size=11)]))
-        x += wide
-    return parts
+    return marks_in_rows(marks, (frame.left, width - frame.right), frame.legend, step=18, column=6.6)
 
 
 def _panel(panel: Panel, top: float, frame: Frame, width: int, words: Words) -> list[str]:

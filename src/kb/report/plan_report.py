@@ -13,7 +13,7 @@ from kb.core.units import format_bytes
 from kb.report.check.changes import SourceLines, as_written, key_of
 from kb.report.json_parts import Object, fields, head, machine_object, plain, prediction_object, to_json
 from kb.report.terminal import Style, unbroken, wrap
-from kb.report.values import host_limit, printable, short_name, size
+from kb.report.values import gpu_name, host_limit, printable, short_name, size, unit_name
 from kb.report.words import Words
 
 OWN_LOOP = "run.own_loop"
@@ -54,11 +54,10 @@ def _faults(faults: Faults, words: Words, style: Style) -> list[str]:
 
 def _unit(planned: PlannedUnit, words: Words, style: Style, sources: SourceLines) -> list[str]:
     unit, plan = planned.result.unit, planned.plan
-    where = printable(unit.path) + (f" [{printable(unit.section)}]" if unit.section else "")
     model = planned.result.model.name if planned.result.model else ""
     key = "plan.enough" if not plan.short else "plan.short_reached" if plan.reached else "plan.short_not_reached"
     summary = words(key, resources=", ".join(words(f"plan.resource.{name}") for name in plan.short))
-    lines = [style.paint(style.dot.join((where, model)), "heading"), *wrap(summary, style.width)]
+    lines = [style.paint(style.dot.join((unit_name(unit), model)), "heading"), *wrap(summary, style.width)]
     for ledger in (plan.gpu, plan.host):
         lines += ["", *_ledger(ledger, planned, words, style)]
     changed = _changed(planned, words, style, sources)
@@ -92,8 +91,7 @@ def _of(ledger: Ledger, planned: PlannedUnit, words: Words) -> str:
     assert ledger.limit_bytes is not None
     if ledger.resource == "gpu":
         found = planned.estimator.gpu
-        name = short_name(found.gpu) if found and found.gpu else found.name if found else ""
-        return f"{name} {size(ledger.limit_bytes)}"
+        return f"{gpu_name(found) if found else ''} {size(ledger.limit_bytes)}"
     target = format_bytes(ledger.target_bytes, "GB") if ledger.target_bytes else "?"
     return words("plan.host_limit", limit=host_limit(ledger.limit_bytes), target=target)
 

@@ -14,8 +14,8 @@ from typing import Any
 from kb.advice.estimate import Estimated
 from kb.core.record import NamedTuple
 from kb.core.units import GIB, MIB
-from kb.memory.timeline import ROLES, Moment, Point, Timeline, TopTensor, role_of, thinned
-from kb.report.bars import FAINT, HUES, INK, area, diamond, document, group, line, path, rect, text
+from kb.memory.timeline import ROLES, Moment, Point, Span, Timeline, TopTensor, role_of, thinned
+from kb.report.bars import FAINT, HUES, INK, area, diamond, document, group, line, marks_in_rows, path, rect, text
 from kb.report.terminal import columns
 from kb.report.values import printable
 from kb.report.words import Words
@@ -206,14 +206,6 @@ LEFT, RIGHT, TOP, WIDTH, HEIGHT, BELOW = 64, 88, 106, 960, 320, 56  # pixels
 NARROWEST_LABEL = 7.0  # pixels of a column of text
 
 
-class Stay(NamedTuple):
-    """Events ``start`` to ``end`` of one phase of the report."""
-
-    phase: str
-    start: int
-    end: int
-
-
 class Pixels(NamedTuple):
     """From events and bytes to pixels."""
 
@@ -246,11 +238,11 @@ def timeline_svg(one: Estimated, words: Words) -> str:
     return document(WIDTH, TOP + HEIGHT + BELOW, title, _described(one, words), parts)
 
 
-def _stays(timeline: Timeline) -> Iterator[Stay]:
+def _stays(timeline: Timeline) -> Iterator[Span]:
     """The spans of one phase of the report that follow each other, as one."""
     for phase, following in groupby(timeline.spans, lambda span: span.phase.partition(":")[0]):
         spans = list(following)
-        yield Stay(phase, spans[0].start, spans[-1].end)
+        yield Span(phase, spans[0].start, spans[-1].end)
 
 
 def _bands(timeline: Timeline, scale: Pixels, words: Words) -> list[str]:
@@ -314,14 +306,7 @@ def _legend_svg(words: Words, *, with_limit: bool) -> list[str]:
     ]
     if with_limit:
         marks.append((line(0, 6, 14, 6, LIMIT, dashed=True, thick=2), words("timeline.limit")))
-    parts, x, y = [], float(LEFT), 44.0
-    for mark, label in marks:
-        width = 36 + NARROWEST_LABEL * columns(label)
-        if x + width > WIDTH:
-            x, y = float(LEFT), y + 22
-        parts.append(group(x, y, [mark, text(20, 10, label, size=11)]))
-        x += width
-    return parts
+    return marks_in_rows(marks, (LEFT, WIDTH), 44.0, step=22, column=NARROWEST_LABEL)
 
 
 def _tops(one: Estimated, phase: str, words: Words) -> str:

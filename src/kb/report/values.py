@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
-from kb.core.hardware import Gpu, Machine
+from kb.core.hardware import DetectedGpu, Gpu, Machine
 from kb.core.typed import Any
 from kb.core.units import BYTES_PER_UNIT, GIB, GPU_UNIT, HOST_UNIT, MIB, format_bytes
 
@@ -169,6 +169,16 @@ def plan_command(unit: Unit, machine: Machine) -> str:
     if len(machine.gpus) > 1:
         parts += ["--gpus", str(len(machine.gpus))]
     return printable(" ".join(parts))
+
+
+def unit_name(unit: Unit) -> str:
+    """``config.yaml [t5]``: the file of a run, and its section where it has one."""
+    return printable(unit.path) + (f" [{printable(unit.section)}]" if unit.section else "")
+
+
+def gpu_name(gpu: DetectedGpu) -> str:
+    """The name people say, where kb knows the GPU; else the driver's own."""
+    return short_name(gpu.gpu) if gpu.gpu else gpu.name
 
 
 def short_name(gpu: Gpu) -> str:

@@ -23,7 +23,7 @@ from kb.machine.software import installed_versions
 from kb.report.check.changes import SourceLines, describe_fix
 from kb.report.diagnosis_report import diagnosis_text
 from kb.report.terminal import Style
-from kb.report.values import short_name
+from kb.report.values import gpu_name
 from kb.report.words import Words
 
 Lines = list[tuple[int, str]]
@@ -217,7 +217,7 @@ def lines_of_prediction(forecast: Forecast, words: Words, kind: str) -> Lines:
         status = report.verdict.status
         text = words(
             "callback.verdict",
-            gpu=short_name(gpu.gpu) if gpu.gpu else gpu.name,
+            gpu=gpu_name(gpu),
             free=size(limit),
             verdict=words.named("verdict", status),
         )

@@ -14,7 +14,7 @@ from kb.core.setup import Assumption
 from kb.core.units import BYTES_PER_UNIT, GIB, format_bytes, rounded_down, rounded_up
 from kb.report.check.changes import as_written
 from kb.report.terminal import INDENT, Style, columns, cut, joined, pad, unbroken, wrap
-from kb.report.values import short_name, size
+from kb.report.values import gpu_name, short_name, size
 from kb.report.words import Words
 
 NAMED_SEGMENTS = 3  # more shades than these and one for the rest cannot be told apart
@@ -460,8 +460,7 @@ def _gpu_names(gpus: Sequence[DetectedGpu], limit: int, words: Words) -> str:
     if not gpus:
         return size(limit)
     first = min(gpus, key=lambda gpu: gpu.memory_total)  # every rank needs the same, so the smallest decides
-    name = short_name(first.gpu) if first.gpu else first.name
-    name = f"{len(gpus)} × {name}" if len(gpus) > 1 else name
+    name = f"{len(gpus)} × {gpu_name(first)}" if len(gpus) > 1 else gpu_name(first)
     total = f"{name} {size(first.memory_total)}"
     return total if limit >= first.memory_total else words("report.of_which_free", total=total, free=size(limit))
 

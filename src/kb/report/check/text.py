@@ -22,7 +22,7 @@ from kb.core.typed import Any
 from kb.report.check.changes import SourceLines, describe_fix, place_name, quote_line
 from kb.report.check.panel import fit_panel, need_of
 from kb.report.terminal import INDENT, Style, columns, cut, joined, unbroken, wrap
-from kb.report.values import is_of_host, plan_command, printable
+from kb.report.values import is_of_host, plan_command, printable, unit_name
 from kb.report.words import Words
 
 
@@ -234,7 +234,7 @@ def _what_would_fit(unit: UnitResult, machine: Machine, words: Words, style: Sty
 
 
 def _heading(unit: UnitResult, words: Words, style: Style) -> list[str]:
-    name = printable(unit.unit.path) + (f" [{printable(unit.unit.section)}]" if unit.unit.section else "")
+    name = unit_name(unit.unit)
     tail = style.rule * max(style.width - columns(name) - 4, 3)
     first = style.paint(f"{style.rule * 2} {name} {tail}", "heading")
     second = joined(about(unit, words), style.dot)
@@ -325,21 +325,15 @@ def _stands_for_others(version: object) -> bool:
 
 
 def _fact(each: Because, words: Words) -> str:
-    """``fp16 = true (8:7)``."""
-    if each.name.startswith("versions."):
-        return unbroken(f"{each.name.partition('.')[2]} {words.fact(each.name, each.value)} ({each.place})")
-    return unbroken(f"{_fact_name(each.name, words)} = {_fact_value(each.name, each.value, words)} ({each.place})")
-
-
-def _fact_value(name: str, value: object, words: Words) -> str:
-    """The host's sizes in GB, as the rules' messages and the panel have them."""
-    of_host = is_of_host(name) and words.facts[name].type == "bytes"
-    return words.fact(name, value, "GB") if of_host else words.measured(name, value)
-
-
-def _fact_name(name: str, words: Words) -> str:
-    """A setting by its key, anything else by its meaning."""
-    return name.rpartition(".")[2] if words.facts[name].setting else words.meaning(name).removeprefix("the ")
+    """``fp16 = true (8:7)``: a setting by its key, anything else by its meaning; the host's sizes in GB, as the rules'
+    messages and the panel have them."""
+    name, fact = each.name, words.facts[each.name]
+    if name.startswith("versions."):
+        return unbroken(f"{name.partition('.')[2]} {words.fact(name, each.value)} ({each.place})")
+    called = name.rpartition(".")[2] if fact.setting else words.meaning(name).removeprefix("the ")
+    in_gb = is_of_host(name) and fact.type == "bytes"
+    value = words.fact(name, each.value, "GB") if in_gb else words.measured(name, each.value)
+    return unbroken(f"{called} = {value} ({each.place})")
 
 
 def _related(finding: Finding, unit: UnitResult, words: Words, style: Style) -> list[str]:

@@ -89,13 +89,8 @@ def of_limit(used: int | None, limit: int | None, unit: str, words: Words) -> st
         return words("monitor.unknown")
     if not limit:
         return format_bytes(used, unit)
-    return words("monitor.of", used=format_bytes(used, unit).rpartition(" ")[0], limit=limit_of(limit, unit)) + (
-        f", {used / limit * 100:.0f}%"
-    )
-
-
-def limit_of(limit: int, unit: str) -> str:
-    return format_bytes(limit, unit)
+    shown = words("monitor.of", used=format_bytes(used, unit).rpartition(" ")[0], limit=format_bytes(limit, unit))
+    return f"{shown}, {used / limit * 100:.0f}%"
 
 
 def _gpu(state: GpuState, rows: Sequence[Judged], mean: float | None, words: Words, style: Style) -> list[str]:
@@ -110,7 +105,7 @@ def _gpu(state: GpuState, rows: Sequence[Judged], mean: float | None, words: Wor
         parts += [words("monitor.of_late", share=f"{mean * 100:.0f}%")] if mean is not None else []
         said = verdicts(speaking(rows, "gpu_utilisation"), words, style)
         lines += labelled(words("monitor.utilisation"), (*parts, *said), style)
-    about = [*_power(state, words), *_heat(state, words)]
+    about = _power_and_heat(state, words)
     if state.throttle:
         reasons = ", ".join(words.named("monitor.throttle", reason) for reason in state.throttle)
         about.append(words("monitor.throttled", reasons=reasons))
@@ -118,20 +113,18 @@ def _gpu(state: GpuState, rows: Sequence[Judged], mean: float | None, words: Wor
     return lines + (labelled(words("monitor.processes"), _processes(state, words), style) if state.processes else [])
 
 
-def _power(state: GpuState, words: Words) -> list[str]:
-    if state.power_watts is None:
-        return []
-    if state.power_limit_watts is None:
-        return [f"{state.power_watts:.0f} W"]
-    return [words("monitor.of", used=f"{state.power_watts:.0f}", limit=f"{state.power_limit_watts:.0f} W")]
-
-
-def _heat(state: GpuState, words: Words) -> list[str]:
-    if state.temperature_celsius is None:
-        return []
-    if state.slowdown_celsius is None:
-        return [f"{state.temperature_celsius:.0f} °C"]
-    return [words("monitor.heat", now=f"{state.temperature_celsius:.0f} °C", slows=f"{state.slowdown_celsius:.0f} °C")]
+def _power_and_heat(state: GpuState, words: Words) -> list[str]:
+    """Each beside its limit, where the driver tells one."""
+    said = []
+    watts, most = state.power_watts, state.power_limit_watts
+    if watts is not None:
+        limited = words("monitor.of", used=f"{watts:.0f}", limit=f"{most:.0f} W") if most is not None else ""
+        said.append(limited or f"{watts:.0f} W")
+    heat, slows = state.temperature_celsius, state.slowdown_celsius
+    if heat is not None:
+        now = f"{heat:.0f} °C"
+        said.append(words("monitor.heat", now=now, slows=f"{slows:.0f} °C") if slows is not None else now)
+    return said
 
 
 def _processes(state: GpuState, words: Words) -> list[str]:
@@ -170,16 +163,20 @@ def _tree(tree: TreeState, rows: Sequence[Judged], words: Words, style: Style) -
         parts.append(words("monitor.pss", size=format_bytes(tree.pss_bytes, "GB")))
     lines += labelled(words("monitor.processes"), parts, style)
     if tree.workers:
-        parts = [words.count("monitor.worker_count", tree.workers)]
-        if tree.worker_pss_bytes is not None:
-            parts.append(words("monitor.largest", size=format_bytes(tree.worker_pss_bytes, "GB")))
-        said = verdicts(speaking(rows, "worker_memory"), words, style)
-        lines += labelled(words("monitor.workers"), (*parts, *said), style)
+        lines += _workers(tree.workers, tree.worker_pss_bytes, speaking(rows, "worker_memory"), words, style)
     largest = [
         f"{each.pid} {cut(printable(each.name), 16)} {host_size(each.pss_bytes or each.rss_bytes or 0)}"
         for each in tree.processes[:_MOST_PROCESSES]
     ]
     return lines + (labelled(words("monitor.largest_few"), largest, style) if len(tree.processes) > 1 else [])
+
+
+def _workers(count: int, largest: int | None, rows: Sequence[Judged], words: Words, style: Style) -> list[str]:
+    """How many data loader workers there are, and the memory of the largest, in bytes."""
+    parts = [words.count("monitor.worker_count", count)]
+    if largest is not None:
+        parts.append(words("monitor.largest", size=format_bytes(largest, "GB")))
+    return labelled(words("monitor.workers"), (*parts, *verdicts(rows, words, style)), style)
 
 
 def _speed(speed: SpeedState, rows: Sequence[Judged], words: Words, style: Style) -> list[str]:
@@ -260,7 +257,7 @@ def summary_text(
         log: the run's log, where there is a file.
     """
     blocks = [wrap(_extent(summary, words), style.width)]
-    blocks += [_gpu_peak(peak, _of(summary, peak.state.key), summary, words, style) for peak in summary.gpus]
+    blocks += [_gpu_peak(peak, summary, words, style) for peak in summary.gpus]
     blocks.append(_host_peak(summary, words, style))
     blocks.append(_run(summary, words, style))
     blocks.append(server_lines(summary.server, words, style) if summary.server is not None else [])
@@ -271,8 +268,9 @@ def summary_text(
     return in_blocks(blocks)
 
 
-def _of(summary: Summary, key: str) -> list[Judged]:
-    return [row for each, row in summary.judged if each == key]
+def _judged(summary: Summary, key: str, *metrics: str) -> list[Judged]:
+    """The verdicts on these metrics, of the GPU of this key, or of the host where it is empty."""
+    return [row for each, row in summary.judged if each == key and row.metric in metrics]
 
 
 def _extent(summary: Summary, words: Words) -> str:
@@ -290,17 +288,17 @@ def clock(time: float, date: bool = False) -> str:
     return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M:%S UTC" if date else "%H:%M:%S")
 
 
-def _gpu_peak(peak: GpuPeak, rows: Sequence[Judged], summary: Summary, words: Words, style: Style) -> list[str]:
+def _gpu_peak(peak: GpuPeak, summary: Summary, words: Words, style: Style) -> list[str]:
     state = peak.state
     lines = [f"{style.paint(f'GPU {printable(state.key)}', 'heading')}  {printable(state.name)}".rstrip()]
-    memory = [row for row in rows if row.metric in ("gpu_memory_share", "gpu_memory_used")]
+    memory = _judged(summary, state.key, "gpu_memory_share", "gpu_memory_used")
     at = words("monitor.at", time=clock(peak.used_at)) if peak.used_at is not None and peak.used_at > 10**8 else ""
     parts = (of_limit(peak.used_bytes, state.total_bytes, "GiB", words), *verdicts(memory, words, style), at)
     lines += labelled(words("monitor.peak"), parts, style)
     if peak.watched_bytes is not None:
         lines += labelled(words("monitor.of_the_run"), (size(peak.watched_bytes),), style)
     if peak.utilisation is not None:
-        used = [row for row in rows if row.metric == "gpu_utilisation"]
+        used = _judged(summary, state.key, "gpu_utilisation")
         mean = words("monitor.mean", share=f"{peak.utilisation * 100:.0f}%")
         lines += labelled(words("monitor.utilisation"), (mean, *verdicts(used, words, style)), style)
     card = [f"{peak.power_watts:.0f} W"] if peak.power_watts is not None else []
@@ -321,7 +319,7 @@ def _host_peak(summary: Summary, words: Words, style: Style) -> list[str]:
     if host.used_bytes is None:
         return []
     lines = [style.paint(words("monitor.host"), "heading")]
-    rows = [row for row in _of(summary, "") if row.metric == "host_memory_share"]
+    rows = _judged(summary, "", "host_memory_share")
     source = words.named("monitor.source", host.source) if host.source != "unknown" else ""
     memory = of_limit(host.used_bytes, host.limit_bytes, "GB", words)
     lines += labelled(words("monitor.peak"), (memory, *verdicts(rows, words, style), source), style)
@@ -337,15 +335,12 @@ def _run(summary: Summary, words: Words, style: Style) -> list[str]:
     if summary.tree_bytes is not None:
         lines += labelled(words("monitor.processes"), (format_bytes(summary.tree_bytes, "GB"),), style)
     if summary.workers:
-        parts = [words.count("monitor.worker_count", summary.workers)]
-        if summary.worker_bytes is not None:
-            parts.append(words("monitor.largest", size=format_bytes(summary.worker_bytes, "GB")))
-        rows = [row for row in _of(summary, "") if row.metric == "worker_memory"]
-        lines += labelled(words("monitor.workers"), (*parts, *verdicts(rows, words, style)), style)
+        rows = _judged(summary, "", "worker_memory")
+        lines += _workers(summary.workers, summary.worker_bytes, rows, words, style)
     if summary.speed is not None:
         parts = [words("monitor.per_step", seconds=f"{summary.speed.seconds_per_step:.3g}")]
         parts += [words("monitor.ratio", ratio=f"{summary.speed.ratio:.2f}")] if summary.speed.ratio else []
-        rows = [row for row in _of(summary, "") if row.metric == "step_time_ratio"]
+        rows = _judged(summary, "", "step_time_ratio")
         lines += labelled(words("monitor.steps"), (*parts, *verdicts(rows, words, style)), style)
     return [style.paint(words("monitor.run"), "heading"), *lines] if lines else []
 

@@ -19,7 +19,7 @@ from kb.report.json_parts import Object, fields, head, machine_object, plain, pr
 from kb.report.recommend.formats import READ_BY_TRAINER, RENAMED, config_as, settings_of_answer, to_yaml
 from kb.report.recommend.reasons import Own, notes_lines, reasons, walk_lines, why_lines
 from kb.report.terminal import Style, in_blocks, section, table, wrap
-from kb.report.values import short_name, size
+from kb.report.values import gpu_name, short_name, size
 from kb.report.words import Words
 
 _NOWHERE = Span(1, 1, 1, 1)
@@ -61,8 +61,7 @@ def _title(answer: Answer, words: Words, style: Style) -> list[str]:
     estimator = answer.estimator
     found = estimator.gpu
     assert found is not None  # without a GPU there is nothing to recommend for
-    name = short_name(found.gpu) if found.gpu else found.name
-    gpus = f"{answer.world} × {name}" if answer.world > 1 else name
+    gpus = f"{answer.world} × {gpu_name(found)}" if answer.world > 1 else gpu_name(found)
     trainer = answer.question.trainer
     by_trl = trainer and words("recommend.by_trl", task=trainer.upper())
     task = by_trl or words(f"recommend.task.{answer.task}")
@@ -101,9 +100,8 @@ def config_file(
     model, found = answer.estimator.model, answer.estimator.gpu
     assert found is not None  # without a GPU there is nothing to recommend for
     phase = max(peaks(training.report), key=lambda one: one.high_bytes)
-    name = short_name(found.gpu) if found.gpu else found.name
     head = [
-        words("recommend.file_head", model=model.name, gpu=name, limit=size(found.memory_total)),
+        words("recommend.file_head", model=model.name, gpu=gpu_name(found), limit=size(found.memory_total)),
         words(
             "recommend.file_need",
             need=size(phase.process_used_bytes),
