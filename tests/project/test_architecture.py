@@ -206,6 +206,7 @@ OF_ONE_IMPORTER = {
     "kb.advice.run.generated_answers": "off the path of a check of what is no post-training",
     "kb.commands.rules.config_schemas": "a subject of its own; the command beside it is near the limit",
     "kb.integrations.over_time": "the page of a run over time loads it in the browser",
+    "kb.integrations.own_tables": "the chapters' pages load it in the browser",
     "kb.knowledge.meaning": "knows the rules, on a floor below the command that asks",
     "kb.memory.engine.ops.streams": "a timeline names operators by the module that they stand in",
 }

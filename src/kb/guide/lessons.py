@@ -13,19 +13,14 @@ from kb.guide.markup import cells, code, computed, own_table, prose, sourced, ta
 from kb.report.lessons import (
     PRECISIONS,
     Case,
-    Cell,
-    beam_rows,
-    cache_rows,
     changes_of,
-    effective_rows,
     generating,
     length_rows,
     option_rows,
-    precision_rows,
     serving_rows,
-    setup_rows,
+    table_rows,
+    values_of,
     ways_of,
-    worker_rows,
 )
 from kb.report.values import short_name
 
@@ -34,65 +29,50 @@ BATCH, EVAL_BATCH = "per_device_train_batch_size", "per_device_eval_batch_size"
 
 def effective_batches(library: Library, model: str, gpu: str, effective: int, batches: Sequence[int]) -> str:
     """Ways to one effective batch: per device × accumulation, with what training takes on the GPU in each."""
-    case = example(library, model, gpu)
-    rows = effective_rows(case, library.words, effective, batches)
     head = ("batch", "accumulation", "effective", "memory", "verdict")
-    return _own(
-        library, "effective", head, rows, case.named(), {"table": "effective", "effective_batch": effective}, case
-    )
+    asked = {"table": "effective", "effective_batch": effective}
+    return _own(library, example(library, model, gpu), asked, head, counts=batches)
 
 
 def beam_counts(library: Library, model: str, gpu: str, batch: int, counts: Sequence[int]) -> str:
     """Generating with a batch, by the number of beams."""
-    case = example(library, model, gpu)
-    rows = beam_rows(case, library.words, batch, counts)
     head = ("beams", "sequences", "memory", "verdict", "largest")
     asked = {"table": "beams", "batch": batch, "counts": [*counts]}
-    return _own(library, "beams", head, rows, {**case.named(), "batch": batch}, asked, case)
+    return _own(library, example(library, model, gpu), asked, head)
 
 
 def worker_counts(library: Library, model: str, gpu: str, host_memory: str, counts: Sequence[int]) -> str:
     """Host memory of training by the number of DataLoader workers: what was measured, up to what was published."""
     case = example(library, model, gpu)
-    setup = case.setup
     asked = {
         "table": "workers",
         "counts": [*counts],
         "host_memory": host_memory,
-        "prefetch": setup.dataloader_prefetch_factor,
+        "prefetch": case.setup.dataloader_prefetch_factor,
+        "batch": case.setup.per_device_train_batch_size,
     }
-    asked["batch"] = setup.per_device_train_batch_size
-    rows = worker_rows(case, library.words, asked)
-    values = {**case.named(), "limit": host_memory, "batch": asked["batch"], "prefetch": asked["prefetch"]}
-    return _own(library, "workers", ("workers", "ahead", "host", "verdict", "guide"), rows, values, asked, case)
+    return _own(library, case, asked, ("workers", "ahead", "host", "verdict", "guide"))
 
 
 def precision_bytes(library: Library, model: str, gpu: str, names: Sequence[str], batch: int) -> str:
     """By precision: bytes a parameter, model states, a step's memory with a batch."""
-    case = example(library, model, gpu)
-    rows = precision_rows(case, library.words, names, batch)
-    firsts = [say(library.language, f"lesson.precision.{name}") for name in names]
-    rows = [[((first, ""),), *row] for first, row in zip(firsts, rows, strict=True)]
-    asked = {"table": "precisions", "names": [*names], "batch": batch}
     head = ("precision", "bytes_each", "states", "memory", "verdict")
-    return _own(library, "precisions", head, rows, {**case.named(), "batch": batch}, asked, case)
+    asked = {"table": "precisions", "names": [*names], "batch": batch}
+    firsts = [say(library.language, f"lesson.precision.{name}") for name in names]
+    return _own(library, example(library, model, gpu), asked, head, firsts=firsts)
 
 
 def cache_sizes(library: Library, model: str, gpu: str, batches: Sequence[int], lengths: Sequence[int]) -> str:
     """Generating, the KV cache by batch and by the answer's length."""
-    case = example(library, model, gpu)
-    rows = cache_rows(case, library.words, batches, lengths)
     asked = {"table": "caches", "counts": [*batches], "lengths": [*lengths]}
-    return _own(library, "caches", ("generating_batch",), rows, case.named(), asked, case, lengths)
+    return _own(library, example(library, model, gpu), asked, ("generating_batch",), columns=lengths)
 
 
 def serving_lengths(library: Library, model: str, gpu: str, lengths: Sequence[int]) -> str:
     """What vLLM holds of a model on a GPU, by the length of a request."""
-    case = example(library, model, gpu)
-    rows = serving_rows(case, gpu, "vllm", lengths)
     asked = {"table": "serving", "lengths": [*lengths]}
     head = ("request", "request_cache", "cache_tokens", "at_once")
-    return _own(library, "serving", head, rows, case.named(), asked, case)
+    return _own(library, example(library, model, gpu), asked, head)
 
 
 def input_lengths(library: Library, model: str, gpus: Sequence[str], way: str, lengths: Sequence[int]) -> str:
@@ -185,11 +165,10 @@ def mt5_hypotheses(library: Library) -> str:
     unsaid = {name.rpartition(".")[2]: value for name, value in said.items()}
     stages = [stage["settings"] for stage in history["stages"]]
     batches = [stage[f"training.{BATCH}"]["value"] for stage in stages if f"training.{BATCH}" in stage]
-    last = {
-        name: next(s[f"training.{name}"]["value"] for s in reversed(stages) if f"training.{name}" in s)
-        for name in (EVAL_BATCH,)
+    last = next(stage[f"training.{EVAL_BATCH}"] for stage in reversed(stages) if f"training.{EVAL_BATCH}" in stage)
+    base = {name: value for name, value in unsaid.items() if name in TrainingSetup._fields} | {
+        EVAL_BATCH: last["value"]
     }
-    base = {**{name: value for name, value in unsaid.items() if name in TrainingSetup._fields}, **last}
     adapter = {
         "lora_r": unsaid["r"],
         "lora_target_modules": unsaid["target_modules"],
@@ -204,9 +183,9 @@ def mt5_hypotheses(library: Library) -> str:
             setups.append({**changes, BATCH: batch})
             names.append(say(library.language, f"lesson.mt5.{key}", batch=batch))
     case = example(library, history["model"], "rtx-3090")
-    rows = [[((name, ""),), *row] for name, row in zip(names, setup_rows(case, library.words, setups), strict=True)]
     heads = [library.words.named("phase", name) for name in ("train", "evaluate", "generate")]
-    return _own(library, "mt5", ("mt5.what",), rows, case.named(), {"table": "setups", "setups": setups}, case, heads)
+    asked = {"table": "setups", "setups": setups}
+    return _own(library, case, asked, ("mt5.what",), name="mt5", firsts=names, columns=heads)
 
 
 def _ids(case: Case) -> dict[str, str]:
@@ -218,17 +197,28 @@ def _ids(case: Case) -> dict[str, str]:
 
 def _own(
     library: Library,
-    name: str,
-    head: Sequence[str],
-    rows: Sequence[Sequence[Cell]],
-    values: Mapping[str, Any],
-    asked: Mapping[str, Any],
     case: Case,
+    asked: Mapping[str, Any],
+    head: Sequence[str],
+    *,
+    name: str = "",
+    counts: Sequence[int] = (),
+    firsts: Sequence[str] = (),
     columns: Sequence[object] = (),
 ) -> str:
-    """A table that is computed again for what the reader chose; ``columns`` are heads that need no words."""
-    key = f"lesson.{name}.title"
-    about = own_table(library, key, values, {**asked, **_ids(case)})
+    """A table that is computed again for what the reader chose.
+
+    Args:
+        name: of its texts, where it is not the table's.
+        counts: what is varied, where what is asked again works it out.
+        firsts: the first cells of its rows, which are words.
+        columns: heads that need none.
+    """
+    key, ids = f"lesson.{name or asked['table']}.title", _ids(case)
+    values, whole = values_of(case, asked), {**asked, **ids}
+    rows = table_rows(case, library.words, {**whole, "counts": counts} if counts else whole)
+    rows = [[((first, ""),), *row] for first, row in zip(firsts, rows, strict=True)] if firsts else rows
+    about = own_table(library, key, values, whole)
     heads = [escape(say(library.language, f"lesson.{column}")) for column in head]
     heads += [escape(f"{column:,}" if isinstance(column, int) else str(column)) for column in columns]
     below = told(library, "computed", alone=False)

@@ -7,29 +7,13 @@ from typing import Any
 from kb.core.text import UserError
 from kb.integrations.browser import catalog_of, fault_of, words_of
 from kb.memory import UnsupportedArchitectureError
-from kb.report.lessons import (
-    Case,
-    Cell,
-    beam_rows,
-    cache_rows,
-    case_of,
-    effective_rows,
-    figure_of,
-    length_rows,
-    option_rows,
-    plain,
-    precision_rows,
-    serving_rows,
-    setup_rows,
-    way_rows,
-    worker_rows,
-)
+from kb.report.lessons import Case, case_of, figure_of, table_rows, values_of
 from kb.report.words import Words
 
 MOST = 4096  # an effective batch beyond it has no table of its own
 GENERATED = ("beams", "generation", "caches")  # what a model of an encoder alone has not
 COLUMNS = {"lengths": "source_length", "caches": "target_length"}  # whose columns are lengths
-OWN_COUNT = {"workers": "workers", "beams": "beams", "generation": "batch", "batch": "batch"}
+OWN_COUNT = {"workers": "workers", "beams": "beams", "generation": "batch", "batch": "batch", "caches": "batch"}
 
 
 def own_table(asked: str, language: str) -> str:
@@ -48,11 +32,20 @@ def own_table(asked: str, language: str) -> str:
     """
 
     def made(wanted: dict[str, Any], case: Case, words: Words) -> dict[str, Any]:
-        if wanted["table"] in COLUMNS:
-            wanted["lengths"] = _with(wanted["lengths"], wanted.get(COLUMNS[wanted["table"]]))
-        values = {**case.named(), **{name: wanted.get(name) for name in ("batch", "prefetch")}}
-        values["limit"] = wanted.get("host_memory")
-        return {"rows": _rows(wanted, case, words), "values": values, "columns": wanted.get("lengths")}
+        table = wanted["table"]
+        if table in COLUMNS:
+            wanted["lengths"] = _with(wanted["lengths"], wanted.get(COLUMNS[table]))
+        columns = wanted.get("lengths")
+        if table == "serving":
+            wanted["lengths"] = _with(wanted["lengths"], wanted.get("source_length"))
+        if table == "effective":
+            effective = wanted["effective_batch"] = min(int(wanted["effective_batch"]), MOST)
+            # batches to show for an effective batch: the powers of two that divide it, and itself
+            powers = [2**power for power in range(8) if effective % 2**power == 0 and 2**power < effective]
+            wanted["counts"] = [*powers, effective]
+        else:
+            wanted["counts"] = _counts(wanted)
+        return {"rows": table_rows(case, words, wanted), "values": values_of(case, wanted), "columns": columns}
 
     return answer(asked, language, made)
 
@@ -92,28 +85,6 @@ def answer(asked: str, language: str, made: Callable[[dict[str, Any], Case, Word
         return json.dumps({"fault": words("own.not_followed", model=wanted["model"])}, ensure_ascii=False)
     except UserError as error:
         return fault_of(error, language)
-
-
-def _rows(wanted: Mapping[str, Any], case: Case, words: Words) -> Sequence[Sequence[Cell]]:
-    if wanted["table"] == "effective":
-        effective = min(int(wanted["effective_batch"]), MOST)
-        # batches to show for an effective batch: the powers of two that divide it, and itself
-        powers = [2**power for power in range(8) if effective % 2**power == 0 and 2**power < effective]
-        return effective_rows(case, words, effective, [*powers, effective])
-    made: Mapping[str, Callable[[], Sequence[Sequence[Cell]]]] = {
-        "beams": lambda: beam_rows(case, words, wanted["batch"], _counts(wanted)),
-        "lengths": lambda: [[plain(case.named()["gpu"]), *length_rows(case, wanted["way"], wanted["lengths"])]],
-        "options": lambda: option_rows(case, words, wanted["batch"]),
-        "ways": lambda: [cells for _, _, cells in way_rows(case, words, wanted["what"], wanted["batch"])],
-        "workers": lambda: worker_rows(case, words, {**wanted, "counts": _counts(wanted)}),
-        "precisions": lambda: precision_rows(case, words, wanted["names"], wanted["batch"]),
-        "caches": lambda: cache_rows(case, words, _with(wanted["counts"], wanted.get("batch")), wanted["lengths"]),
-        "serving": lambda: serving_rows(
-            case, wanted["gpu"], "vllm", _with(wanted["lengths"], wanted.get("source_length"))
-        ),
-        "setups": lambda: setup_rows(case, words, wanted["setups"]),
-    }
-    return made[wanted["table"]]()
 
 
 def _counts(wanted: Mapping[str, Any]) -> list[Any]:

@@ -99,6 +99,29 @@ def case_of(catalog: Catalog, model: str, gpu: str, source: int | None = None, t
     return Case(estimator, setup, catalog)
 
 
+def values_of(case: Case, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What the caption of a table names."""
+    told = {name: asked.get(name) for name in ("batch", "prefetch")}
+    return {**case.named(), **told, "limit": asked.get("host_memory")}
+
+
+def table_rows(case: Case, words: Words, asked: Mapping[str, Any]) -> Sequence[Sequence[Cell]]:
+    """The rows of a chapter's table, as :func:`kb.integrations.own_tables.own_table` says what is asked."""
+    made: Mapping[str, Callable[[], Sequence[Sequence[Cell]]]] = {
+        "effective": lambda: effective_rows(case, words, asked["effective_batch"], asked["counts"]),
+        "beams": lambda: beam_rows(case, words, asked["batch"], asked["counts"]),
+        "lengths": lambda: [[plain(case.named()["gpu"]), *length_rows(case, asked["way"], asked["lengths"])]],
+        "options": lambda: option_rows(case, words, asked["batch"]),
+        "ways": lambda: [cells for _, _, cells in way_rows(case, words, asked["what"], asked["batch"])],
+        "workers": lambda: worker_rows(case, words, asked),
+        "precisions": lambda: precision_rows(case, words, asked["names"], asked["batch"]),
+        "caches": lambda: cache_rows(case, words, asked["counts"], asked["lengths"]),
+        "serving": lambda: serving_rows(case, asked["gpu"], "vllm", asked["lengths"]),
+        "setups": lambda: setup_rows(case, words, asked["setups"]),
+    }
+    return made[asked["table"]]()
+
+
 def effective_rows(case: Case, words: Words, effective: int, batches: Sequence[int]) -> list[list[Cell]]:
     """Ways to one effective batch: per device, accumulation, the product, memory, verdict."""
     rows = []
