@@ -17,6 +17,7 @@ from kb.guide.accuracy import bench_results, measured_runs
 from kb.guide.fits import BATCHES, LENGTHS, Fits
 from kb.guide.library import Library, load_library, say
 from kb.guide.markup import table
+from kb.report.json_parts import fields, release_text
 
 Row = Mapping[str, Any]
 _KINDS: Mapping[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}  # JSON Schema's names
@@ -72,25 +73,19 @@ def _plain(value: Any) -> bool | int | float | str | None:
 def _gpus(library: Library, fits: Fits) -> Iterator[Row]:
     for gpu in library.catalog.gpus.values():
         yield {
-            "id": gpu.id,
-            "name": gpu.name,
+            **fields(gpu, "id", "name"),
             "memory_bytes": gpu.memory_total,
-            "compute_capability": ".".join(map(str, gpu.compute_capability)),
-            "native_bf16": gpu.native_bf16,
-            "tensor_flops": gpu.tensor_flops,
-            "memory_bandwidth": gpu.memory_bandwidth,
+            "compute_capability": release_text(gpu.compute_capability),
+            **fields(gpu, "native_bf16", "tensor_flops", "memory_bandwidth"),
         }
 
 
 def _models(library: Library, fits: Fits) -> Iterator[Row]:
     for model in library.catalog.models.values():
         yield {
-            "id": model.id,
-            "name": model.name,
+            **fields(model, "id", "name"),
             "family": model.architecture.model_type,
-            "parameters": model.parameters,
-            "max_length": model.max_length,
-            "weights_dtype": model.weights_dtype,
+            **fields(model, "parameters", "max_length", "weights_dtype"),
             "aliases": " ".join(model.aliases),
         }
 
@@ -112,7 +107,7 @@ def _maps(library: Library, fits: Fits) -> Iterator[Row]:
 def _rules(library: Library, fits: Fits) -> Iterator[Row]:
     for rule in library.catalog.rules.values():
         titles = {f"title_{language}": rule.title.in_language(language) for language in LANGUAGES}
-        about = {name: getattr(rule, name) for name in ("id", "area", "severity", "confidence", "version", "since")}
+        about = fields(rule, "id", "area", "severity", "confidence", "version", "since")
         yield {**about, **titles, "sources": " ".join(rule.sources)}
 
 

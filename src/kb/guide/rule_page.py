@@ -12,11 +12,9 @@ from kb.guide.library import Library, say
 from kb.guide.markup import cited_source, code, fenced, prose, table, text
 from kb.integrations.browser import check
 from kb.knowledge import load_table_rows
-from kb.report.check.changes import as_written
 from kb.report.condition import fact_order, sentence, unparse
-from kb.report.rules.explain import changes_of
+from kb.report.rules.explain import MACHINE, changes_of, place_of
 
-_MACHINE = ("gpu", "gpus", "host_memory", "cpus")
 # other files, what no config says, bytes that are no text: an editor has no place for them
 _NOT_IN_PLAYGROUND = ("files", "project", "facts", "shm", "gpu_processes", "base64")
 
@@ -104,9 +102,8 @@ def _example(library: Library, rule: Rule, expect: str, *, opens: bool = False) 
     example = _first(rule, expect)
     if example is None:
         return ""
-    given = [f"{name}: {as_written(example[name])}" for name in _MACHINE if name in example]
-    given += [f"{name} {version}" for name, version in example.get("versions", {}).items()]
-    head = say(library.language, "rule.on_machine", machine=text(", ".join(given))) + "\n\n" if given else ""
+    place = place_of(example)
+    head = say(library.language, "rule.on_machine", machine=text(place)) + "\n\n" if place else ""
     link = _playground(library, example) if opens else ""
     return f"{head}{fenced(str(example['config']), _language(example))}{link}"
 
@@ -141,7 +138,7 @@ def rules_that_open(folder: str, catalog: Catalog, preview: bool = False) -> fro
 
 def _state(example: Mapping[str, Any]) -> dict[str, str]:
     """What the playground is to open with."""
-    state = {name: str(example[name]) for name in (*_MACHINE, "config") if name in example}
+    state = {name: str(example[name]) for name in (*MACHINE, "config") if name in example}
     if "versions" in example:
         state["versions"] = " ".join(f"{name}=={version}" for name, version in example["versions"].items())
     if "dialect" in example:

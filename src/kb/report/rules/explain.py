@@ -184,18 +184,23 @@ def changes_of(fix: RuleFix, words: Words, arrow: str = "→", lookup: Lookup | 
     return changes
 
 
+MACHINE = ("gpu", "gpus", "host_memory", "cpus")  # what an example may say of its machine
+
+
+def place_of(example: Mapping[str, Any]) -> str:
+    """The machine and the releases of an example: ``gpu: t4, peft 0.12``."""
+    said = [f"{name}: {as_written(example[name])}" for name in MACHINE if name in example]
+    return ", ".join([*said, *(f"{library} {version}" for library, version in example.get("versions", {}).items())])
+
+
 def _example(rule: Rule, expect: str, key: str, words: Words, style: Style) -> list[str]:
     """The first example of a kind, as it is written; the fixed text where a silent one is not given."""
     example = next((one for one in rule.examples if one.get("expect") == expect), None)
     if example is None or not isinstance(example.get("config"), str):
         return []
-    given = [
-        f"{name}: {as_written(example[name])}" for name in ("gpu", "gpus", "host_memory", "cpus") if name in example
-    ]
-    given += [f"{library} {version}" for library, version in example.get("versions", {}).items()]
     lines = [f"{INDENT}| {line}".rstrip() for line in example["config"].rstrip("\n").split("\n")]
-    heading = words(key) + (f" ({', '.join(given)})" if given else "")
-    return [style.paint(heading, "heading"), *lines]
+    place = place_of(example)
+    return [style.paint(words(key) + (f" ({place})" if place else ""), "heading"), *lines]
 
 
 def _sources(rule: Rule, sources: Mapping[str, Any], words: Words, style: Style) -> list[str]:
