@@ -252,7 +252,7 @@ def test_fix_changes_only_what_it_says(tmp_path: Path) -> None:
     assert len(after) == len(before.splitlines()) + 2
 
 
-FP16 = "general: {model_name: google/mt5-base}\ntraining: {fp16: true}\n"
+FP16 = "general: {model_name: google/mt5-small}\ntraining: {fp16: true}\n"
 BF16 = FP16.replace("fp16: true", "fp16: false, bf16: true")
 
 
@@ -260,10 +260,10 @@ def test_fixed_text_stands_alone_on_standard_output() -> None:
     for form in ("text", "json"):
         run = kb("-", "--gpu", "h100-80gb", "--fix", "--format", form, "--lang", "en", stdin=FP16)
         assert run.stdout == BF16
-        assert "1 fix applied" in run.stderr and "mt5-base" in run.stderr
+        assert "1 fix applied" in run.stderr and "mt5-small" in run.stderr
     again = kb("-", "--gpu", "h100-80gb", "--fix", stdin=BF16)
     assert again.stdout == BF16, "a filter gives back what needs no fix"
-    command = "python t.py --model_name_or_path google/mt5-base --fp16 --learning_rate 1e-4"
+    command = "python t.py --model_name_or_path google/mt5-small --fp16 --learning_rate 1e-4"
     run = kb("--command", command, "--gpu", "h100-80gb", "--fix")
     assert run.stdout == command.replace("--fp16", "--bf16") + "\n"
 
@@ -306,7 +306,7 @@ def test_a_diff_fails_while_there_is_something_to_fix(tmp_path: Path) -> None:
     assert patch.returncode == 0 and file.read_text() == BF16
     run = kb(file, "--gpu", "h100-80gb", "--diff")
     assert (run.returncode, run.stdout) == (0, "")
-    file.write_text("general: {model_name: google/mt5-base}\ntraining: {per_device_train_batch_size: 0}\n")
+    file.write_text("general: {model_name: google/mt5-small}\ntraining: {per_device_train_batch_size: 0}\n")
     assert kb(file, "--gpu", "h100-80gb", "--diff").returncode == 1, "an error that no fix mends"
     assert kb("-", "--gpu", "h100-80gb", "--diff", stdin=FP16).stdout.startswith("--- a/stdin\n+++ b/stdin\n")
 
@@ -340,7 +340,7 @@ def test_unsafe_fixes_hold_the_effective_batch(tmp_path: Path) -> None:
 
 
 def test_a_suppression_needs_a_reason_and_can_expire(tmp_path: Path) -> None:
-    base = "general: {model_name: google/mt5-base}\ntraining:\n  fp16: true"
+    base = "general: {model_name: google/mt5-small}\ntraining:\n  fp16: true"
     file = tmp_path / "config.yaml"
     for comment, suppressed, said in (
         ("  # kb: ignore[t5-fp16-overflow] tested on this data", True, None),
@@ -357,14 +357,14 @@ def test_a_suppression_needs_a_reason_and_can_expire(tmp_path: Path) -> None:
 
 def test_a_baseline_sets_aside_what_was_there_before(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text("general: {model_name: google/mt5-base}\ntraining:\n  fp16: true\n")
+    file.write_text("general: {model_name: google/mt5-small}\ntraining:\n  fp16: true\n")
     arguments = ("config.yaml", *BOX, "--select", "t5-fp16-overflow,fp16-and-bf16-both")
     assert kb(*arguments, "--write-baseline", "kb-baseline.json", cwd=tmp_path).returncode == 1
     assert kb(*arguments, "--baseline", "kb-baseline.json", cwd=tmp_path).returncode == 0
     file.write_text("# moved down\n" + file.read_text() + "  bf16: true\n")
     run = kb(*arguments, "--baseline", "kb-baseline.json", "--lang", "en", cwd=tmp_path)
     assert run.returncode == 1 and "fp16-and-bf16-both" in run.stdout
-    file.write_text("general: {model_name: google/mt5-base}\ntraining:\n  bf16: true\n")
+    file.write_text("general: {model_name: google/mt5-small}\ntraining:\n  bf16: true\n")
     kb(*arguments, "--baseline", "kb-baseline.json", "--prune-baseline", cwd=tmp_path)
     assert json.loads((tmp_path / "kb-baseline.json").read_text())["findings"] == []
     (tmp_path / "kb-baseline.json").write_text("{")
@@ -394,7 +394,7 @@ def test_project_settings_are_found_and_the_command_line_wins(tmp_path: Path) ->
         '[severity]\nt5-fp16-overflow = "info"\n[per-file-ignores]\n"old/*" = ["t5-fp16-overflow"]\n'
     )
     (tmp_path / "old").mkdir()
-    text = "general: {model_name: google/mt5-base}\ntraining: {fp16: true}\n"
+    text = "general: {model_name: google/mt5-small}\ntraining: {fp16: true}\n"
     for name in ("new.yaml", "old/one.yaml"):
         (tmp_path / name).write_text(text)
     data = report(tmp_path / "new.yaml", "--notes")
@@ -656,14 +656,14 @@ def test_a_watch_sees_files_that_come_later(tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_a_watch_with_130(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
-    path.write_text("general: {model_name: google/mt5-base}\ntraining: {fp16: true}\n")
+    path.write_text("general: {model_name: google/mt5-small}\ntraining: {fp16: true}\n")
     arguments = [sys.executable, "-u", "-m", "kb.check", str(path), *BOX, "--watch", "--lang", "en"]
     with watched(arguments) as process:
         assert process.stdout is not None and process.stderr is not None
         assert any("t5-fp16-overflow" in line for line in iter(process.stdout.readline, ""))
         assert "watching" in process.stderr.readline()
         time.sleep(0.1)  # a file system may not tell two writes within one tick apart
-        path.write_text("general: {model_name: google/mt5-base}\ntraining: {fp16: true, bf16: true}\n")
+        path.write_text("general: {model_name: google/mt5-small}\ntraining: {fp16: true, bf16: true}\n")
         assert any("fp16-and-bf16-both" in line for line in iter(process.stdout.readline, ""))
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130

@@ -10,7 +10,7 @@ import pytest
 from kb.config.fixing.saving import ChangedMeanwhileError, save
 from warm_runs import run_module
 
-FAULTY = "general: {model_name: google/mt5-base}\ntraining: {fp16: true}\n"
+FAULTY = "general: {model_name: google/mt5-small}\ntraining: {fp16: true}\n"
 SAVED = FAULTY + "# written in an editor meanwhile\n"
 MACHINE = ["--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "8", "--transformers", "4.57"]
 OPTIONS = ["--fix", "--lang", "en", *MACHINE]

@@ -14,7 +14,7 @@ from warm_runs import ENVIRON, run_text
 
 ROOT = Path(__file__).parents[2]
 CONFIG = {
-    "model_name_or_path": "google/mt5-base",
+    "model_name_or_path": "google/mt5-small",
     "per_device_train_batch_size": 16,
     "gradient_accumulation_steps": 2,
     "max_source_length": 512,

@@ -19,7 +19,7 @@ from warm_runs import ENVIRON, run_text
 
 BAD = """\
 # 실험 🔥
-model_name_or_path: google/mt5-base
+model_name_or_path: google/mt5-small
 per_device_train_batch_size: 8
 fp16: true  # 🔥
 output_dir: out

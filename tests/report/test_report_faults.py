@@ -10,7 +10,7 @@ import report_sample as sample
 from kb.commands.check import main
 from kb.report.check.text import fault_line, fault_text
 
-CONFIG = "general: {model_name: google/mt5-base}\ntraining: {per_device_train_batch_size: 1}\n"
+CONFIG = "general: {model_name: google/mt5-small}\ntraining: {per_device_train_batch_size: 1}\n"
 
 
 @pytest.fixture

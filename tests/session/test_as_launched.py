@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from catalog_sample import load_catalog
+from catalog_sample import load_catalog, shallow_catalog
 from kb.advice.question import Question
+from kb.core.catalog import Catalog
 from kb.core.result import UnitResult
 from kb.session.around import Checking
 from kb.session.file import FileChecker
@@ -36,9 +37,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def checker(**options: object) -> FileChecker:
+def checker(catalog: Catalog | None = None, **options: object) -> FileChecker:
+    """Of models of two layers, but where it is looked at whether a run fits."""
     question = Question.of(gpu="rtx-3090", host_memory="60GB", cpus="16")
-    return file_checker(load_catalog(), Project(**options), question, Checking(notes=False))
+    return file_checker(catalog or shallow_catalog(), Project(**options), question, Checking(notes=False))
 
 
 def result_of(path: str, ready: FileChecker) -> UnitResult:
@@ -62,7 +64,7 @@ def told(result: UnitResult) -> set[str]:
 
 
 def test_alone_it_runs_on_one_gpu(project: Path) -> None:
-    result = result_of("train.py", checker())
+    result = result_of("train.py", checker(load_catalog()))
     assert gpus(result) == 1
     assert "training-peak-exceeds-gpu" in told(result)
 
@@ -96,14 +98,14 @@ def test_of_a_sharded_run_each_gpu_is_told_of(project: Path, path: str, script: 
 )
 def test_what_starts_something_else_says_nothing(project: Path, script: str) -> None:
     (project / "run.sh").write_text(script)
-    result = result_of("train.py", checker())
+    result = result_of("train.py", checker(load_catalog()))
     assert gpus(result) == 1
     assert "training-peak-exceeds-gpu" in told(result)
 
 
 def test_started_in_two_ways_nothing_is_certain(project: Path) -> None:
     (project / "run.sh").write_text(f"{SHARDED} train.py\npython train.py\n")
-    assert "training-peak-exceeds-gpu" not in told(result_of("train.py", checker()))
+    assert "training-peak-exceeds-gpu" not in told(result_of("train.py", checker(load_catalog())))
 
 
 def test_the_projects_own_word_counts_more(project: Path) -> None:
@@ -347,7 +349,7 @@ def test_a_fix_in_a_readme_changes_the_command_alone(project: Path, capsys: pyte
 def test_a_config_is_sharded_by_the_file_that_its_command_names(project: Path) -> None:
     command = "torchrun --nproc_per_node=4 train_it.py sft.yaml --deepspeed zero3.json\n"
     (project / "run.sh").write_text(command)
-    assert "training.deepspeed" in {each.name for each in result_of("sft.yaml", checker()).if_so}
+    assert "training.deepspeed" in {each.name for each in result_of("sft.yaml", checker(load_catalog())).if_so}
     (project / "zero3.json").write_text('{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}')
     setup = result_of("sft.yaml", checker()).setup
     assert setup is not None

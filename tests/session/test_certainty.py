@@ -13,6 +13,7 @@ from catalog_sample import load_catalog, shallow_catalog
 from effort import EXHAUSTIVE
 from kb.advice.question import Question
 from kb.config.files import ConfigError
+from kb.core.catalog import Catalog
 from kb.core.expression import compile_tree, deciding_facts, is_unknown
 from kb.core.finding import Finding
 from kb.core.memory_report import OVER
@@ -24,23 +25,24 @@ from kb.session.prepare import file_checker
 from kb.session.project import Project
 from warm_runs import run_text
 
-CATALOG = load_catalog()
+CATALOG = shallow_catalog()
 OLD_NAME = (
     "from transformers import TrainingArguments\nTrainingArguments('o', evaluation_strategy='steps', eval_steps=9)\n"
 )
 RULE = "evaluation-strategy-removed"
 
 
-def checker(folder: Path, **wanted: object) -> FileChecker:
+def checker(folder: Path, catalog: Catalog = CATALOG, **wanted: object) -> FileChecker:
+    """Of models of two layers, but where it takes a whole one to fill the GPU."""
     checking = {name: wanted.pop(name) for name in Checking._fields if name in wanted}
     question = Question.of(**{"gpu": "none", **wanted})
-    return file_checker(CATALOG, Project(), question, Checking(root=str(folder), **checking))  # type: ignore[arg-type]
+    return file_checker(catalog, Project(), question, Checking(root=str(folder), **checking))  # type: ignore[arg-type]
 
 
-def found(folder: Path, text: str, rule: str, **wanted: object) -> Finding | None:
+def found(folder: Path, text: str, rule: str, catalog: Catalog = CATALOG, **wanted: object) -> Finding | None:
     path = folder / ("train.py" if text.startswith("from ") else "train.yaml")
     path.write_text(text, "utf-8")
-    results = checker(folder, **wanted).check(text.encode(), str(path)).results
+    results = checker(folder, catalog, **wanted).check(text.encode(), str(path)).results
     return next((finding for result in results for finding in result.findings if finding.rule == rule), None)
 
 
@@ -243,7 +245,7 @@ def test_what_is_only_likely_warns_and_says_so(tmp_path: Path) -> None:
     expected = {"likely_oom": ("warning", "likely"), "oom": ("error", "certain")}
     seen = {}
     for batch in (16, 17, 18, 24):  # near the border another assumption would make it only likely
-        finding = found(tmp_path, text % batch, "training-peak-exceeds-gpu", gpu="rtx-3090")
+        finding = found(tmp_path, text % batch, "training-peak-exceeds-gpu", load_catalog(), gpu="rtx-3090")
         if finding is not None:
             seen[finding.facts["memory.train.status"]] = batch
             assert (finding.severity, finding.certainty) == expected[finding.facts["memory.train.status"]], batch
@@ -298,7 +300,7 @@ MAXIMUM = (
 @pytest.mark.parametrize("filled", ["", ", pad_to_max_length: true"])
 def test_a_maximum_that_is_written_is_certain(tmp_path: Path, filled: str) -> None:
     """A bound that the config itself sets is no guess of kb's: what it allows has to fit."""
-    finding = found(tmp_path, MAXIMUM % (filled, 24), "training-peak-exceeds-gpu", gpu="rtx-3090")
+    finding = found(tmp_path, MAXIMUM % (filled, 24), "training-peak-exceeds-gpu", load_catalog(), gpu="rtx-3090")
     assert finding is not None and finding.facts["memory.train.status"] == "oom"
     assert (finding.severity, finding.certainty, finding.if_so) == ("error", "certain", ())
 
@@ -410,7 +412,7 @@ PREFERENCES = (
 def test_how_long_prompts_are_decides_nothing_where_a_run_is_too_large_anyway(tmp_path: Path) -> None:
     pin(tmp_path, "trl==1.16.0\ntransformers==5.23.0")
     (tmp_path / "run.sh").write_text("trl dpo --config train.yaml\n", "utf-8")
-    finding = found(tmp_path, PREFERENCES, "training-peak-exceeds-gpu", gpu="rtx-3090")
+    finding = found(tmp_path, PREFERENCES, "training-peak-exceeds-gpu", load_catalog(), gpu="rtx-3090")
     assert finding is not None
     assert (finding.severity, finding.certainty) == ("error", "certain")
 
@@ -418,7 +420,8 @@ def test_how_long_prompts_are_decides_nothing_where_a_run_is_too_large_anyway(tm
 def test_what_rests_on_a_variables_default_is_likely_and_says_which(tmp_path: Path) -> None:
     def told(command: str, rule: str) -> tuple[str, str]:
         (tmp_path / "run.sh").write_text(f"python train.py --model_name_or_path {command}\n", "utf-8")
-        results = checker(tmp_path, gpu="rtx-3090").check((tmp_path / "run.sh").read_bytes(), str(tmp_path / "run.sh"))
+        ready = checker(tmp_path, load_catalog(), gpu="rtx-3090")
+        results = ready.check((tmp_path / "run.sh").read_bytes(), str(tmp_path / "run.sh"))
         (finding,) = [each for result in results.results for each in result.findings if each.rule == rule]
         return finding.certainty, ", ".join(
             str(each.value) for each in finding.if_so if each.name == "run.own_defaults"
