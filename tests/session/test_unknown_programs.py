@@ -214,6 +214,7 @@ def test_a_command_of_a_harness_or_a_client_names_an_engine_or_a_server_no_run_o
 @pytest.mark.parametrize(("source", "engine"), [
     ("from vllm import LLM\nllm = LLM(args.model_name)\n", "infer.py has vllm run the model"),
     ("from llama_cpp import Llama\nLlama.from_pretrained(args.model_name)\n", "infer.py has llama_cpp run the model"),
+    ("import vllm\nm = AutoModel.from_pretrained(args.m) if args.hf else vllm.LLM(args.m)\n", "may have vllm run"),
     ("from openai import OpenAI\nOpenAI().chat.completions.create(model=args.model_name)\n", "infer.py loads no model"),
     ("from transformers import AutoModel\nm = AutoModel.from_pretrained(args.model_name)\n", None),
     ("from transformers import pipeline\np = pipeline(model=args.model_name)\n", None),

@@ -14,7 +14,8 @@ NO_SUCH_RUN = "kb has no memory model of such a run"  # why a setting is unknown
 KIND_OPEN = "of what kind the adapter is, is not known"  # what a group says of its adapters is not understood
 SEVERAL_WAYS = "started in several ways"  # why one is unknown that the project's scripts give, each another value
 REWRITTEN = "its program gives it another value"
-RUN_ELSEWHERE = ("run by another engine", "loads no model")  # of a command's program, where it is not modelled
+# Why a command's program is not modelled.
+RUN_ELSEWHERE = ("run by another engine", "perhaps run by another engine", "loads no model")
 
 # Why the number of processes is unknown: it is that of the machine's GPUs, or nothing says it.
 EVERY_GPU, NOT_COUNTED = "one for each GPU of the machine", "nothing says how many"

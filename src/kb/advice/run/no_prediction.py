@@ -24,7 +24,8 @@ NO_MODEL_OF_THE_RUN = (
     "cpu_only", "ddp_refuses", "ddp_refuses_named", "deepspeed_not_read", "engine_not_followed", "gpus_not_counted",
     "gpus_not_said", "loads_no_model", "method_open", "no_such_run", "no_training_call", "not_modelled",
     "pictures_not_said", "preference_not_predicted", "preference_of_command", "quantized_alone", "run_by_engine",
-    "server", "server_no_decoder", "several_ways", "trainer_not_followed", "trainer_not_predicted", "width_open",
+    "run_perhaps_by_engine", "server", "server_no_decoder", "several_ways", "trainer_not_followed",
+    "trainer_not_predicted", "width_open",
 )  # fmt: skip
 # Releases of TRL whose losses are followed: from the first to before the second, and from the third (trl-wheels).
 TRL_READ = ((0, 15), (1, 9), (1, 15))
@@ -150,8 +151,8 @@ def _note_of_program(unit: Unit) -> Note | None:
     said = unit.settings.get("run.not_modelled")
     if said is None or said.path[0] not in RUN_ELSEWHERE:
         return None
-    key = "run_by_engine" if said.path[0] == RUN_ELSEWHERE[0] else "loads_no_model"
-    return key, {"program": unit.program, "engine": str(said.value)}
+    notes = ("run_by_engine", "run_perhaps_by_engine", "loads_no_model")
+    return notes[RUN_ELSEWHERE.index(str(said.path[0]))], {"program": unit.program, "engine": str(said.value)}
 
 
 def _why(unit: Unit, name: str) -> str:

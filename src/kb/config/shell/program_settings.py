@@ -44,7 +44,7 @@ SWITCHED = {
 MODEL = "model.name"
 OF_COMMANDS = "command"  # the format of a program that may train nothing: of its defaults nobody asked
 DEVICE_MAP, NOT_MODELLED, OWN_LOOP = "model.device_map", "run.not_modelled", "run.own_loop"
-RUNS, LOADS = RUN_ELSEWHERE
+BY_ENGINE, PERHAPS, LOADS_NONE = RUN_ELSEWHERE
 CALLS_DEEPSPEED, TASK_TYPE = "script.calls_deepspeed", "lora.task_type"
 _CLASSIFIES = r"""task_type[ \t]*=[ \t]*(?:\w+\.)?["']?SEQ_CLS\b"""
 # Of two that cannot both be on, what the command says of one leaves out the other, but where a library's own class of
@@ -67,7 +67,7 @@ _ENGINES = re.compile(
     re.M,
 )
 _LOADS = re.compile(
-    r"(?<!okenizer)(?<!okenizerFast)(?<!rocessor)(?<!onfig)(?<!xtractor)\.from_(?:pretrained|config)\(|\bpipeline\("
+    r"(?<!okenizer)(?<!okenizerFast)(?<!rocessor)(?<!onfig)(?<!xtractor)(?<!\bLlama)\.from_(?:pretrained|config)\(|\bpipeline\("
     r"|\b(?:SentenceTransformer|CrossEncoder)\(|\bload_(?:pretrained_)?model\w*\(|\btorch\.load\("
 )
 
@@ -114,7 +114,7 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
     if splits is not None:
         settings[NOT_MODELLED] = naming._replace(value=f"{splits[1]} ({unit.program})")
     elif other is not None:
-        settings[NOT_MODELLED] = naming._replace(value=other or unit.program, path=(LOADS if other == "" else RUNS,))
+        settings[NOT_MODELLED] = naming._replace(value=other[1], path=(other[0],))
     if resizes_positions(program.text):
         unknown = known_when_run(POSITIONS)
         settings[POSITIONS] = naming._replace(value=unknown)
@@ -136,16 +136,16 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
     return unit._replace(settings=both, hidden=(*unit.hidden, *(("training.",) if silent and program.trains else ())))
 
 
-def _other_engine(unit: Unit, program: Program) -> str | None:
-    """What runs the model of a command that trains nothing, where its program has another do it; empty where it loads
-    none itself. What transformers' ``generate`` takes follows from the flags of neither.
+def _other_engine(unit: Unit, program: Program) -> tuple[str, str] | None:
+    """What runs the model of a command that trains nothing, and why that is not modelled: its program has another do
+    it, or may, or loads none itself. What transformers' ``generate`` takes follows from the flags of none of these.
     """
     if unit.dialect != OF_COMMANDS or program.trains:
         return None
-    engine = _ENGINES.search(program.text)
+    engine, loads = _ENGINES.search(program.text), _LOADS.search(program.text) is not None
     if engine is not None:
-        return engine[1]
-    return None if _LOADS.search(program.text) is not None else ""
+        return PERHAPS if loads else BY_ENGINE, engine[1]
+    return None if loads else (LOADS_NONE, unit.program)
 
 
 def _said(unit: Unit, program: Program, defaults: Mapping[str, Default]) -> Mapping[str, Setting]:
