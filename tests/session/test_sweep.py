@@ -179,6 +179,8 @@ def test_a_sweep_that_names_no_known_setting_is_recognised_and_says_what_it_lack
     assert unit.unit.dialect == "sweep"
     assert unit.prediction is None and unit.note == "no_model_named"
     assert not unit.findings  # none of its combinations was checked for anything
+    (open_ended,) = checked("program: t.py\nmethod: grid\nparameters:\n  lora_r: {values: [4, 8]}\n", checker)
+    assert not open_ended.findings
 
 
 def test_a_parameter_without_values_and_json_sweeps_are_read(checker: FileChecker) -> None:

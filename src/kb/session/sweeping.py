@@ -89,7 +89,8 @@ def sweep_results(text: str, path: str, files: "FileChecker") -> list[UnitResult
     alike = math.prod(max(len(each.choices), 1) for each in sweep.parameters if each.name not in known)
     checked = sweep.corners if ends is sweep else min(len(corners) * alike, sweep.corners)
     told = _told(corners)
-    if known:  # of parameters that kb knows nothing of there is nothing that it checked
+    told_of = any(each.result.prediction is not None or each.result.counted() for each in corners)
+    if known and told_of:  # where kb knows no parameter, or no combination says anything, there is no worst one
         told[0] = _with_summary(told[0], corners, checked, sweep.corners, files)
     return told
 
