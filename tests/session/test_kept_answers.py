@@ -94,7 +94,7 @@ def test_what_changes_beside_it_is_seen(told: Told, change: str) -> None:
 
 PROGRAM = """\
 from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
-model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.1-8B")
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B")
 args = TrainingArguments("out", per_device_train_batch_size=4, bf16=True)
 Trainer(model=model, args=args).train()
 """
