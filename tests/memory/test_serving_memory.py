@@ -228,6 +228,12 @@ def test_defaults_follow_the_release_and_the_gpu() -> None:
     assert (engine.max_num_seqs, engine.batched_tokens) == (128, 2048)
 
 
+def test_a_gb10_has_the_defaults_of_a_small_gpu_from_0_33() -> None:
+    spark = {"gpu": 117.6, "gpu_id": "gb10", "max_model_len": 4096}
+    found = [served("qwen2.5-7b", setup(**spark, release=each)).options for each in ((0, 32, 0), (0, 33, 0))]
+    assert [(each.max_num_seqs, each.batched_tokens) for each in found] == [(1024, 8192), (256, 2048)]
+
+
 def test_the_longest_length_is_one_that_fits_and_no_more() -> None:
     one = setup(23.58, max_model_len=131_072)
     found = served("llama-3.1-8b", one)
