@@ -954,3 +954,53 @@ def test_a_predicted_fact_that_is_unknown_brings_no_step() -> None:
     facts = Facts(load_catalog().fact_types(), {})
     cause = diagnose(lines(OOM), REMEDIES, facts.get).causes[0]
     assert all("predicted" not in step.text.en for step in cause.steps)
+
+
+RELEASES = {
+    "ImportError: cannot import name 'AutoModelForVision2Seq' from 'transformers' (/v/transformers/__init__.py)": (
+        "transformers no longer has AutoModelForVision2Seq from 5.0 on (read from its wheels): see which release is "
+        "installed (pip show transformers). In its place there is AutoModelForImageTextToText."
+    ),
+    "ImportError: cannot import name 'apply_chunking_to_forward' from 'transformers.modeling_utils' (/v)": (
+        "apply_chunking_to_forward in transformers.modeling_utils from 4.56 on (read from its wheels): see which "
+        "release is installed (pip show transformers). It is in transformers.pytorch_utils now."
+    ),
+    "ModuleNotFoundError: No module named 'trl.experimental'": "trl has the module experimental from 0.24 on",
+    "TypeError: SFTConfig.__init__() got an unexpected keyword argument 'packing_strategy'": (
+        "trl has packing_strategy of SFTConfig from 0.19.0 on"
+    ),
+    # of a name that TRL's class has of TrainingArguments
+    "TypeError: GRPOConfig.__init__() got an unexpected keyword argument 'eval_on_start'": (
+        "transformers has eval_on_start of GRPOConfig from 4.42 on"
+    ),
+    "ValueError: The checkpoint you are trying to load has model type `qwen3_vl` but Transformers does not recognize "
+    "this architecture.": "has the model type qwen3_vl from 4.57 on",
+    # in the second patch release of 4.51, and not yet in the first
+    "ImportError: cannot import name 'Glm4ForCausalLM' from 'transformers' (/v/transformers/__init__.py)": (
+        "transformers has Glm4ForCausalLM from 4.51.3 on"
+    ),
+    # an object that an older release made has not what came after
+    "AttributeError: 'SFTConfig' object has no attribute 'packing_strategy'": "",
+    "ImportError: cannot import name 'AutoModelForMarmalade' from 'transformers' (/v/transformers/__init__.py)": "",
+    "ImportError: cannot import name 'AdamW' from partially initialized module 'transformers' (/w/transformers.py)": "",
+}
+
+
+def test_a_name_that_is_not_there_is_told_with_the_releases_that_have_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "train.log"
+    for line, said in RELEASES.items():
+        log.write_text(line + "\n")
+        main([str(log), "--lang", "en", "--format", "json"])
+        releases = json.loads(capsys.readouterr().out)["causes"][0].get("releases", "")
+        assert said in releases
+        assert bool(releases) == bool(said)
+
+
+def test_a_line_that_says_a_run_ended_and_failed_is_no_good_end() -> None:
+    failed = "RuntimeError: MPS backend out of memory (MPS allocated: 45.18 GiB, max allowed: 45.90 GiB).\n"
+    assert [cause.id for cause in of(failed + "12:01 | INFO | ❌ Training completed! Total time: 16s").causes] == [
+        "gpu-oom-mps"
+    ]
+    assert of(failed + "Training completed. Do not forget to share your model").causes == ()

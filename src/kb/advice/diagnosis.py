@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from kb.advice.exported import NameRelease, releases_of
 from kb.advice.log_errors import ErrorLine, telling_errors
 from kb.advice.log_scan import Evidence, LogLine, LogScanner, Scan
 from kb.core.expression import Tree, Unknown, compile_tree, is_unknown
@@ -143,7 +144,10 @@ MOST_SHOWN = 3
 
 
 class Cause(NamedTuple):
-    """One cause: what says so (line, text), the sizes in bytes that it names, and what to do about it, best first."""
+    """One cause: what says so (line, text), the sizes in bytes that it names, and what to do about it, best first.
+
+    ``release``: of a name that is not there, in which releases it is.
+    """
 
     id: str
     resource: str
@@ -155,6 +159,7 @@ class Cause(NamedTuple):
     names: Mapping[str, Text]  # what the numbers are called
     phase: str
     steps: tuple[Step, ...]
+    release: NameRelease | None = None
 
 
 class Diagnosis(NamedTuple):
@@ -180,19 +185,22 @@ def nothing_known(name: str) -> Unknown:
     return Unknown(frozenset((name,)))
 
 
-def diagnose(lines: Iterable[LogLine], remedies: Remedies, facts: Lookup = nothing_known) -> Diagnosis:
+def diagnose(
+    lines: Iterable[LogLine], remedies: Remedies, facts: Lookup = nothing_known, guide: Mapping[str, Any] = {}
+) -> Diagnosis:
     """What a log says went wrong.
 
     Args:
         lines: the log, in order; consumed once, a few hundred lines held at a time.
         remedies: ``rules/remedies`` as ``load_guide()`` gives them.
         facts: the config's facts, for concrete values in the steps.
+        guide: what ``load_guide()`` gives, for names by release.
     """
     scan = LogScanner(remedies).read(lines)
     found = [row for name, data in remedies.items() if (row := _found(name, data, scan)) is not None]
     found = _without_echoes(found)
     found.sort(key=lambda row: (CONFIDENCES.index(row.confidence), row.evidence[0].line, row.id))
-    return Diagnosis(scan.lines, tuple(_cause(row, remedies, facts) for row in found), _unexplained(found, scan))
+    return Diagnosis(scan.lines, tuple(_cause(row, remedies, facts, guide) for row in found), _unexplained(found, scan))
 
 
 def _found(name: str, data: Mapping[str, Any], scan: Scan) -> _Found | None:
@@ -247,7 +255,7 @@ def _without_echoes(found: Sequence[_Found]) -> list[_Found]:
     return [row for row in found if causing.isdisjoint(row.data.get("echo_of", ()))]
 
 
-def _cause(found: _Found, remedies: Remedies, facts: Lookup) -> Cause:
+def _cause(found: _Found, remedies: Remedies, facts: Lookup, guide: Mapping[str, Any]) -> Cause:
     base = found.data
     variables = base.get("variables", {})
     telling, numbers = _telling(found, variables, facts)
@@ -267,6 +275,7 @@ def _cause(found: _Found, remedies: Remedies, facts: Lookup) -> Cause:
         names={each: text_of(row) for each, row in variables.items()},
         phase=_phase(base, telling),
         steps=steps_of(data["steps"], numbers.get, variables),
+        release=releases_of(telling.text, guide) if guide else None,
     )
 
 

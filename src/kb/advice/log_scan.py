@@ -94,6 +94,7 @@ _RUN_ENDED_WELL = re.compile(
     r"""['"]?train_runtime['"]?\s{0,4}[:=]|Training completed\. Do not forget|`Trainer\.fit` stopped: `max_|"""
     r"""[Tt]raining (?:is )?(?:finished|complete|completed|done)\b"""
 )
+_SAYS_OTHERWISE = re.compile("[❌✗✘]|[Ff]ailed")  # in the line that says it ended
 _STEP = re.compile(r"\b(\d{1,9})/(\d{1,9}) \[")
 _LOSS = re.compile(r"""['"]loss['"]: ?['"]?\d""")
 _MODULE_FRAME = "in <module>"
@@ -253,5 +254,5 @@ class LogScanner:
             self._losses += 1
             if self._losses >= 2:
                 self._moved_on = line
-        if "rain" in row and _RUN_ENDED_WELL.search(row[:BAR]):
+        if "rain" in row and _RUN_ENDED_WELL.search(row[:BAR]) and not _SAYS_OTHERWISE.search(row[:BAR]):
             self._ended_well = line

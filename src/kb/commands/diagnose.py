@@ -46,7 +46,8 @@ def main(arguments: Sequence[str], language: str) -> int:
     project = find_project(folder_of(options.config))
     catalog, words = open_knowledge(options, project, language, messages)
     values = _values(options, project, catalog)
-    result = diagnose(log_lines(options.log), load_guide(options.rules).get("remedies", {}), values.lookup)
+    guide = load_guide(options.rules)
+    result = diagnose(log_lines(options.log), guide.get("remedies", {}), values.lookup, guide)
     if options.format == "json":
         cli.put(diagnosis_json(result, words))
     else:

@@ -209,7 +209,8 @@ def diagnose(log: str, config: str, asked: str, language: str) -> str:
         unit = training_of(config, asked, checker) if config.strip() else None
         lookup = checker.facts(unit).get if unit else machine_alone(checker)
         lines = read_lines(io.BufferedReader(io.BytesIO(log.encode())), "log")
-        found = find_causes(lines, load_guide()["remedies"], lookup)
+        guide = load_guide()
+        found = find_causes(lines, guide["remedies"], lookup, guide)
         return json.dumps(_shown(diagnosis_object(found, words_of(language), PLAIN, unit)), ensure_ascii=False)
     except UserError as error:
         return fault_of(error, language)

@@ -180,6 +180,11 @@ def _guide(
         guide[kind.removesuffix(".yaml")] = entries if not kind.endswith(".yaml") else entries.get(kind, {})
     guide |= {kind: {located.data["id"]: located.data for located in files[kind]} for kind in ("hardware", "models")}
     guide["constants"] = files["constants.yaml"][0].data["constants"]
+    guide["arguments"] = {
+        name: [located.data["library"], group["has"]]
+        for located in files["tables"]
+        for name, group in located.data.get("names", {}).items()
+    }
     return guide
 
 

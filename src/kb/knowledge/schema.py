@@ -24,6 +24,7 @@ GUIDE = {
     "runtimes": "runtime",
     "measurements": "measurement",
     "serving": "serving",
+    "exports": "export",
     "errata.yaml": "errata",
 }
 # Which schema a file answers to: the first part of its path under rules/, or its name.

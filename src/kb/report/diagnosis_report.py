@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kb.advice.diagnosis import Cause, Change, Diagnosis, Step
+from kb.advice.exported import NameRelease
 from kb.advice.log_errors import MEMORY_REACH, ErrorLine, Frame
 from kb.core.document import Unit
 from kb.report.check.changes import as_written, key_of
@@ -43,11 +44,30 @@ def _cause(cause: Cause, words: Words, style: Style, unit: Unit | None) -> list[
     lines += _quoted(cause.evidence, style)
     if cause.numbers:
         lines += wrap(joined(_numbers(cause, words), style.dot), style.width, INDENT)
-    lines += wrap(cause.means.in_language(words.language), style.width, INDENT)
+    lines += wrap(_means(cause, words), style.width, INDENT)
     lines += ["", INDENT + style.paint(words("diagnose.steps"), "heading")]
     for number, step in enumerate(cause.steps, 1):
         lines += _step(number, step, words, style, unit)
     return lines
+
+
+def _means(cause: Cause, words: Words) -> str:
+    """What the cause means, and where a name can be had that is not there."""
+    return " ".join(filter(None, (cause.means.in_language(words.language), _released(cause.release, words))))
+
+
+def _released(row: NameRelease | None, words: Words) -> str:
+    """In which releases a name is that the log's library lacks; empty where nothing is known."""
+    if row is None:
+        return ""
+    named = words(f"diagnose.name.{row.kind}", name=row.name, owner=row.owner or f"{row.library}.{row.module}")
+    span = "between" if row.since and row.before else "came" if row.since else "gone"
+    said = words(
+        f"diagnose.name.{span}", library=row.library, named=named, since=row.since or "", before=row.before or ""
+    )
+    after = words(f"diagnose.name.{'moved' if '.' in row.now else 'now'}", now=row.now) if row.now else ""
+    before = words("diagnose.name.was", was=row.was) if row.was else ""
+    return " ".join(filter(None, (said, after, before)))
 
 
 def _quoted(rows: Sequence[tuple[int, str]], style: Style) -> list[str]:
@@ -186,7 +206,7 @@ def diagnosis_object(diagnosis: Diagnosis, words: Words, style: Style, unit: Uni
             "about": joined(_about(cause, words), style.dot),
             "evidence": [[line, printable(text[:LONGEST])] for line, text in cause.evidence],
             "numbers": _numbers(cause, words),
-            "means": cause.means.in_language(words.language),
+            "means": _means(cause, words),
             "steps": [
                 {
                     "text": _said(step, words),
@@ -224,6 +244,7 @@ def diagnosis_json(diagnosis: Diagnosis, words: Words) -> str:
             "cause": cause.id,
             **fields(cause, "resource", "confidence"),
             "evidence": [line_of(line, text) for line, text in cause.evidence],
+            **({"releases": _released(cause.release, words)} if cause.release else {}),
             "remedies": [remedy(step) for step in cause.steps],
         }
         for cause in diagnosis.causes

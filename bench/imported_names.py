@@ -1,0 +1,259 @@
+"""What a library lets be imported, read from its wheels: ``python bench/imported_names.py FOLDER LIBRARY``.
+
+Prints rules/exports/LIBRARY.yaml. FOLDER holds wheels of the library (``pip download --no-deps transformers==5.24.0``),
+best of every minor release the first and the last. The library must be installed too, in a new release: a name that it
+still hands out, by an alias, is not gone. No wheel is run.
+"""
+
+import ast
+import importlib
+import re
+import sys
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+CAME_AFTER = {"transformers": (4, 40), "trl": (0, 9), "peft": (0, 8)}  # older releases are hardly met any more
+SKIPPED = re.compile(
+    r"\.(?:models|data|pipelines|quantizers|loss|kernels|testing\w*|tests?|commands|cli|scripts|onnx|sagemaker|tools|benchmark)\b|\.dummy_|_(?:tf|flax)_|_tf$|\.examples"
+)
+ALIASED = re.compile(r"(?:Tokenizer|TokenizerFast|ImageProcessor|ImageProcessorFast)$")  # handed out under other names
+# names that hardly any program imports: most of all there are
+SELDOM = re.compile(
+    r"(?:PreTrainedModel|Backbone|FeatureExtractor|(?:Image|Video)Processor\w*|(?:Text|Vision|Audio|Encoder|Decoder|"
+    r"QFormer|Thinker|Talker|Code2Wav|Token2Wav)\w*(?:Config|Model))$|^Flax(?!Auto)|^load_tf_|"
+    r"^TF(?!Auto|Bert|DistilBert|Roberta|XLMRoberta|GPT2|T5|Bart|Albert|Electra|Trainer|Training|ViT|CLIP|Whisper)"
+)
+Release = tuple[int, ...]
+NEVER: Release = (9999,)
+MOST_DOTS = 2  # of a module whose names are looked at
+
+
+class Exports(NamedTuple):
+    """Names at the top, names of each module, types of model, and what any module defines itself."""
+
+    top: set[str]
+    modules: dict[str, set[str]]
+    types: set[str]
+    defined: set[str]
+
+
+def texts_in(node: ast.AST) -> set[str]:
+    return {each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str)}
+
+
+def statements(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Those at the module's own level, under an if or in a try too."""
+    rest: list[ast.stmt] = list(tree.body)
+    while rest:
+        node = rest.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            for part in ("body", "orelse", "finalbody"):
+                rest += getattr(node, part, [])
+            for handler in getattr(node, "handlers", []):
+                rest += handler.body
+
+
+def names_of(tree: ast.Module, library: str) -> set[str]:
+    """A library's own names in a module: defined, imported, or listed to be loaded when they are asked for."""
+    names: set[str] = set()
+    for node in statements(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith(library)):
+            names |= {each.asname or each.name for each in node.names}
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.Expr):
+            said = ast.unparse(node)
+            if "_import_structure" in said.split("(")[0].split("=")[0]:
+                names |= texts_in(node)
+            names |= {
+                each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+            }
+    return {name for name in names if re.fullmatch(r"(?!__)[A-Za-z_]\w{1,79}", name)}
+
+
+def exports_of(wheel: Path, library: str) -> Exports:
+    found = Exports(set(), {}, set(), set())
+    with zipfile.ZipFile(wheel) as archive:
+        structured = b"define_import_structure" in archive.read(f"{library}/__init__.py")
+        for name in archive.namelist():
+            if not name.endswith(".py") or not name.startswith(f"{library}/"):
+                continue
+            module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            text = archive.read(name).decode()
+            if module in (f"{library}.models.auto.configuration_auto", f"{library}.models.auto.auto_mappings"):
+                found.types.update(types_in(ast.parse(text)))
+            if ".models." in module and library == "transformers":
+                if structured:
+                    for listed in re.findall(r"__all__ \+?= \[(.*?)\]", text, re.DOTALL):
+                        found.top.update(re.findall(r"[\"'](\w+)[\"']", listed))
+            elif module == library or not SKIPPED.search(module):
+                tree = ast.parse(text)
+                found.modules[module] = names_of(tree, library)
+                found.defined.update(
+                    each.name for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.ClassDef)
+                )
+    found.top.update(found.modules.pop(library))
+    return found
+
+
+def types_in(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if (
+            isinstance(node, ast.Assign | ast.AnnAssign)
+            and node.value
+            and "CONFIG_MAPPING_NAMES" in ast.unparse(node)[:40]
+        ):
+            pairs = (
+                each.elts[0] for each in ast.walk(node.value) if isinstance(each, ast.Tuple) and len(each.elts) == 2
+            )
+            keys = (key for each in ast.walk(node.value) if isinstance(each, ast.Dict) for key in each.keys)
+            yield from (each.value for each in (*pairs, *keys) if isinstance(each, ast.Constant))
+
+
+def spans(by_release: dict[Release, Iterable[str]]) -> dict[str, dict[str, list[str]]]:
+    """``came`` and ``gone``: release → names; none that came back, as they have no one span."""
+    releases = sorted(by_release)
+    have: dict[str, list[int]] = {}
+    for index, release in enumerate(releases):
+        for name in by_release[release]:
+            have.setdefault(name, []).append(index)
+    made: dict[str, dict[str, list[str]]] = {"came": {}, "gone": {}}
+    for name, held in sorted(have.items()):
+        if held == list(range(held[0], held[-1] + 1)):
+            if held[0]:
+                made["came"].setdefault(said(releases[held[0]], releases), []).append(name)
+            if held[-1] + 1 < len(releases):
+                made["gone"].setdefault(said(releases[held[-1] + 1], releases), []).append(name)
+    return made
+
+
+def said(release: Release, releases: Iterable[Release]) -> str:
+    """``4.51``, or ``4.51.3`` where an earlier wheel of that minor release was looked at, too."""
+    first = min(each for each in releases if each[:2] == release[:2])
+    return ".".join(map(str, release[:2] if release == first else release))
+
+
+def written(group: dict[str, dict[str, list[str]]], keeps: Any, after: Release = ()) -> dict[str, dict[str, str]]:
+    """The group as the file holds it: what came after a release, and what is gone and ``keeps`` says so."""
+    order = lambda row: tuple(map(int, row[0].split(".")))  # noqa: E731
+    came = {
+        release: " ".join(names)
+        for release, names in sorted(group["came"].items(), key=order)
+        if order((release,)) > after
+    }
+    gone = {
+        release: " ".join(kept)
+        for release, names in sorted(group["gone"].items(), key=order)
+        if (kept := list(filter(keeps, names)))
+    }
+    return {key: rows for key, rows in (("came", came), ("gone", gone)) if rows}
+
+
+def handed_out(module: str, name: str) -> bool:
+    """Whether the installed library still has the name there."""
+    try:
+        getattr(importlib.import_module(module), name)
+    except Exception:
+        return False
+    return True
+
+
+def of_modules(found: dict[Release, Exports], library: str) -> dict[str, Any]:
+    """Of each module that is still there, the names that are gone, and where those are that moved to another."""
+    newest = found[max(found)]
+    defined: set[str] = set().union(*(each.defined for each in found.values()))
+    made: dict[str, Any] = {}
+    for module in sorted(name for name in newest.modules if name.count(".") <= MOST_DOTS):
+        held = {release: each.modules[module] & defined for release, each in found.items() if module in each.modules}
+        group = written(spans(held), lambda name, module=module: not handed_out(module, name), NEVER)
+        gone = {name for names in group.get("gone", {}).values() for name in names.split()}
+        moved = moved_to(newest, gone)
+        if group:
+            made[module.removeprefix(f"{library}.")] = {**group, **({"moved": moved} if moved else {})}
+    return made
+
+
+def moved_to(newest: Exports, names: Iterable[str]) -> dict[str, str]:
+    """Of names that are gone from where they were, the one package or module that has them now."""
+    places = {
+        name: sorted((each for each in newest.modules if name in newest.modules[each]), key=len) for name in names
+    }
+    return {
+        name: each[0]
+        for name, each in sorted(places.items())
+        if each and all(other.startswith(each[0]) for other in each) and handed_out(each[0], name)
+    }
+
+
+def main(folder: Path, library: str) -> None:
+    found: dict[Release, Exports] = {}
+    for wheel in sorted(folder.glob(f"{library}-*.whl"), key=lambda each: release_of(each)):
+        found[release_of(wheel)] = exports_of(wheel, library)
+        print(wheel.name, file=sys.stderr)
+    path = ROOT / "rules" / "exports" / f"{library}.yaml"
+    before = yaml.safe_load(path.read_text("utf-8")) if path.exists() else {}
+    newest = found[max(found)]
+    top = {
+        release: {
+            name
+            for name in each.top
+            if not name.startswith("_") and not SELDOM.search(name) and f"{library}.{name}" not in each.modules
+        }
+        for release, each in found.items()
+    }
+    modules = {
+        release: {name.removeprefix(f"{library}.") for name in each.modules if name.count(".") <= MOST_DOTS}
+        for release, each in found.items()
+    }
+    gone = lambda name: not ALIASED.search(name) and not handed_out(library, name)  # noqa: E731
+    data = {
+        "id": library,
+        "version": before.get("version", 0) + 1,
+        "since": before.get("since", "0.1.0"),
+        "library": library,
+        "newest": ".".join(map(str, max(found)[:2])),
+        "names": written(spans(top), gone, CAME_AFTER[library]),
+        "modules": written(spans(modules), lambda name: not can_import(f"{library}.{name}"), CAME_AFTER[library]),
+        "members": of_modules(found, library),
+        "now": before.get("now", {}),
+        "sources": before.get("sources", [f"{library}-wheels"]),
+    }
+    if newest.types:
+        known = importlib.import_module(f"{library}.models.auto.configuration_auto").CONFIG_MAPPING_NAMES
+        data["types"] = written(
+            spans({release: each.types for release, each in found.items()}),
+            lambda name: name not in known,
+            CAME_AFTER[library],
+        )
+    print(
+        "# yaml-language-server: $schema=../schema/export.json\n"
+        "# Written by bench/imported_names.py from wheels; `now` by hand."
+    )
+    print(
+        yaml.safe_dump(
+            {key: value for key, value in data.items() if value}, sort_keys=False, width=140, allow_unicode=True
+        ),
+        end="",
+    )
+
+
+def can_import(module: str) -> bool:
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        return not isinstance(error, ModuleNotFoundError) or error.name is None or not module.startswith(error.name)
+    return True
+
+
+def release_of(wheel: Path) -> Release:
+    return tuple(int(part) for part in wheel.name.split("-")[1].split(".") if part.isdecimal())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
