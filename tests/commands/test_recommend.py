@@ -172,7 +172,7 @@ def test_methods_escalate_until_one_fits() -> None:
 
 
 def test_nothing_fits_and_what_would_is_said() -> None:
-    run = kb("--model", "mt5-xl", "--gpu", "rtx-3060-ti", "--lang", "en")
+    run = kb("--model", "qwen2.5-32b", "--gpu", "rtx-3060-ti", "--lang", "en")
     assert run.returncode == 1
     for way in ("checkpointing", "LoRA", "QLoRA", "8-bit", "offload", "the last way fits"):
         assert way in run.stdout
