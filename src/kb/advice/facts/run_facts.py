@@ -27,6 +27,12 @@ def is_calls(unit: Unit) -> bool:
     return not unit.read_by and unit.script is None and unit.path.endswith((".py", ".ipynb"))
 
 
+def of_trl(unit: Unit) -> bool:
+    """Whether a script of TRL's own runs it (``trl sft``, ``trl/scripts/sft.py``), which makes a LoraConfig of its
+    ModelConfig; of another program it is not known what it hands to PEFT."""
+    return (unit.script or "").startswith("trl ") or "trl/scripts/" in unit.program
+
+
 def says_torch_dtype(unit: Unit) -> bool:
     """Whether the weights' type is given under transformers' old name for it.
 
@@ -116,9 +122,7 @@ class AdapterFacts:
             "lora.unmatched_modules_to_save": lambda _: self._unmatched_to_save(),
             "lora.unmatched_patterns": lambda _: self._unmatched_patterns(),
             "lora.head_passed_over": lambda _: self._passed_over(),
-            "lora.no_default_targets": lambda _: (
-                None if self._model is None else memory.default_targets(self._model.architecture) is None
-            ),
+            "lora.no_default_targets": lambda _: self._no_defaults(),
             "lora.targets_text": lambda _: self._targets_text(),
             "lora.target_names": lambda _: self._target_names(),
             "lora.unmatched_target_modules": lambda _: self._targets(1),
@@ -165,15 +169,23 @@ class AdapterFacts:
         except ValueError as error:
             return Unknown(frozenset(("lora.target_modules",)), str(error))
 
+    def _no_defaults(self) -> bool | None:
+        if not of_trl(self._unit):
+            return False
+        return None if self._model is None else memory.default_targets(self._model.architecture) is None
+
     def _targets_text(self) -> Any:
         """The targets as PEFT is given them where that is one text; empty where they are a list."""
         targets = self._unit.as_written("lora.target_modules")
-        return (self._alone(targets) or "") if isinstance(targets, tuple) else targets
+        if isinstance(targets, tuple):
+            return (self._alone(targets) if of_trl(self._unit) else None) or ""
+        return targets
 
-    def _alone(self, targets: tuple[str, ...]) -> str | None:
-        """The one name of a list, which TRL's ModelConfig hands to PEFT as text (``__post_init__``, 0.12 to 1.16)."""
-        by_trl = self._unit.dialect == "trl" and not is_calls(self._unit)
-        return targets[0] if by_trl and len(targets) == 1 else None
+    def _alone(self, targets: Any) -> str | None:
+        """The one name of a list, where TRL's ModelConfig may be what hands it on: as text (``__post_init__``, 0.12 to
+        1.16). A program of one's own may hand the list to PEFT itself."""
+        may = self._unit.dialect == "trl" and not is_calls(self._unit) and not self._unit.read_by
+        return targets[0] if may and isinstance(targets, tuple) and len(targets) == 1 else None
 
     def _target_names(self) -> Any:
         """The names in targets given as one text that is no regular expression."""
@@ -186,7 +198,8 @@ class AdapterFacts:
         targets = self._setup.lora_target_modules
         if self._model is None or self._setup.method == "full" or targets is None:
             return None
-        if self._alone(targets) not in (None, "all-linear"):
+        alone = self._alone(targets)
+        if alone not in (None, "all-linear") and (of_trl(self._unit) or re.fullmatch(r"[\w.]+", alone or "") is None):
             return Unknown(frozenset(("lora.target_modules",)), "one text, not a list")
         try:
             matched, missing = memory.match_targets(self._model.architecture, targets)
