@@ -165,8 +165,9 @@ def test_a_bare_flag_that_the_library_wants_a_text_for_is_a_switch_of_the_progra
         "python train.py --model_name_or_path gpt2 --do_train --num_train_epochs 3",
     ):
         assert read(f"{command} --debug").events == ()
-    (event,) = read("python run_clm.py --model_name_or_path gpt2 --do_train --debug").events
-    assert event.kind == "wrong-type"
+    for command in ("run_clm.py --model_name_or_path gpt2 --do_train --debug", "eval.py --model_name_or_path"):
+        (event,) = read(f"python {command}").events
+        assert event.kind == "wrong-type"
 
 
 def test_a_class_is_no_model() -> None:

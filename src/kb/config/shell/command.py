@@ -319,8 +319,10 @@ def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, pl
 
 def _is_own_switch(flag: Flag, fact: FactType, speller: Speller, launch: Launch) -> bool:
     """Whether a flag without a word behind it, which a library would want a text for, is a switch of the program's own:
-    of a parser of its own any may be, ``--debug`` in any program but the library's.
+    of a parser of its own any may be but the name of a place, ``--debug`` in any program but the library's.
     """
+    if flag.name.endswith(("_path", "_dir", "_file")):
+        return False
     own = speller.id in OF_OWN_PARSERS or (flag.name == "debug" and launch.tool is None and not launch.typical)
     return own and not flag.values and fact.type == "text"
 
