@@ -128,22 +128,6 @@ def test_a_program_that_is_not_there_is_judged_by_its_name_and_its_flags(tmp_pat
     assert (found.certainty if found else None) == certainty
 
 
-TRAINED = """
-from trl import SFTConfig, SFTTrainer
-
-def train(
-    {}
-):
-    SFTTrainer(model="gpt2", args=SFTConfig("o", max_seq_length=max_seq_length), train_dataset=rows).train()
-"""
-
-
-@pytest.mark.parametrize("parameter", ["max_seq_length: int = 512,", "max_seq_length: int = 512,  # tokens"])
-def test_a_parameter_of_a_function_is_no_argument_of_the_projects_own(tmp_path: Path, parameter: str) -> None:
-    put(tmp_path, {"train.py": TRAINED.format(parameter), "requirements.txt": "trl==0.27.1\n"})
-    assert said(tmp_path, "train.py", "trl-max-seq-length-renamed") is not None
-
-
 def test_a_program_that_answers_reports_to_no_tracker(tmp_path: Path) -> None:
     flags = "--model_name_or_path gpt2 --output_dir o --run-name first"
     put(

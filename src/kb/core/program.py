@@ -260,9 +260,7 @@ def _of_arguments(text: str, match: re.Match[str]) -> bool:
 @lru_cache(512)
 def _declaration(key: str) -> re.Pattern[str]:
     name = re.escape(key)
-    # what ends in a comma is a parameter of a function, unless a call is open there: ``field(default=1,``
-    field = rf"^[ \t]+{name}[ \t]*:[ \t]*[A-Za-z][^\n]*=(?:[^\n]*\(|(?![^\n]*,[ \t]*(?:#|$)))"
-    return re.compile(rf"""["']--{name}["']|{field}|args\.{name}\b""", re.MULTILINE)
+    return re.compile(rf"""["']--{name}["']|^[ \t]+{name}[ \t]*:[ \t]*[A-Za-z][^\n]*=|args\.{name}\b""", re.MULTILINE)
 
 
 @lru_cache(512)
