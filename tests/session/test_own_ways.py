@@ -355,8 +355,9 @@ def test_a_task_type_that_the_program_gives_is_that_of_the_run(tmp_path: Path) -
     )
     files = {"run.sh": command, "reward.py": trl + "peft = get_peft_config(model_args)\nRewardTrainer()\n"}
     own = trl + "peft = LoraConfig(task_type=TaskType.SEQ_CLS)\nRewardTrainer()\n"
+    named = trl + "kind = TaskType.SEQ_CLS\npeft = LoraConfig(task_type=kind)\nRewardTrainer()\n"
     rule = "reward-adapter-task-type"
-    for text, fires in ((files["reward.py"], True), (own, False)):
+    for text, fires in ((files["reward.py"], True), (own, False), (named, False)):
         question = Question.of(gpu="t4", versions={"transformers": "5.3.0", "trl": "0.29.0"})
         for name, each in (files | {"reward.py": text}).items():
             (tmp_path / name).write_text(each, "utf-8")

@@ -238,8 +238,17 @@ def lengths_of(
 FINE_TUNED = ("eenzeenee", "mt5-xlsum")
 
 
-def learning_rate_for(model: Model, setup: TrainingSetup, constants: Mapping[str, float]) -> float | None:
-    """The learning rate to write; None where the library's own suits: T5 learns too slowly at the Trainer's."""
+def learning_rate_for(
+    model: Model, setup: TrainingSetup, constants: Mapping[str, float], form: str | None = None
+) -> float | None:
+    """The learning rate to write; None where the library's own suits: T5 learns too slowly at the Trainer's, and
+    Axolotl has none.
+
+    Args:
+        form: the format that is written, where it is known.
+    """
+    if form == "axolotl":
+        return constants["axolotl_learning_rate" if setup.method == "full" else "axolotl_adapter_learning_rate"]
     t5 = model.architecture.model_type in OVERFLOWS_IN_FP16
     return constants["t5_learning_rate"] if t5 and setup.method == "full" and model.id not in FINE_TUNED else None
 

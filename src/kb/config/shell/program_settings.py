@@ -110,6 +110,8 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
         settings[LOSS_ONLY] = naming._replace(value=True, path=("compute_metrics",))
     if re.search(_CLASSIFIES, program.text) is not None:
         settings[TASK_TYPE] = naming._replace(value="SEQ_CLS", path=("task_type",))
+    elif "LoraConfig(" in program.text:  # the program's own, of whatever type, not one made of TRL's ModelConfig
+        settings[TASK_TYPE] = naming._replace(value=known_when_run(TASK_TYPE), path=("task_type",))
     other = _other_engine(unit, program)
     if splits is not None:
         settings[NOT_MODELLED] = naming._replace(value=f"{splits[1]} ({unit.program})")

@@ -33,8 +33,8 @@ MILLIONTH = 1e-6
 _COMPUTE_TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
-def settings_of_answer(answer: Answer) -> dict[str, Any] | None:
-    """What a recommendation sets, as :func:`settings_of` has it; None where nothing fits."""
+def settings_of_answer(answer: Answer, form: str | None = None) -> dict[str, Any] | None:
+    """What a recommendation sets, as :func:`settings_of` has it, for a format of FORMATS; None where nothing fits."""
     setup, model = answer.setup, answer.estimator.model
     if setup is None:
         return None
@@ -43,7 +43,7 @@ def settings_of_answer(answer: Answer) -> dict[str, Any] | None:
         workers_known=answer.training is not None and answer.training.workers_reason != "unknown",
         one_sequence=not reads_target(model.architecture),
         stored=model.weights_dtype,
-        learning_rate=learning_rate_for(model, setup, answer.estimator.constants),
+        learning_rate=learning_rate_for(model, setup, answer.estimator.constants, form),
     )
     if model.architecture.hears:  # nothing is cut: sound is of one length, and labels are as long as they are
         settings = {name: value for name, value in settings.items() if name not in _LENGTHS}
@@ -162,7 +162,11 @@ def scalar(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(scalar(item) for item in value)}]"
     if isinstance(value, float):
-        return f"{value:g}" if value >= MILLIONTH else f"{value:.1e}"
+        short = f"{value:g}"
+        if "e" not in short:
+            return short
+        # YAML takes 2e-05, without a dot, for a text
+        return f"{value:.9f}".rstrip("0").rstrip(".") if value >= MILLIONTH else f"{value:.1e}"
     text = str(value)
     if isinstance(value, str) and not (_PLAIN.fullmatch(text) and not _READ_OTHERWISE.fullmatch(text)):
         return json.dumps(text, ensure_ascii=False)

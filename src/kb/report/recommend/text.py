@@ -94,7 +94,7 @@ def config_file(
     Raises:
         UserError: the format's program does not train such a model.
     """
-    setup, training, settings = answer.setup, answer.training, settings_of_answer(answer)
+    setup, training, settings = answer.setup, answer.training, settings_of_answer(answer, form)
     if setup is None or settings is None or training is None or training.report is None:
         return None
     model, found = answer.estimator.model, answer.estimator.gpu
