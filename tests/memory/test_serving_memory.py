@@ -207,6 +207,9 @@ def test_a_recurrent_state_is_not_predicted_and_said_by_name() -> None:
     assert found.concurrency is None
     assert found.kv_tokens is None
     assert found.ranks[0].kv_bytes_per_token == 12 * 2 * 2 * 256 * 2
+    known = served("lfm2-1.2b", setup())
+    assert known.not_predicted == found.not_predicted
+    assert (known.ranks[0].kv_bytes_per_token, known.model.recurrent_layers) == (6 * 2 * 8 * 64 * 2, 10)
 
 
 def test_an_encoder_has_no_server_cache() -> None:

@@ -90,6 +90,7 @@ class Architecture(NamedTuple):
     windowed_layers: int = 0  # how many layers slide
     slides: tuple[bool, ...] = ()  # which layers do, where not all are alike
     turns: tuple[bool, ...] = ()  # which layers turn queries and keys by their positions, where not all do
+    mixes: tuple[bool, ...] = ()  # which layers have no attention: a convolution (LFM2) mixes their tokens
     score_cap: bool = False  # attention scores pass through a tanh (Gemma 2)
     logit_cap: bool = False  # so do the logits
     experts: int = 0  # mixture of experts: how many
@@ -115,7 +116,7 @@ class Architecture(NamedTuple):
     target_positions: int = 0  # LED: learned positions of its decoder; ``max_positions`` are its encoder's
     relative: str = ""  # DeBERTa: the relative attentions, as pos_att_type names them, joined by "|"
     share_att_key: bool = False  # DeBERTa: position keys come from the content's projections
-    conv: int = 0  # DeBERTa v2: kernel size of the convolution beside the first layer
+    conv: int = 0  # kernel size: of the convolution beside the first layer (DeBERTa v2), of layers that mix (LFM2)
     conv_activation: str = ""  # the activation behind it
     log_buckets: bool = False  # DeBERTa: far distances are put in buckets that grow
     numbered: int = 0  # DeBERTa: positions that it numbers, whether or not it embeds them

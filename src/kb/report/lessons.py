@@ -173,7 +173,7 @@ def _cache_of_one(case: Case, length: int) -> int:
     of_a_token = 2 * heads * architecture.d_kv * (4 if generating(case, 1).weights == "fp32" else 2)
     tokens = length + (source if architecture.family == "decoder" else 0)
     seen = min(tokens, architecture.window or tokens)
-    layers, sliding = architecture.decoder_layers, architecture.windowed_layers
+    layers, sliding = architecture.decoder_layers - sum(architecture.mixes), architecture.windowed_layers
     cross = 0 if architecture.family == "decoder" else layers * source
     return of_a_token * ((layers - sliding) * tokens + sliding * seen + cross)
 

@@ -79,6 +79,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "granite 4": {**_DECODER, "model_type": "granitemoehybrid", "num_local_experts": 0, "mamba_n_heads": 4,
                   "shared_intermediate_size": 320, "position_embedding_type": "rope", "layer_types": ["attention"] * 2,
                   "tie_word_embeddings": True},
+    "lfm 2": {**_DECODER, "model_type": "lfm2", "num_hidden_layers": 3, "block_multiple_of": 64,
+              "layer_types": ["conv", "full_attention", "conv"]},
 }  # fmt: skip
 _LONGT5 = {"model_type": "longt5", "d_model": 128, "d_ff": 256, "num_heads": 4, "d_kv": 32, "num_layers": 2,
            "vocab_size": 1000, "local_radius": 15, "pad_token_id": 0, "decoder_start_token_id": 0}  # fmt: skip
@@ -322,7 +324,8 @@ def test_words_that_a_family_looks_up_itself_are_adapted_as_peft_does(model: str
 
 
 @pytest.mark.parametrize(
-    "model", ["gemma 3", "exaone 4", "olmo 2", "cohere 2", "granite 4", "opt", "gpt2", "mixtral", "qwen 3, experts"]
+    "model",
+    ["gemma 3", "exaone 4", "olmo 2", "cohere 2", "granite 4", "lfm 2", "opt", "gpt2", "mixtral", "qwen 3, experts"],
 )
 @pytest.mark.parametrize("padded", [True, False])
 def test_decoding_takes_what_the_simulation_takes(model: str, padded: bool) -> None:
@@ -336,7 +339,7 @@ def test_decoding_takes_what_the_simulation_takes(model: str, padded: bool) -> N
     assert {phase: own[phase] for phase in peaks} == peaks
 
 
-@pytest.mark.parametrize("model", ["llama", "gemma 2", "gpt2", "mixtral"])
+@pytest.mark.parametrize("model", ["llama", "gemma 2", "gpt2", "mixtral", "lfm 2"])
 def test_beams_of_decoders_take_what_the_simulation_takes(model: str) -> None:
     """Alone, with an answer whose middle is skipped, and in evaluation after training."""
     setup = TrainingSetup(do_eval=True, predict_with_generate=True, do_predict=True, inference_batch_size=3,

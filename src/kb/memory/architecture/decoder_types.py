@@ -149,6 +149,36 @@ def _granite_hybrid(config: Mapping[str, Any]) -> Architecture:
     )
 
 
+def _lfm2(config: Mapping[str, Any]) -> Architecture:
+    """LFM2: short convolutions in most layers, attention in those that ``layer_types`` or ``full_attn_idxs`` name; the
+    feed-forward's size is two thirds of what is written, in whole blocks, where it is adjusted (``Lfm2MLP``)."""
+    refuse(config, "conv_bias")
+    layers, kinds, named = number(config, "num_hidden_layers"), config.get("layer_types"), config.get("full_attn_idxs")
+    if kinds is None:
+        kinds = ["full_attention" if named is None or at in named else "conv" for at in range(layers)]
+    if not isinstance(kinds, list) or len(kinds) != layers or not {*kinds} <= {"conv", "full_attention"}:
+        raise unpredicted("layer_types")
+    width = number(config, "block_ff_dim", "intermediate_size", default=12288)
+    if flag(config, "block_auto_adjust_ff_dim", True):
+        block = number(config, "block_multiple_of", default=256)
+        width = int(float(config.get("block_ffn_dim_multiplier") or 1.0) * (2 * width // 3))
+        width = -(-width // block) * block
+    mixes = tuple(kind == "conv" for kind in kinds)
+    return decoder_of(
+        config,
+        kv_heads=kv_heads_of(config, 8),
+        d_ff=width,
+        tied=flag(config, "tie_embedding", flag(config, "tie_word_embeddings", True)),
+        gated=True,
+        activation="silu",
+        norm="rms",
+        qk_norm="head",
+        rotary=1.0,
+        conv=number(config, "conv_L_cache", default=3),
+        mixes=mixes if any(mixes) else (),
+    )
+
+
 def _glm(config: Mapping[str, Any]) -> Architecture:
     """GLM-4: ``glm`` as first published, ``glm4`` with norms behind attention and feed-forward too."""
     return decoder_of(
@@ -311,6 +341,7 @@ DECODERS: Mapping[str, Callable[[Mapping[str, Any]], Architecture]] = {
     "falcon": _falcon,
     "gptj": _gptj,
     "gpt_neo": _gpt_neo,
+    "lfm2": _lfm2,
     "glm": _glm,
     "glm4": _glm,
     "gpt_oss": _gpt_oss,

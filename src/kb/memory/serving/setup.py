@@ -97,6 +97,7 @@ class ServingSetup(NamedTuple):
         return CACHE_TYPES[self.dtype if self.kv_cache_dtype == "auto" else self.kv_cache_dtype]
 
 
+STATES = "a recurrent state in some layers"  # what is not modelled of a model whose layers keep one
 MLA_TYPES = ("deepseek_v2", "deepseek_v3", "kimi_k2")
 _MIXERS = ("linear_attention", "mamba", "recurrent", "conv", "m")
 # Fields of configs whose layers keep another cache than is modelled, and what that is called.
@@ -172,7 +173,8 @@ def served_model(name: str, a: Architecture, positions: int | None) -> ServedMod
     if a.family != "decoder":
         raise UnsupportedArchitectureError(f"{a.model_type} is no decoder-only model", "no_decoder", type=a.model_type)
     counts, kv = count(a), a.kv_heads or a.num_heads
-    keys_values = 2 * a.decoder_layers * a.d_model * kv * a.d_kv
+    mixing = sum(a.mixes)
+    keys_values = 2 * (a.decoder_layers - mixing) * a.d_model * kv * a.d_kv
     return ServedModel(
         name=name,
         model_type=a.model_type,
@@ -180,7 +182,7 @@ def served_model(name: str, a: Architecture, positions: int | None) -> ServedMod
         heads=a.num_heads,
         kv_heads=kv,
         head_size=a.d_kv,
-        full_layers=a.decoder_layers - a.windowed_layers,
+        full_layers=a.decoder_layers - a.windowed_layers - mixing,
         windowed_layers=a.windowed_layers,
         window=a.window or 0,
         feed_forward=a.d_ff if not a.experts or a.dense_layers else a.shared_ff,
@@ -189,6 +191,8 @@ def served_model(name: str, a: Architecture, positions: int | None) -> ServedMod
         vocabulary=a.vocab_size,
         positions=positions or a.max_positions,
         rotary=round(a.d_kv * a.rotary),
+        recurrent_layers=mixing,
+        not_modelled=STATES if mixing else "",
         weights=Weights(
             embedding=counts.embedding + counts.head,
             keys_values=keys_values,
@@ -285,13 +289,13 @@ def _recurrent(config: Mapping[str, Any], layers: int) -> tuple[int, str]:
     """Layers that keep a state in place of a cache, and the name of what is not modelled."""
     kinds = config.get("layer_types")
     if isinstance(kinds, list) and (found := sum(kind in _MIXERS for kind in kinds)):
-        return found, "a recurrent state in some layers"
+        return found, STATES
     pattern = config.get("hybrid_override_pattern")
     if isinstance(pattern, str):
-        return layers - pattern.count("*"), "a recurrent state in some layers"
+        return layers - pattern.count("*"), STATES
     every = config.get("full_attention_interval")
     if isinstance(every, int) and every > 1:
-        return layers - layers // every, "a recurrent state in some layers"
+        return layers - layers // every, STATES
     if any(config.get(name) for name in _STATES):
-        return 0, "a recurrent state in some layers"
+        return 0, STATES
     return 0, next((what for name, what in _UNMODELLED if config.get(name)), "")

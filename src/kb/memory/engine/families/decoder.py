@@ -107,11 +107,13 @@ class Layer:
 
     def __init__(self, model: Any, path: str, at: int) -> None:
         a, traits = model.architecture, model.traits
-        self.model, self.at, self.path, self.slides = model, at, path, model.slides[at]
+        mixes = bool(a.mixes) and a.mixes[at]
+        self.model, self.at, self.path, self.slides = model, at, path, model.slides[at] or mixes
         self.dropout = DROPPED if a.hidden_dropout else 0.0
         for part in traits.order:
             if part == "attention":
-                self.attention = Attention(model, f"{path}.{traits.attention}", at)
+                attention = f"{path}.{traits.attention}"
+                self.attention = traits.mixer(model, path, at) if mixes else Attention(model, attention, at)
             elif part == "mlp":
                 mlp = traits.dense_mlp if a.dense and a.dense[at] else traits.mlp
                 self.mlp = mlp(model, f"{path}.{traits.mlp_path}" if traits.mlp_path else path)
@@ -354,6 +356,10 @@ class Decoder(Model):
     def cache(self) -> Cache:
         """What ``generate`` keeps of this model's layers."""
         window, kind = self.architecture.window, self.options.earlier.cache
+        if self.architecture.mixes:
+            from kb.memory.engine.families.recurrent import MixedCache
+
+            return MixedCache(kind=kind)
         if window and any(self.slides) and kind in ("copied", "alike"):  # DynamicSlidingWindowLayer came with 4.56
             return SlidingCache(self.slides, window, kind)
         return Cache(kind=kind)

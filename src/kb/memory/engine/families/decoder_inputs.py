@@ -43,6 +43,27 @@ def turned_with_places(model: Any, embeds: Tensor, padding: Any, positions: Any,
     return x, mask, (cos, sin), positions, positions
 
 
+def turned_beside_mixing(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
+    """LFM2: layers that mix without attention get the padding itself, where some of it is there
+    (``create_recurrent_attention_mask``)."""
+    positions = numbered_from(embeds, positions)
+    mask = ByKind((masked(model, embeds, padding, cache), _padding_of_mixing(model, embeds, padding)))
+    cos, sin = model.part(
+        "turn", model.traits.tables, positions.shape[0], embeds.shape[1], model.rotary_width, embeds.dtype
+    )
+    return embeds, mask, cos, sin, positions
+
+
+def _padding_of_mixing(model: Any, embeds: Tensor, padding: Any) -> Any:
+    """Of the tokens that are given; None of one alone, and where a look finds none padded."""
+    if padding is None or embeds.shape[1] == 1:
+        return None
+    ones = new(padding.shape, BOOL)
+    every = new((), BOOL)
+    del ones, every
+    return padding if model.options.padded else None
+
+
 def beside_recurrent(model: Any, embeds: Tensor, padding: Any, positions: Any, cache: Any) -> tuple[Any, ...]:
     """Granite 4: whether rows are padded is asked for recurrent layers too (``create_recurrent_attention_mask``), of
     which there is none. Neither masks nor blocks get the positions."""

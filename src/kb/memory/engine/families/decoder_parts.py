@@ -204,6 +204,12 @@ class ExaoneMlp(GatedMlp):
     names = ("c_fc_0", "c_fc_1", "c_proj")
 
 
+class Lfm2Mlp(GatedMlp):
+    """LFM2's, placed in this order."""
+
+    names = ("w1", "w3", "w2")
+
+
 class FusedGatedMlp:
     """GLM: gate and up are halves of one product."""
 

@@ -215,6 +215,21 @@ def scaled(layer: Any, x: Tensor, *rest: Any) -> Tensor:
     return ops.add(residual, ops.scale(x))
 
 
+def lfm2(layer: Any, x: Tensor, *rest: Any) -> Tensor:
+    """LFM2: as Llama, but what a layer was given is added last, and keeps its name."""
+    residual = x
+    x, _ = layer.attention(layer.norm1(x), *rest)
+    x = ops.add(x, residual)
+    return ops.add(x, layer.mlp(layer.norm2(x)))
+
+
+def short_conv(model: Any, path: str, at: int) -> Any:
+    """LFM2's convolution: of few models, so imported here."""
+    from kb.memory.engine.families.recurrent import ShortConv
+
+    return ShortConv(model, f"{path}.conv", at)
+
+
 def normed_behind(layer: Any, x: Tensor, *rest: Any) -> Tensor:
     """EXAONE 4, OLMo 2: the only norm of each of the two comes behind it."""
     residual = x
@@ -287,6 +302,7 @@ class Traits(NamedTuple):
     scales: Callable[..., Any] | None = None  # what turned queries are multiplied by, of their places
     norms_turned: bool = False  # queries and keys are turned before their norms
     dropped_output: bool = False  # dropout behind attention's output layer, inside of it
+    mixer: Callable[..., Any] | None = None  # what layers without attention have in its place
 
 
 LLAMA = Traits()
@@ -334,6 +350,12 @@ TYPES = {
     "granitemoehybrid": GRANITE._replace(
         order=("norm1", "norm2", "mlp", "attention"), mlp_path="shared_mlp", mlp=parts.GraniteMlp,
         inputs=inputs.beside_recurrent,
+    ),
+    "lfm2": Traits(
+        special_tokens=3, final="embedding_norm", rotary_first=True, output="out_proj",
+        norms=("operator_norm", "ffn_norm"), qk_norms=("q_layernorm", "k_layernorm"), project=parts.project_normed,
+        mlp_path="feed_forward", mlp=parts.Lfm2Mlp, wiring=lfm2, mixer=short_conv, scores_apart=True,
+        inputs=inputs.turned_beside_mixing,
     ),
     "hyperclovax": Traits(
         scaled_embeds=True, scaled_logits=True, scores_apart=True, wiring=scaled,
@@ -473,7 +495,7 @@ def check_run(a: Architecture, setup: TrainingSetup) -> None:
     rewards = setup.post is not None and setup.post.kind == "reward"
     refused = {
         "flash_attention_2": flash and written,
-        "ZeRO-3": setup.zero_stage == 3 and mixture and not together,
+        "ZeRO-3": setup.zero_stage == 3 and bool((mixture and not together) or a.mixes),
         "reward": rewards and (written or traits.scores_apart),
         "LoRA on experts": together and wraps,
         "output_router_logits": a.router_loss,

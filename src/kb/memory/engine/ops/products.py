@@ -229,16 +229,18 @@ def _bmm_back(node: Node, grad: Tensor) -> Gradients:
     return by_first, by_second
 
 
-def conv1d(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
-    """``torch.nn.functional.conv1d`` of (batch, rows, length), padded so that only ``stride`` shortens it.
+def conv1d(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, longer: int = 0) -> Tensor:
+    """``torch.nn.functional.conv1d`` of (batch, rows, length), padded so that only ``stride`` shortens it; ``longer``
+    is by how much it is padded more, or less.
 
     cuDNN's workspace, which it picks as it runs, is not booked. Source: ``convolution`` (ATen/native/Convolution.cpp);
     autocast casts bias, weight, input in that order.
     """
-    bias, weight = half(bias), half(weight)
+    biases = () if bias is None else (half(bias),)
+    weight = half(weight)
     given, x = x, half(x)
-    node = record(_conv_back, (x, weight, bias), (x, weight))
-    out = new((x.shape[0], weight.shape[0], -(-x.shape[2] // stride)), x.dtype, None, node)
+    node = record(_conv_back, (x, weight, *biases), (x, weight))
+    out = new((x.shape[0], weight.shape[0], -(-x.shape[2] // stride) + longer), x.dtype, None, node)
     del given
     return out
 
