@@ -701,7 +701,8 @@ def test_variables_of_a_pod_stand_for_what_its_env_says(tmp_path: Path) -> None:
         f"FROM python:3.12\nENV MODEL={LLAMA} LEN=4096\nENTRYPOINT python3 -m vllm.entrypoints.openai.api_server \\\n"
         "  # which\n  --model $MODEL --port ${PORT:-8000} --max-model-len ${LEN}\n",
         f'FROM python:3.12\nENTRYPOINT ["vllm", "serve"]\nCMD ["{LLAMA}", "--max-model-len", "4096"]\n',
-        f'FROM python:3.12\nCMD ["bash", "-lc", "source env && vllm serve {LLAMA} --max-model-len 4096"]\n',
+        'FROM python:3.12\nCMD ["bash", "-eo", "pipefail", "-xc", '
+        f'"source env && vllm serve {LLAMA} --max-model-len 4096"]\n',
         f"FROM python:3.12 AS made\nENV MODEL {LLAMA}\nFROM made\nCMD vllm serve $MODEL --max-model-len 4096\n",
     ],
 )

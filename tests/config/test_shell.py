@@ -491,3 +491,20 @@ def test_a_backslash_that_ends_the_file_is_no_word() -> None:
 def test_a_readme_is_typed_in_more_shells_than_one() -> None:
     text = "python x.py --batch_size 2\nexit\npython x.py --batch_size 4\n"
     assert [len(read_shell(text, name, READER)) for name in ("run.sh", "README.md")] == [1, 2]
+
+
+RUN = "python -m trl.scripts.sft --per_device_train_batch_size"
+
+
+@pytest.mark.parametrize(
+    ("script", "batches"),
+    [
+        (f'BS=8\nbash -c "BS=2; ls"\n{RUN} $BS\n', [8]),  # that shell's own
+        (f'bash -euo pipefail -xc "{RUN} 3; {RUN} 4"\n', [None]),  # one place, two runs of a program
+        (f"BS=8\nsbatch -p gpu <<EOF\n#!/bin/bash\nBS=2\n{RUN} \\$BS\nEOF\n{RUN} $BS\n", [2, 8]),
+        (f"bash prepare.sh <<EOF\n{RUN} 2\nEOF\n{RUN} 4\n", [4]),  # what that script makes of it is not told
+    ],
+)
+def test_a_shell_within_a_script_has_variables_of_its_own(script: str, batches: list[object]) -> None:
+    found = [values(unit).get("training.per_device_train_batch_size") for unit in read(script)]
+    assert [None if is_unknown(each) else each for each in found] == batches

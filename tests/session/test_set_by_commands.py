@@ -7,11 +7,11 @@ import pytest
 
 from catalog_sample import load_catalog
 from kb.advice.question import Question
-from kb.config import program_files
-from kb.config.program_files import StartedConfigs, StartedFiles
+from kb.config.program_files import StartedFiles
 from kb.session.around import Checking
+from kb.session.command_units import Commands
 from kb.session.file import FileChecker
-from kb.session.lookups import LOOKUPS, still
+from kb.session.lookups import LOOKUPS, ProjectPrograms, Seen, still
 from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.session.run import FileResult, Input, check_input
@@ -33,6 +33,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def checker() -> FileChecker:
     question = Question.of(gpu="rtx-3090", host_memory="60GB", cpus="16")
     return file_checker(load_catalog(), Project(), question, Checking(notes=False))
+
+
+def set_there(top: Path, path: Path) -> dict[str, list[object]]:
+    """The flags that the commands of a project set."""
+    return Commands(load_catalog(), ProjectPrograms(lambda path: str(top), Seen())).set_by_commands(str(path))
 
 
 def rules_told(ready: FileChecker, path: str = "recipes/dpo.yaml") -> set[str]:
@@ -61,6 +66,11 @@ def rules_told(ready: FileChecker, path: str = "recipes/dpo.yaml") -> set[str]:
         (f"{STARTS} && python eval.py --learning_rate 1e-5\n", True),
         ("echo --learning_rate of recipes/dpo.yaml\n", True),
         (f"{STARTS} --learning_rate 0.0\n", True),  # what the config says
+        ("python train.py --learning_rate 0.0 recipes/dpo.yaml\n", True),
+        ("CONFIG=recipes/dpo.yaml\npython train.py $CONFIG --learning_rate 1e-5\n", False),
+        ("CONFIG=recipes/dpo.yaml\npython train.py $CONFIG --learning_rate 1e-5\nbash more.sh $CONFIG\n", True),
+        (f"sbatch <<EOF\n#!/bin/bash\n{STARTS} --learning_rate \\$1\nEOF\n", False),
+        (f"cat > job.sh <<EOF\n{STARTS} --learning_rate 1e-5\nEOF\n", True),  # what becomes of it is not told
     ],
 )
 def test_a_value_is_no_fault_where_every_command_sets_another(project: Path, script: str, said: bool) -> None:
@@ -79,7 +89,7 @@ RUN = "python train.py recipes/sft.yaml --learning_rate 1e-5"
 
 
 @pytest.mark.parametrize(
-    ("script", "command", "set_there"),
+    ("script", "command", "given"),
     [
         ("one/run.sh", RUN, {"one"}),
         ("one/jobs/run.sh", f"cd ..\n{RUN}", {"one"}),
@@ -91,8 +101,8 @@ RUN = "python train.py recipes/sft.yaml --learning_rate 1e-5"
         ("run.sh", f"cd ~/one\n{RUN}", {"one"}),
         ("run.sh", f"cd /workspace/one\n{RUN}", {"one"}),
         ("run.sh", f"cd $ROOT\n{RUN}", ALL),  # each may be meant
-        ("run.sh", f"cd -P one\n{RUN}", ALL),
-        ("run.sh", f"cd -- one\n{RUN}", ALL),
+        ("run.sh", f"D=one\ncd -P $D\n{RUN}", {"one"}),
+        ("run.sh", f"cd -- one\n{RUN}", {"one"}),
         ("run.sh", f"cd gone\n{RUN}", ALL),
         ("run.sh", RUN, {""}),
         ("run.sh", f"cd $SLURM_SUBMIT_DIR\n{RUN}", {""}),
@@ -101,27 +111,31 @@ RUN = "python train.py recipes/sft.yaml --learning_rate 1e-5"
         ("run.sh", f"pushd one > /dev/null; ls; popd\n{RUN}", {""}),
         ("run.sh", f"pushd one > /dev/null 2>&1\n{RUN}", {"one"}),
         ("run.sh", f"cd one; cd -\n{RUN}", ALL),
-        ("run.sh", f"prep() {{\n  cd one\n}}\n{RUN}", ALL),
-        ("run.sh", f"run() {{\n  {RUN}\n}}\ncd one\nrun", ALL),
+        ("run.sh", f"prep() {{\n  cd one\n}}\n{RUN}", {""}),
+        ("run.sh", f"prep() {{\n  cd one\n}}\nprep\n{RUN}", {"one"}),
+        ("run.sh", f"run() {{\n  {RUN}\n}}\ncd one\nrun", {"one"}),
+        ("run.sh", f"run() {{\n  {RUN}\n}}\ncd one\nrun\ncd ../two\nrun", ALL),
         ("run.sh", f"cat > x <<'EOF'\ncd one\nEOF\n{RUN}", {""}),
-        ("run.sh", f"bash <<EOF\ncd one\n{RUN}\nEOF", ALL),
+        ("run.sh", f"bash <<EOF\ncd one\n{RUN}\nEOF", {"one"}),
         ("run.sh", f"(\ncd one\n)\n{RUN}", {""}),
         ("run.sh", f"(\ncd one\n{RUN}\n)", {"one"}),
-        ("run.sh", f"echo 'now; cd one'\n{RUN}", ALL),
+        ("run.sh", f"echo 'now; cd one'\n{RUN}", {""}),
         ("run.sh", f"echo it is '#' and; cd one\n{RUN}", {"one"}),
         ("run.sh", f"# it's here: cd two\ncd one\n{RUN}", {"one"}),
-        ("run.sh", f'bash -c "cd one && {RUN}"', ALL),
-        ("run.sh", f"cd one &\n{RUN}", ALL),
-        ("run.sh", f"cd one && ls &\n{RUN}", ALL),
+        ("run.sh", f'bash -c "cd one && {RUN}"', {"one"}),
+        ("run.sh", f'bash -euo pipefail -c "cd one"\n{RUN}', {""}),
+        ("run.sh", f"cd one &\n{RUN}", {""}),
+        ("run.sh", f"cd one && ls &\n{RUN}", {""}),
         ("run.sh", f"ls one && cd one && {RUN}", {"one"}),
         ("run.sh", f"ls one && cd one\n{RUN}", ALL),
         ("run.sh", f"cd one || cd two\n{RUN}", ALL),
         ("run.sh", f"if ls two; then\n  cd one\nelse\n  cd two\nfi\n{RUN}", ALL),
         ("run.sh", f"for d in one two; do cd $d; {RUN}; cd ..; done", ALL),
         ("run.sh", f"for d in one two; do\n  {RUN}\n  cd one\ndone", ALL),
+        ("run.sh", f"for lr in 1 2; do\n  (cd one && ls)\n  {RUN}\ndone", {""}),
         ("run.sh", f"for lr in 1 2; do\n  (cd one && {RUN})\ndone", {"one"}),
         ("run.sh", f"case $1 in\n  a) cd one ;;\n  b) cd two ;;\nesac\n{RUN}", ALL),
-        ("run.sh", f"cd one\nif true; then\n{RUN}", ALL),  # not understood
+        ("run.sh", f"cd one\nif true; then\n{RUN}", {"one"}),
         ("Makefile", f"first:\n\tcd one && ls\n\t{RUN}\n", {""}),
         ("Makefile", f"first:\n\t@cd one && \\\n\t  {RUN}\n", {"one"}),
         ("Makefile", f"first:\n\tfor d in one two; do cd $$d; {RUN}; cd ..; done\n", ALL),
@@ -129,16 +143,14 @@ RUN = "python train.py recipes/sft.yaml --learning_rate 1e-5"
     ],
 )
 def test_of_configs_of_one_name_a_command_sets_the_one_that_it_names(
-    project: Path, script: str, command: str, set_there: set[str]
+    project: Path, script: str, command: str, given: set[str]
 ) -> None:
     for folder in ALL:
         (project / folder / "recipes").mkdir(parents=True, exist_ok=True)
         (project / folder / "recipes" / "sft.yaml").write_text(CONFIG)
     (project / script).parent.mkdir(exist_ok=True)
     (project / script).write_text(f"{command}\n")
-    found = StartedConfigs(lambda path: str(project))
-    given = {folder for folder in ALL if found.set_by_commands(str(project / folder / "recipes" / "sft.yaml"))}
-    assert given == set_there
+    assert {each for each in ALL if set_there(project, project / each / "recipes" / "sft.yaml")} == given
 
 
 def test_what_lies_elsewhere_is_told(project: Path) -> None:
@@ -155,19 +167,18 @@ def test_a_script_that_changes_is_seen(project: Path) -> None:
     ready = checker()
     rules_told(ready)
     rows = ready.seen.take()
-    assert any(row[0] == "started" for row in rows) and still(rows, {**LOOKUPS, **checker().lookups})
+    assert any(row[0] == "scripts" for row in rows) and still(rows, {**LOOKUPS, **checker().lookups})
     script.write_text(f"{STARTS}\n")
     assert not still(rows, {**LOOKUPS, **checker().lookups})
 
 
 def test_a_path_in_no_project_and_scripts_that_cannot_be_read_say_nothing(tmp_path: Path) -> None:
-    (tmp_path / "run.sh").write_bytes(b"python train.py dpo.yaml --learning_rate 1 \xff\n")
+    (tmp_path / "run.sh").write_bytes(b"# \xff\npython train.py dpo.yaml --learning_rate 1\n")
     (tmp_path / "large.sh").write_text("python train.py dpo.yaml " + "-" * (1 << 20))
     (tmp_path / "packed.sh").write_text(f"echo {'QUJD' * 50_000}.yaml {'./' * 50_000} {'--' * 50_000}\n")
     (tmp_path / "gone.sh").symlink_to(tmp_path / "nowhere")
-    assert StartedConfigs(lambda path: None).set_by_commands(str(tmp_path / "dpo.yaml")) == {}
-    found = StartedConfigs(lambda path: str(tmp_path)).set_by_commands(str(tmp_path / "dpo.yaml"))
-    assert found == {"learning_rate": "1"}
+    assert set_there(tmp_path / "other", tmp_path / "dpo.yaml") == {}
+    assert set_there(tmp_path, tmp_path / "dpo.yaml") == {"learning_rate": ["1"]}
 
 
 def test_of_an_address_or_a_file_of_another_computer_nothing_is_looked_up(
@@ -184,11 +195,6 @@ def test_of_an_address_or_a_file_of_another_computer_nothing_is_looked_up(
     assert not [path for path in asked if "host" in path]
 
 
-def test_a_command_that_names_a_config_often_is_read_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-    flags = program_files._flags
-    monkeypatch.setattr(program_files, "_flags", lambda command: read.append(command) or flags(command))
-    (project / "run.sh").write_text("python train.py --learning_rate 1 " + "recipes/dpo.yaml " * 1000 + "\n")
-    found = StartedConfigs(lambda path: str(project))
-    assert found.set_by_commands(str(project / "recipes" / "dpo.yaml")) == {"learning_rate": "1"}
-    assert len(read) == 1
+def test_a_command_that_names_a_config_often_gives_its_flags_once(project: Path) -> None:
+    (project / "run.sh").write_text("python train.py " + "recipes/dpo.yaml " * 1000 + "--learning_rate 1\n")
+    assert set_there(project, project / "recipes" / "dpo.yaml") == {"learning_rate": ["1"]}

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kb.config.container_variables import Variables, filled
 from kb.config.shell.arguments import Argument
-from kb.config.shell.command import CommandReader, runs_in, unit_of
+from kb.config.shell.command import CommandReader, unit_of
 from kb.config.shell.expand import Environment
 from kb.config.shell.launch import server_launch
 from kb.config.shell.lexer import split_commands
+from kb.config.shell.nested import runs_in, text_of_shell
 from kb.config.shell.serving import Started, own_image_of, read_server, server_of_image
 from kb.config.text.source import Places
 from kb.core.document import Unit
@@ -26,7 +27,6 @@ _TEXT = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 _FROM = re.compile(r"(?:--\S+[ \t]+)*(\S+)(?:[ \t]+AS[ \t]+(\S+))?", re.I)
 _PAIR = re.compile(r"""(\w+)=("[^"]*"|'[^']*'|\S*)""")
 _SPACED = re.compile(r"(\w+)[ \t]+(.+)")
-SHELLS = re.compile(r"(?:.*/)?(?:ba|da|z)?sh\Z")
 
 
 class _Instruction(NamedTuple):
@@ -159,9 +159,9 @@ def _listed(instruction: _Instruction) -> list[Argument] | None:
 
 def _script(words: Sequence[Argument]) -> tuple[int, str] | None:
     """The text of ``["sh", "-c", "…"]``, and where it begins."""
-    if len(words) < 3 or not SHELLS.match(words[0].text or "") or words[1].text not in ("-c", "-lc", "-ec"):
-        return None
-    return (words[2].start, words[2].text) if words[2].text is not None else None
+    place = text_of_shell([word.text for word in words])
+    word = None if place is None else words[place]
+    return None if word is None or word.text is None else (word.start, word.text)
 
 
 def commands_at(start: int, text: str, variables: Mapping[str, str]) -> list[list[Argument]]:

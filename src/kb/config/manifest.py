@@ -22,13 +22,14 @@ from kb.config.container_variables import (
     variables_in,
     with_environment,
 )
-from kb.config.dockerfile import SHELLS, commands_at
+from kb.config.dockerfile import commands_at
 from kb.config.dockerfile import server_in_image as server_in_image
 from kb.config.reader import ReadNamed
 from kb.config.shell.arguments import Argument
 from kb.config.shell.command import CommandReader, unit_of
 from kb.config.shell.flags import Flag, last_flags, setting_at, setting_by
 from kb.config.shell.launch import Launch, server_launch
+from kb.config.shell.nested import text_of_shell
 from kb.config.shell.serving import (
     LLAMA,
     TGI,
@@ -270,9 +271,9 @@ def _arguments(nodes: Sequence[Node], text: str, variables: Variables) -> list[A
     """The words of a command in its parts: of a list each item, of a shell's script or a text its words."""
     items = [item for node in nodes for item in (node.value if node.kind == SEQUENCE else (node,))]
     items = [item for item in items if item.kind == SCALAR]
-    script = next((items[at + 1] for at, item in enumerate(items[:-1]) if item.value in ("-c", "-lc", "-ec")), None)
-    if script is not None and SHELLS.match(str(items[0].value)):
-        return _words(script, text, variables)
+    place = text_of_shell([str(item.value) for item in items])
+    if place is not None:
+        return _words(items[place], text, variables)
     listed = {id(item) for node in nodes if node.kind == SEQUENCE for item in node.value}
     return [
         word

@@ -14,36 +14,24 @@ from kb.config.files import ConfigError, read_if_any, upwards
 from kb.config.programs import (
     DOCUMENTS,
     MAX_ENTRIES,
-    MAX_FILES,
-    MAX_LOOKED,
-    SCRIPTS,
+    OF_A_HOST,
     SKIPPED,
     Top,
-    files_below,
     module_bases,
     upward,
     written_out,
 )
 from kb.config.releases.statements import within
-from kb.config.script_folders import ANY, end_of, folders_of, names_from
+from kb.config.shell.folders import ANY, end_of, names_from
 from kb.config.text.nodes import by_omegaconf
 from kb.config.text.parsing import parse
-from kb.core.finding import Span
-from kb.core.record import NamedTuple
 
 if TYPE_CHECKING:
     from kb.config.python.places import Imported
 
 MAX_BYTES = 1 << 20  # of one module, of one script, of one file of data
-MAX_CONFIGS = 32  # that one command names
 MAX_FOLDERS = 8  # how far above a program a path may begin: runs are started from a folder above it
 _DATA = (".yaml", ".yml", ".json", ".toml")
-_WORD = r"[^\s\"'=:,;()<>`]+"  # of a line: with its words taken apart no pattern runs over a long one
-_OF_A_HOST = ("//", "\\\\")  # of an address, or a file that another computer would be asked for
-_FLAG = r"(?<![\w-])--([A-Za-z][\w-]*)(?:=|[ \t]+(?!-))?([^\s\"']*)"
-# What starts a run; of a module or a script what stands before it is the launcher's.
-_PROGRAM = r"^.*?(?:\S\.py(?![\w.])|\s-m\s+[\w.]+)|^.*?(?<![\w/.-])(?:trl|axolotl|llamafactory-cli|swift|tune)\s"
-_ENDS = r"&&|\|\||[;|]|(?<=\s)#.*"
 _OPENS = r"^[ \t>]*(?:(?:[-*+]|\d+[.)])[ \t]+)?(`{3,}|~{3,})[ \t]*([^`\n]*)$"  # in a list or a quotation as well
 _OF_A_SHELL = frozenset((
     "", "bash", "sh", "shell", "zsh", "console", "shell-session", "shellsession", "sh-session", "text",
@@ -154,20 +142,25 @@ class StartedFiles:
         self._top = top
         self._found: dict[tuple[str, str], str | None] = {}
         self._below = cache(_by_name)
-        self._folders: dict[str, tuple[str, Callable[[int], str]]] = {}
 
     def meant(self, script: str, named: str) -> str | None:
         """The file that a command in ``script`` names: beside it or in a folder above. A command may be run in another
-        folder; then it is the one file of the project that has this name, as of :func:`script_folders.names_from`. None
-        where there are several, or none."""
+        folder; then it is the one file of the project that has this name, as of
+        :func:`kb.config.shell.folders.names_from`. None where there are several, or none."""
         top, folder = self._top(script), os.path.dirname(os.path.abspath(script))
-        if top is None or named.startswith(_OF_A_HOST):
+        if top is None or named.startswith(OF_A_HOST):
             return None
         if (folder, named) not in self._found:
             end = end_of(named)
             beside = upward(folder, top, named) if end is None else None
             self._found[folder, named] = beside or self._only_one(top, end or written_out(named))
         return self._found[folder, named]
+
+    @staticmethod
+    def names(folder: str | None, named: str) -> list[tuple[str, str | None]]:
+        """What a command in a folder may mean by a name, the surest first, each with the end of a path where it is no
+        more than that."""
+        return [(name, end_of(name)) for name in names_from(ANY if folder is None else folder, named)]
 
     @staticmethod
     def blocks_of(path: str, text: str, named: str) -> Sequence[str]:
@@ -177,14 +170,6 @@ class StartedFiles:
             return [text]
         blocks = [code for _, code in shell_blocks(text)]
         return blocks if _times(text, named) == sum(_times(code, named, read=True) for code in blocks) else ()
-
-    def names(self, script: str, text: str, place: Span, named: str) -> list[str]:
-        """What a command at a place of a script may mean by a name, the surest first."""
-        known = self._folders.get(script)
-        if known is None or known[0] != text:
-            known = self._folders[script] = text, folders_of(script, text)
-        folder = known[1](place.start)
-        return names_from(folder if folder == known[1](max(place.start, place.end - 1)) else ANY, named)
 
     def _only_one(self, top: str, end: str) -> str | None:
         alike = [each for each in self._below(top)(os.path.basename(end)) if f"/{each}".endswith(f"/{end}")]
@@ -203,90 +188,6 @@ def _by_name(top: str) -> Callable[[str], list[str]]:
         for name in files:
             found.setdefault(name, []).append(os.path.normpath(os.path.join(inner, name)).replace(os.sep, "/"))
     return lambda name: found.get(name, [])
-
-
-class StartedConfigs:
-    """What the commands of a project set themselves as they start a run with a config: its own value does not count
-    then. ``train.py recipes/dpo.yaml --learning_rate=${lr}``: parsers of a config and flags take what the flags say.
-    Each project's scripts are looked up once. ``top`` is as of :class:`kb.config.programs.ProgramReader`.
-    """
-
-    def __init__(self, top: Top) -> None:
-        self._top = top
-        self._commands = cache(_commands)
-
-    def set_by_commands(self, path: str) -> dict[str, str]:
-        """The flags that each command gives which may name the config at ``path``, with their values, empty where they
-        differ; none where a line names it that starts nothing known."""
-        if (top := self._top(path)) is None:
-            return {}
-        whole = os.path.abspath(path)
-        rows = self._commands(top).get(os.path.basename(path), ())
-        found = [row.flags for row in rows if row.may_name(whole, top)]
-        given = [flags for flags in found if flags is not None]
-        if not given or len(given) < len(found):
-            return {}
-        values = {name: {each.get(name) for each in given} for name in given[0]}
-        return {name: said.pop() or "" if len(said) == 1 else "" for name, said in values.items() if None not in said}
-
-
-class _Start(NamedTuple):
-    """A config as a command in a script names it, with what it may mean by that, the surest first, and the command's
-    flags, None of what starts no run."""
-
-    script: str
-    names: list[str]
-    flags: dict[str, str] | None
-
-    def may_name(self, path: str, top: str) -> bool:
-        """Whether it is the config at ``path``, or, where no file of that name lies there, may be."""
-        folder, whole = os.path.dirname(self.script), path.replace(os.sep, "/")
-        for name in self.names:
-            end = end_of(name)
-            if end is not None and whole.endswith(f"/{end}"):
-                return True
-            meant = upward(folder, top, name if end is None else end) if name != self.names[-1] else None
-            if meant is not None:
-                return os.path.realpath(meant) == os.path.realpath(path)
-        return False
-
-
-def _commands(top: str) -> dict[str, list[_Start]]:
-    """The configs that the scripts below a folder name, by the name of the file."""
-    looked, found = 0, dict[str, list[_Start]]()
-    for path in islice(files_below(top, SCRIPTS), MAX_FILES):
-        raw = read_if_any(path, MAX_BYTES)
-        if raw is None or looked > MAX_LOOKED:
-            continue
-        looked += len(raw)
-        text = re.sub(r"\\\r?\n", lambda joined: " " * len(joined[0]), raw.decode("utf-8", "replace"))
-        folder, at = folders_of(path, text), 0
-        for line in text.splitlines(keepends=True):
-            begin, at = at, at + len(line)
-            for start, command in () if line.lstrip().startswith("#") else _pieces(line):
-                words = {word[0]: word for word in re.finditer(_WORD, command) if word[0].endswith(_DATA)}
-                flags = _flags(command) if words else None
-                for word in islice(words.values(), MAX_CONFIGS):
-                    if not word[0].startswith(_OF_A_HOST):
-                        names = names_from(folder(begin + start + word.start()), word[0])
-                        found.setdefault(os.path.basename(word[0]), []).append(_Start(path, names, flags))
-    return found
-
-
-def _pieces(line: str) -> Iterator[tuple[int, str]]:
-    """The commands of a line, each with where it starts."""
-    at = 0
-    for end in re.finditer(_ENDS, line):
-        yield at, line[at : end.start()]
-        at = end.end()
-    yield at, line[at:]
-
-
-def _flags(command: str) -> dict[str, str] | None:
-    """The flags of a command that starts a run, with ``_`` for ``-``; None of any other."""
-    begun = re.search(_PROGRAM, command)
-    given = re.findall(_FLAG, command[begun.end() :]) if begun else ()
-    return {name.replace("-", "_"): value for name, value in given} if begun else None
 
 
 def _times(text: str, named: str, *, read: bool = False) -> int:

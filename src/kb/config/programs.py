@@ -238,6 +238,7 @@ def _text(path: str) -> str | None:
 
 SCRIPTS = (*SHELL, "Makefile")
 DOCUMENTS = (".md", ".markdown")
+OF_A_HOST = ("//", "\\\\")  # of an address, or a file that another computer would be asked for
 
 
 def written_out(path: str) -> str:

@@ -135,6 +135,7 @@ class Unit(NamedTuple):
     reader: Reader = "library"
     script: str | None = None  # of a command: the file name of the program, empty where there is none
     program: str = ""  # of a command: the program that it starts, as it is written
+    folder: str = ""  # of a command: that it is run in, from the one its script is started in; * where it is not known
     typical: bool = False  # where a program of its own reads it: its names are as those of a library's arguments
     launcher: str | None = None  # of a command: what starts the script (python, torchrun, accelerate, deepspeed)
     read_by: str = ""  # of a config that a program of the project reads in its own way: where that lies

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
 
 from kb.config.programs import DOCUMENTS, written_out
@@ -16,6 +16,8 @@ from kb.core.typed import TYPE_CHECKING, Any
 from kb.session.lookups import ProjectPrograms, from_here
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from kb.config.shell.command import CommandReader
 
 # Programs that read a training config and train nothing, by their names: axolotl.cli.preprocess, prepare_data.py.
@@ -43,15 +45,16 @@ class Commands:
         self._starting = lru_cache(MAX_KEPT)(self._runs)
 
     @cached_property
-    def _shell(self) -> "tuple[CommandReader, Callable[..., tuple[Unit, ...]]]":
+    def _shell(self) -> "ModuleType":
         from kb.config.shell import command
 
-        return command.CommandReader(self._catalog.dialects, self._catalog.facts), command.read_shell
+        return command
 
-    @property
+    @cached_property
     def reader(self) -> "CommandReader":
         """Reads command lines; it spells out four formats, so it is made once."""
-        return self._shell[0]
+        reader: CommandReader = self._shell.CommandReader(self._catalog.dialects, self._catalog.facts)
+        return reader
 
     def launches_of(self, path: str) -> list[Unit]:
         """The commands in scripts of the project that start the program or the config at ``path``, or where there are
@@ -67,26 +70,37 @@ class Commands:
                 return os.path.normpath(from_there).replace(os.sep, "/") == whole and not re.search(_GOES, text)
             if not isinstance(named, str) or not named or not whole.endswith(f"/{written_out(named)}"):
                 return False
-            return programs.means(script, named, path, text, unit)
+            return programs.means(script, unit.folder, named, path)
 
-        name = os.path.basename(path)
-        program = name if name.endswith(".py") else ""  # no command starts a config: one reading is of use for all
         found = [
             unit
             for script, text in programs.scripts_naming(path)
-            for unit in self._starting(script, text, program)
+            for unit in self._starting(script, text)
             if means(script, unit.program, text, unit)
             or (RUN_CONFIG in unit.settings and means(script, unit.settings[RUN_CONFIG].value, text, unit))
         ]
         return [unit for unit in found if not unit.path.endswith(DOCUMENTS)] or found
 
-    def _runs(self, script: str, text: str, program: str) -> tuple[Unit, ...]:
-        """The runs of a script, with those of a program of this name though none of their flags is known."""
+    def set_by_commands(self, path: str) -> dict[str, list[Any]]:
+        """The flags that each command of the project's scripts gives which may name the config at ``path``, with all
+        their values; none where something names it that is no run."""
+        programs, given = self._programs, list[Mapping[str, Setting]]()
+        for script, text in programs.scripts_naming(path) if programs is not None else ():
+            if programs is None or script.endswith(DOCUMENTS):
+                continue
+            runs = self._starting(script, text)
+            for run, named in self._shell.named_by(text, os.path.basename(path), runs):
+                if programs.means(script, None if run is None else run.folder, named, path, perhaps=True):
+                    if run is None:
+                        return {}
+                    given.append(run.keys)
+        every = set(given[0]).intersection(*given) if given else set[str]()
+        return {name: [each[name].value for each in given] for name in every}
 
-        def wanted(named: str) -> bool:
-            return bool(program) and os.path.basename(named) == program
-
-        return self._shell[1](text, script, self.reader, wanted)
+    def _runs(self, script: str, text: str) -> tuple[Unit, ...]:
+        """The runs of a script, with those of programs none of whose flags is known."""
+        found: tuple[Unit, ...] = self._shell.read_shell(text, script, self.reader, lambda program: True)
+        return found
 
     def with_program(self, unit: Unit) -> Unit:
         """The unit of a command with what its program says; any other unit as it is.
@@ -120,20 +134,25 @@ def _starts_llamafactory(source: str) -> bool:
     return re.search(_STARTS_OTHERWISE, rest) is None
 
 
-def as_started(result: UnitResult, programs: ProjectPrograms, check: Callable[[Unit], UnitResult]) -> UnitResult:
+def as_started(
+    result: UnitResult,
+    set_by_commands: Callable[[str], Mapping[str, Sequence[Any]]],
+    check: Callable[[Unit], UnitResult],
+) -> UnitResult:
     """A config's result without what is said of values that no run has: those that each command which starts a run with
-    the config sets itself. Looked for where something is said of the config alone.
+    the config sets itself, as of :meth:`Commands.set_by_commands`. Looked for where something is said of the config
+    alone.
     """
     unit = result.unit
     told = {finding.span for finding in result.findings if finding.severity != "info"}
     if unit.dialect is None or not told.intersection(setting.span for setting in unit.settings.values()):
         return result
-    given = programs.set_by_commands(unit.path)
+    given = set_by_commands(unit.path)
     set_there = {
         name: setting._replace(value=Unknown(frozenset((name,)), "known only when the command runs"))
         for name, setting in unit.settings.items()
         if len(setting.path) == 1 and str(setting.path[0]) in given and not setting.joined
-        if not _says(given[str(setting.path[0])], setting.value)
+        if not all(_says(each, setting.value) for each in given[str(setting.path[0])])
     }
     if not told.intersection(setting.span for setting in set_there.values()):
         return result
@@ -222,12 +241,13 @@ def _without(unit: Unit, name: str) -> dict[str, Setting]:
     return {each: setting for each, setting in unit.settings.items() if each != name}
 
 
-def _says(text: str, value: Any) -> bool:
-    """Whether a flag says the same as the config."""
+def _says(flag: Any, value: Any) -> bool:
+    """Whether a flag says the same as the config; of several words the first, others may be the program's own."""
+    flag = flag[0] if isinstance(flag, tuple) and not isinstance(value, tuple) else flag
     try:
-        return float(text) == float(value)
+        return float(flag) == float(value)
     except (TypeError, ValueError):
-        return text.casefold() == str(value).casefold()
+        return str(flag).casefold() == str(value).casefold()
 
 
 def _without_run(unit: Unit) -> Unit:

@@ -170,7 +170,7 @@ class FileChecker:
         if kind not in ("config", "python") or self._programs is None:
             return results
         if kind == "config":
-            results = [as_started(result, self._programs, self._checker.check) for result in results]
+            results = [as_started(result, self._commands.set_by_commands, self._checker.check) for result in results]
         if any(name.startswith("launch.") for name in self._checker.given):
             return results
         launches, join, check = self._commands.launches_of, self.joiner.join, self._checker.check

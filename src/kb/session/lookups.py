@@ -20,7 +20,7 @@ from kb.core.program import Program
 from kb.core.typed import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kb.config.program_files import ProgramFiles, StartedConfigs, StartedFiles
+    from kb.config.program_files import ProgramFiles, StartedFiles
 
 Row = tuple[str, str, str, str]  # what was looked up, two arguments, and what it said
 Lookup = Callable[[str, str], Any]
@@ -192,7 +192,6 @@ class ProjectPrograms:
             "module": lambda path, named: self._file("module", path, named),
             "loaded": lambda path, named: self._file("loaded", path, named),
             "scripts": lambda path, _: written(self._scripts_naming(path)),
-            "started": lambda path, _: written(self._set_there(path)),
             "meant": lambda script, named: self._meant_files().meant(script, named),
         }
         self._look = {kind: seen.text(kind, look) for kind, look in self.lookups.items()}
@@ -202,7 +201,6 @@ class ProjectPrograms:
         """Read every source anew: for a session that goes on while files change."""
         self._programs = ProgramReader(self._top)
         self._texts: dict[str, list[tuple[str, str]]] = {}  # of scripts, by the project's top
-        self._scripts: StartedConfigs | None = None
         self._by_commands: StartedFiles | None = None
 
     def __call__(self, unit: Unit) -> tuple[Program, ...]:
@@ -213,33 +211,28 @@ class ProjectPrograms:
         except (OSError, ValueError):  # the working folder is gone, or the path is none
             return ()
 
-    def set_by_commands(self, path: str) -> Mapping[str, str]:
-        """What every command of the project sets itself which starts a run with the config at ``path``, as of
-        :meth:`kb.config.program_files.StartedConfigs.set_by_commands`."""
-        found: dict[str, str] = self._listed("started", path) or {}
-        return found
-
     def scripts_naming(self, path: str) -> list[tuple[str, str]]:
         """The project's scripts that name the file at ``path``, each with its text, and behind them the code blocks of
         its Markdown that do."""
-        found: list[tuple[str, str]] = self._listed("scripts", path) or []
-        return found
-
-    def _listed(self, kind: str, path: str) -> Any:
-        """What is looked up of a path as JSON; None where it cannot be."""
         try:
-            return read(self._look[kind](path, ""))
+            return read(self._look["scripts"](path, "")) or []
         except (OSError, ValueError):  # the working folder is gone, or the path is none
-            return None
+            return []
 
-    def means(self, script: str, named: str, path: str, text: str, unit: Unit) -> bool:
-        """Whether a command in a script of the project, which has this text, means the file at a path by a name."""
+    def means(self, script: str, folder: str | None, named: str, path: str, *, perhaps: bool = False) -> bool:
+        """Whether a command that a script of the project runs in a folder, None where that is not told, means the file
+        at a path by a name; with ``perhaps`` whether it may, where several have that."""
+        whole = os.path.abspath(path).replace(os.sep, "/")
         try:
-            names = self._meant_files().names(script, text, unit.span, named)
-            found = next(filter(None, (self._look["meant"](script, each) for each in names)), None)
+            for name, end in self._meant_files().names(folder, named):
+                if perhaps and end is not None and whole.endswith(f"/{end}"):
+                    return True
+                found = self._look["meant"](script, name)
+                if found is not None:
+                    return os.path.realpath(str(found)) == os.path.realpath(path)
         except (OSError, ValueError):  # the working folder is gone, or the name is none
-            return False
-        return found is not None and os.path.realpath(found) == os.path.realpath(path)
+            pass
+        return False
 
     def _scripts_naming(self, path: str) -> list[tuple[str, str]]:
         top, name = self._top(path), os.path.basename(path)
@@ -258,10 +251,10 @@ class ProjectPrograms:
         return self._kinds_of_files[0](self._look["module"], self._look["loaded"])
 
     @property
-    def _kinds_of_files(self) -> "tuple[type[ProgramFiles], type[StartedFiles], type[StartedConfigs]]":
+    def _kinds_of_files(self) -> "tuple[type[ProgramFiles], type[StartedFiles]]":
         from kb.config import program_files as kinds  # most runs meet no Python file and no script
 
-        return kinds.ProgramFiles, kinds.StartedFiles, kinds.StartedConfigs
+        return kinds.ProgramFiles, kinds.StartedFiles
 
     def _file(self, kind: str, path: str, named: str) -> str | None:
         path = path if os.path.isabs(path) else os.path.join(os.curdir, path)
@@ -271,13 +264,6 @@ class ProjectPrograms:
             return look(self._top(path), path, named)
         except (OSError, ValueError):  # the working folder is gone, or the path is none
             return None
-
-    def _set_there(self, path: str) -> dict[str, str]:
-        top = self._top(path)
-        if top is None or next(files_below(top, SCRIPTS), None) is None:  # most projects have no script
-            return {}
-        self._scripts = self._scripts or self._kinds_of_files[2](self._top)
-        return self._scripts.set_by_commands(path)
 
     def _meant_files(self) -> "StartedFiles":
         if self._by_commands is None:

@@ -17,10 +17,11 @@ from kb.config.python.places import END, Binding, Where
 from kb.config.python.syntax import Module, called_name
 from kb.config.python.values import Values
 from kb.config.shell.arguments import Argument
-from kb.config.shell.command import SHELLS, TEXT_FOLLOWS, CommandReader, commands_of_text, unit_of
+from kb.config.shell.command import CommandReader, unit_of
 from kb.config.shell.expand import Environment
 from kb.config.shell.flags import read_flags
 from kb.config.shell.launch import server_launch, untold_flags
+from kb.config.shell.nested import commands_of_text, text_of_shell
 from kb.config.shell.serving import read_server
 from kb.config.text.source import Source
 from kb.core.document import Unit
@@ -135,9 +136,9 @@ class _Commands:
         words = self._list(node, at)
         if words is None:
             return []
-        first = [word.text for word in words.known[:2]]
-        if len(first) == 2 and first[0] in SHELLS and first[1] in TEXT_FOLLOWS and isinstance(node, ast.List):
-            return self._of_text(node.elts[2], at) if len(node.elts) > 2 else []
+        place = text_of_shell([word.text for word in words.known])
+        if place is not None and isinstance(node, ast.List):
+            return self._of_text(node.elts[place], at) if len(node.elts) > place else []
         return [words]
 
     def _grown(self, name: str, binding: Binding, until: Where) -> Words | None:

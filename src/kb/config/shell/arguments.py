@@ -79,6 +79,23 @@ def bounded(value: Held) -> Held | None:
     return value if len(value.text) <= LONGEST_TEXT and len(value.items or ()) <= MOST_ARGUMENTS else None
 
 
+class Frame(NamedTuple):
+    """What is open, and what the variables were before it: of a branch and a loop they are not known behind it, of
+    ``( … )`` they are as they were; of a function those that are its own.
+    """
+
+    kind: str
+    before: dict[str, Held | None]
+    touched: dict[str, bool]  # whether a name was set to anything else than what it held with more behind it
+    own: set[str]
+
+
+def behind(frame: Frame) -> dict[str, Held | None]:
+    """What the names that were set hold behind a branch or a loop, which may not have happened."""
+    others = ((name, replaced) for name, replaced in frame.touched.items() if name not in frame.own)
+    return {name: None if replaced else open_ended(frame.before.get(name)) for name, replaced in others}
+
+
 def share(argument: Argument) -> Argument:
     return argument._replace(shared=True, begins="")
 

@@ -1,11 +1,13 @@
 """Command lines as units: one by itself, those of a shell script, and those in the text that a shell is given."""
 
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kb.config.dialect.dialects import LAST
-from kb.config.programs import DOCUMENTS
-from kb.config.shell.arguments import UNTOLD, UNTOLD_OPTIONS, Argument
+from kb.config.programs import DOCUMENTS, OF_A_HOST
+from kb.config.shell.arguments import Argument
 from kb.config.shell.expand import Environment
 from kb.config.shell.flags import (
     Flag,
@@ -18,9 +20,10 @@ from kb.config.shell.flags import (
     setting_by,
     setting_of,
 )
-from kb.config.shell.launch import Launch, Tool, Tools, either, read_launch, replaced_by, wraps
+from kb.config.shell.launch import Launch, Tool, Tools, either, read_launch, replaced_by
 from kb.config.shell.lexer import Command, Fault, Word, split_commands
-from kb.config.shell.order import in_order
+from kb.config.shell.nested import runs_in
+from kb.config.shell.order import assigned, in_order
 from kb.config.shell.processes import ASKED, IN_ENVIRONMENT, OF_FSDP, Surroundings, read_allotment
 from kb.config.text.source import Places
 from kb.core.catalog import Dialect
@@ -60,6 +63,9 @@ AMONG_MACHINES = frozenset((*COUNTS_MACHINES, "machine_rank", "node_rank", "main
 OF_ADAPTERS = frozenset(("lora", "qlora", "peft", "dora"))  # words in the name of a script that adds one
 BATCH = "training.per_device_train_batch_size"
 TRAINER = "script.trainer"
+_WORD = r"[^\s\"'=:,;()<>`]+"  # of a command: with its words taken apart no pattern runs over a long one
+MAX_NAMED = 32  # words of one command that end in one name
+_BEFORE_RECIPES = r"(?m)^\t[ \t]*[@+-]+"  # of a Makefile: signs in front of a command, for make alone
 
 
 class CommandReader:
@@ -132,17 +138,18 @@ def read_shell(
     places = Places(text)
     environment, allotment = Environment(text), read_allotment(text)
     environment.know(allotment.variables())
-    commands = split_commands(text)
+    of_make = path.endswith("Makefile")
+    if of_make:
+        environment.lines_apart(one_shell=".ONESHELL" in text)
+    commands = split_commands(re.sub(_BEFORE_RECIPES, lambda found: " " * len(found[0]), text) if of_make else text)
     runs: dict[tuple[int, str], tuple[Command, Launch]] = {}
-    for command, arguments in in_order(commands, environment, ends=not path.endswith(DOCUMENTS)):
+    for command, arguments in in_order(commands, environment, ends=not path.endswith((*DOCUMENTS, "Makefile"))):
         around = Surroundings(allotment, environment.told(command, ASKED), environment.fixed(command, ASKED))
-        launches = (
-            read_launch(each, text, around=around, tools=reader.tools)
-            for each in runs_in(command, arguments, environment)
-        )
-        runs_here = (each for each in launches if each is not None)
-        launch = next((each for each in runs_here if wanted(each.program) or _says_something(each, reader)), None)
-        if launch is not None:
+        for each in runs_in(command, arguments, environment):
+            launch = read_launch(each, text, around=around, tools=reader.tools)
+            if launch is None or not (wanted(launch.program) or _says_something(launch, reader)):
+                continue
+            launch = launch._replace(folder=environment.folder)
             still = tuple(word for word in launch.open if not environment.tells_flags_of(word, command.words))
             launch = replaced_by(environment.may_say(command.words), launch, arguments, text)._replace(open=still)
             launch = launch.on_chosen_gpus(environment.chooses_gpus(command))
@@ -164,7 +171,7 @@ def read_shell(
         span = places.span(command.start, command.end)
         section = f"{launch.script or 'line'}:{span.line}" if len(found) > 1 else None
         unit = unit_of(launch, reader.speller(launch), path, section, places, span)
-        units.append(unit._replace(events=(*faults.get(index, ()), *unit.events)))
+        units.append(unit._replace(folder=launch.folder, events=(*faults.get(index, ()), *unit.events)))
     return tuple(units)
 
 
@@ -187,72 +194,6 @@ def _event(fault: Fault, command: Command, text: str, places: Places) -> Event:
         edits.insert(0, Edit("replace", "", above, places.span(command.line_start, command.line_start)))
     kind = "comment-after-backslash" if fault.comment else "space-after-backslash"
     return Event(kind=kind, span=places.span(fault.start, fault.end), edits=tuple(edits))
-
-
-SHELLS = ("bash", "sh", "zsh")
-TEXT_FOLLOWS = ("-c", "-lc", "-ec", "-xc", "-ic")
-
-
-def runs_in(
-    command: Command, arguments: tuple[Argument, ...], environment: Environment
-) -> Iterator[Sequence[Argument]]:
-    """The arguments of the command itself, and of each command in the text that it hands to a shell.
-
-    What wraps the shell (``srun -n 8``) stands before each of those. Places are those in the script.
-    """
-    yield arguments
-    if len(command.words) == 2 and arguments and arguments[0].text == "eval":
-        yield from _commands_in(command.words[1], environment, ())
-        return
-    for at, argument in enumerate(arguments[:-2]):
-        name = (argument.text or "").rpartition("/")[2]
-        if name not in SHELLS or arguments[at + 1].text not in TEXT_FOLLOWS:
-            continue
-        start = arguments[at + 2].start
-        word = next((each for each in command.words if each.start == start), None)
-        if word is None:
-            return
-        before = arguments[:at] if at and wraps(arguments[0].text or "") else ()
-        yield from _commands_in(word, environment, before)
-        return
-
-
-def _commands_in(word: Word, environment: Environment, before: Sequence[Argument]) -> Iterator[Sequence[Argument]]:
-    text, places = _text_of(word, environment)
-    yield from ((*before, *found) for found in commands_of_text(text, places, environment))
-
-
-def commands_of_text(text: str, places: Sequence[int], environment: Environment) -> Iterator[tuple[Argument, ...]]:
-    """The arguments of each command in a text that a shell is given, each at its place: that of its characters."""
-    for inner in split_commands(text):
-        found = tuple(_moved(each, places) for each in environment.take(inner))
-        if found:
-            yield found
-
-
-def _text_of(word: Word, environment: Environment) -> tuple[str, list[int]]:
-    """What the shell is given, and where each character stands; a part that nobody knows is a variable there too."""
-    text, places = "", list[int]()
-    for piece in word.pieces:
-        value = environment.known(piece)
-        if value is None:
-            text += "${_}"
-            places += [piece.start] * 4
-        else:
-            for character, place in zip(*value, strict=True):
-                shown = "${_}" if character in (UNTOLD, UNTOLD_OPTIONS) else character
-                text += shown
-                places += [place] * len(shown)
-    return text, places
-
-
-def _moved(argument: Argument, places: Sequence[int]) -> Argument:
-    """The argument at its place in the script; one that a variable holds is there already."""
-    if argument.shared or not places:
-        return argument
-    last = len(places) - 1
-    start, end = places[min(argument.start, last)], places[min(max(argument.end - 1, 0), last)] + 1
-    return argument._replace(start=start, end=max(end, start))
 
 
 def unit_of(launch: Launch, speller: Speller, path: str, section: str | None, places: Places, span: Span) -> Unit:
@@ -492,3 +433,39 @@ def _misspelt(flag: Flag, meant: str, speller: Speller, flags: Sequence[Flag], p
     free = not flag.key.shared and not flag.key.from_variable and all(other.name != meant for other in flags)
     edits = (Edit("replace", speller.targets[meant][0].fact.name, flag.dashes + meant, span),) if free else ()
     return Event(kind="unknown-key", span=span, values=values, edits=edits)
+
+
+def named_by(text: str, name: str, runs: Sequence[Unit]) -> Iterator[tuple[Unit | None, str]]:
+    """Each word of a script that ends in a file's name, with the run that is given it, directly or by a variable; None
+    where it is not told what becomes of it."""
+    commands = split_commands(text)
+    ends = {command.start: max(command.end, *(command.heredoc or (0,))) for command in commands}
+    spans = [(run, run.span.start, ends.get(run.span.start, run.span.end)) for run in runs]
+    for run, start, end in spans:
+        yield from ((run, word) for word in _words_for(text[start:end], name))
+    for command in commands:
+        if any(start <= command.start < end for _, start, end in spans):
+            continue
+        for word in command.words:
+            for named in _words_for(text[word.start : word.end], name):
+                yield from ((run, named) for run in _given_it(word, text, spans))
+        if command.heredoc is not None:
+            yield from ((None, word) for word in _words_for(text[slice(*command.heredoc)], name))
+
+
+def _words_for(text: str, name: str) -> list[str]:
+    """The words that end in a file's name, each once."""
+    if name not in text:
+        return []
+    found = dict.fromkeys(word for word in re.findall(_WORD, text) if os.path.basename(word) == name)
+    return [word for word in found if not word.startswith(OF_A_HOST)][:MAX_NAMED]
+
+
+def _given_it(word: Word, text: str, spans: Sequence[tuple[Unit, int, int]]) -> Sequence[Unit | None]:
+    """The runs that are given what a word assigns to a variable; None where something else may be, too."""
+    variable = assigned(word)
+    if variable is None:
+        return [None]
+    uses = [found.start() for found in re.finditer(rf"\$\{{?{variable[1]}\b", text)]
+    given = [next((run for run, start, end in spans if start <= use < end), None) for use in uses]
+    return given or [None]

@@ -1,7 +1,8 @@
 """From words to arguments: variables that the script itself sets to literal text are filled in, all else is unknown."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from kb.config.shell.arguments import (
@@ -11,7 +12,9 @@ from kb.config.shell.arguments import (
     UNTOLD_OPTIONS,
     UNTOLD_PART,
     Argument,
+    Frame,
     Held,
+    behind,
     bounded,
     held_at,
     join,
@@ -21,7 +24,9 @@ from kb.config.shell.arguments import (
     share,
     split,
 )
-from kb.config.shell.lexer import Command, Piece, Word
+from kb.config.shell.folders import ANY as ANY_FOLDER
+from kb.config.shell.folders import FOLDER, OPTIONS, PUSHED, SUBMITTED, VERBS, stepped
+from kb.config.shell.lexer import OWN_FOLDER, Command, Piece, Word
 from kb.config.shell.order import (
     BEFORE_COMMANDS,
     CLOSING,
@@ -31,35 +36,23 @@ from kb.config.shell.order import (
     adds_flags,
     assigned,
     changed_by,
+    may_set_anything,
+    name_of,
     set_item,
 )
-from kb.core.record import NamedTuple
 
 _NEXT_BRANCH = frozenset(("else", "elif", ";;", ";&", ";;&"))
 # Commands that end well where the script is to go on, so that what follows ``&&`` holds.
+_STARTED = Held("", ())  # the folder that a script is started in
 _SURE = frozenset(("cd", "pushd", "mkdir", "source", ".", "set", "true", ":", "echo", "module", "conda"))
-_OF_THE_SHELL = re.compile(
-    r"(?:^|/)(?:activate|\.(?:bash|zsh)rc|\.(?:bash_)?profile|etc/(?:profile|bashrc)|conda\.sh|setvars\.sh|init/bash)\Z"
-)
-_HOOKS = r"hook|conda|mamba|ssh-agent|pyenv|brew|modulecmd"  # `eval "$(conda shell.bash hook)"`
 _DEEPEST = 100
 _POSITIONS = tuple("@123456789")
 _APART = frozenset(("|", "|&", "&"))  # behind a command: it runs in a shell of its own
 _CONTINUED = re.compile(r"\\\r?\n")
 _NAMED = re.compile(r"(?:--)?\+{0,2}[A-Za-z_][\w.-]*=")
 _FLAGS = re.compile(r"(?:^|[\s=])--([A-Za-z][\w.-]*)")
+_WHERE_STARTED = frozenset((("unknown", OWN_FOLDER), *(("variable", name) for name in SUBMITTED)))
 _OPTIONS = re.compile(r"ARG(?!E|I|O)|OPT(?!IM)|FLAG|PARAM|EXTRA|^[@*]$", re.I)  # no target, no optimizer
-
-
-class _Frame(NamedTuple):
-    """What is open, and what the variables were before it: of a branch and a loop they are not known behind it, of
-    ``( … )`` they are as they were; of a function those that are its own.
-    """
-
-    kind: str
-    before: dict[str, Held | None]
-    touched: dict[str, bool]  # whether a name was set to anything else than what it held with more behind it
-    own: set[str]
 
 
 @dataclass(slots=True)
@@ -68,7 +61,7 @@ class Environment:
 
     script: str = ""  # the whole text, for here-documents
     variables: dict[str, Held | None] = field(default_factory=dict)
-    frames: list[_Frame] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
     chosen: dict[str, frozenset[str]] = field(
         default_factory=dict
     )  # flags that a variable of a branch may hold, by name
@@ -77,6 +70,11 @@ class Environment:
     pattern: bool = False  # what comes next is a pattern of ``case``
     prefixes: tuple[Word, ...] = ()  # ``NAME=value`` before the command taken last
     changing: Set[str] = frozenset()  # names that a loop about to begin sets
+    apart: bool = False  # the command runs in a shell of its own
+    chained: bool = False  # it hangs on the one above by ``&&`` alone
+    line: tuple[Held | None] | None = None  # the folder in which each line begins, where that has a shell of its own
+    before_chain: Held | None = _STARTED  # the folder before the first of the commands that ``&&`` joins
+    behind_chain: tuple[Held | None] | None = None  # the folder behind the last of them, where it is another
     deeper: int = 0  # what is open beyond the deepest that is followed: nothing is known of what is set there
 
     @property
@@ -93,7 +91,8 @@ class Environment:
     def take(self, command: Command) -> tuple[Argument, ...]:
         """The arguments of the command after keywords and ``NAME=value`` prefixes; assignments are remembered."""
         self._follow(command.before)
-        self.sure = self.sure and command.after not in _APART
+        self.apart = command.after in _APART
+        self.sure = self.sure and not self.apart
         words = list(command.words)
         if self.pattern and words[0].literal != "esac":
             self.pattern = False
@@ -108,7 +107,10 @@ class Environment:
             words.pop(0)
         of_variables = not words or words[0].literal in DECLARATIONS or all(map(assigned, words))
         self.ends_well = of_variables or words[0].literal in _SURE
-        return self._taken(words, command.heredoc)
+        taken = self._taken(words, command.heredoc)
+        if command.after == "&" and self.chained:  # all that hangs together runs in a shell of its own
+            self.behind_chain = (self.before_chain,)
+        return taken
 
     def _taken(self, words: list[Word], heredoc: tuple[int, int] | None) -> tuple[Argument, ...]:
         if words and words[0].literal in DECLARATIONS:
@@ -130,7 +132,9 @@ class Environment:
         if rest[0].literal in READ or set_item(rest[0]):
             self._forget_names(changed_by(rest))
             return ()
-        if len(rest) > 1 and self._may_set_anything(rest[0].literal, rest[1]):
+        if rest[0].literal in VERBS:
+            self._go(rest[0].literal or "", rest[1:])
+        elif len(rest) > 1 and may_set_anything(rest, self._lookup, self.script):
             self._forget_all()
         return tuple(argument for word in rest for argument in self.expand(word))
 
@@ -142,30 +146,54 @@ class Environment:
         named = [word for word in words[1:] if not (word.literal or "").startswith("-")]
         function = next((each for each in reversed(self.frames) if each.kind.startswith("function")), None)
         if function is not None and "g" not in options and words[0].literal in ("local", "declare", "typeset"):
-            function.own.update(map(_name_of, named))
+            function.own.update(map(name_of, named))
         self._assign(named)
         if any(word.pieces[0].text[:1] != "<" and word.literal is None and not assigned(word) for word in named):
             self._forget_all()
         if "n" in options and words[0].literal != "export":  # another name for a variable
-            values = (self._value(word, len(_name_of(word)) + 1) for word in named if assigned(word))
+            values = (self._value(word, len(name_of(word)) + 1) for word in named if assigned(word))
             self._forget_names(value.text for value in values if value is not None)
         if words[0].literal != "export" and options & {"i", "l", "u", "n"}:
-            self._forget_names(map(_name_of, named))
-
-    def _may_set_anything(self, command: str | None, word: Word) -> bool:
-        """Whether it reads in a file, or a text that nobody knows, which does not only make a shell ready."""
-        pieces = [piece for piece in word.pieces if piece.text or piece.kind != "literal"]
-        if command in ("source", "."):
-            named = "".join(piece.text for piece in pieces if piece.kind == "literal")
-            return re.search(_OF_THE_SHELL, named) is None
-        untold = command == "eval" and bool(pieces) and self._lookup(pieces[0]) is None
-        return untold and re.search(_HOOKS, self.script[word.start : word.end]) is None
+            self._forget_names(map(name_of, named))
 
     def _forget_all(self) -> None:
-        self._forget_names([name for name in self.variables if not name.startswith("SLURM_")])
+        self._forget_names([name for name in self.variables if not name.startswith(("SLURM_", FOLDER))])
+
+    @property
+    def folder(self) -> str:
+        """The folder that it is in, from the one that it was started in."""
+        held = self.variables.get(FOLDER, _STARTED)
+        return ANY_FOLDER if held is None else held.text
+
+    def _go(self, verb: str, words: Sequence[Word]) -> None:
+        """``cd``, ``pushd``, ``popd``. Behind ``&&`` and what may fail it holds for what hangs on it alone."""
+        words = [word for word in words if word.literal not in OPTIONS]
+        put_by = self.variables.get(PUSHED, _STARTED)
+        target, started = self._target(words[0]) if len(words) == 1 else (None, False)
+        folder, pushed = stepped(verb, target, started, self.folder, "" if put_by is None else put_by.text)
+        if self.apart or (folder == self.folder and verb == "cd"):
+            return
+        chained = not self.sure and self.chained
+        self._set(FOLDER, None if folder == ANY_FOLDER or not (self.sure or chained) else Held(folder, ()))
+        self._set(PUSHED, Held(pushed, ()) if self.sure else None)
+        if chained:
+            self.behind_chain = (None,)
+
+    def _target(self, word: Word) -> tuple[str, bool]:
+        """The folder that a word names, ``$`` for what nobody knows, and whether from where the script is started."""
+        pieces = [piece for piece in word.pieces if piece.text or piece.kind != "literal"]
+        started = bool(pieces) and (pieces[0].kind, pieces[0].text) in _WHERE_STARTED
+        text = "." if started else ""
+        for piece in pieces[started:]:
+            known = plain(self._lookup(piece))
+            text += "$" if known is None else known
+        return text, started
 
     def _follow(self, operators: Sequence[str]) -> None:
         """The operators in front of a command: how it hangs on the one above."""
+        self.chained = tuple(operators) == ("&&",)
+        if not self.chained:
+            self._end_chain(new_line=not operators)
         if not operators:
             self.sure = True
         for at, operator in enumerate(operators):
@@ -177,6 +205,20 @@ class Environment:
             elif operator in _NEXT_BRANCH:
                 self._next_branch()
                 self.pattern = True
+
+    def lines_apart(self, *, one_shell: bool) -> None:
+        """Each line has a shell of its own, as in a Makefile; with ``one_shell`` several share one."""
+        self.line = (None if one_shell else _STARTED,)
+        self.behind_chain = self.line
+
+    def _end_chain(self, new_line: bool) -> None:
+        """The last of the commands that ``&&`` joins is done."""
+        if new_line and self.line is not None and not self.frames:
+            self.behind_chain = self.line
+        if self.behind_chain is not None:
+            self._set(FOLDER, self.behind_chain[0])
+            self.behind_chain = None
+        self.before_chain = self.variables.get(FOLDER, _STARTED)
 
     def _keyword(self, word: str) -> None:
         if word in OPENING:
@@ -193,9 +235,16 @@ class Environment:
         if len(self.frames) >= _DEEPEST and not kind.startswith("function"):
             self.deeper += 1
             return
-        self.frames.append(_Frame(kind, dict(self.variables), {}, set()))
+        self.frames.append(Frame(kind, dict(self.variables), {}, set()))
         if kind == "loop":
             self.variables |= dict.fromkeys(self.changing)
+
+    @contextmanager
+    def in_shell(self) -> Iterator[None]:
+        """What runs meanwhile runs in a shell of its own: what it sets is gone behind it."""
+        self.open("(")
+        yield
+        self._close("(")
 
     def _close(self, kind: str) -> None:
         if self.deeper:
@@ -206,7 +255,7 @@ class Environment:
             return
         frame = self.frames.pop()
         if frame.kind in ("branch", "loop"):
-            self.variables = frame.before | _behind(frame)
+            self.variables = frame.before | behind(frame)
         elif frame.kind == "(":
             self.variables = frame.before
 
@@ -217,9 +266,7 @@ class Environment:
     def call(self, arguments: Sequence[Argument] | None) -> None:
         """A function begins, with these arguments, None unknown; :meth:`returned` ends it."""
         told = {
-            _name_of(word): self._value(word, len(_name_of(word)) + 1)
-            for word in self.prefixes
-            if arguments is not None
+            name_of(word): self._value(word, len(name_of(word)) + 1) for word in self.prefixes if arguments is not None
         }
         self.open("function" if self.sure and arguments is not None else "function, perhaps")
         self.frames[-1].own.update(_POSITIONS, told)
@@ -259,7 +306,7 @@ class Environment:
             return
         frame = self.frames.pop()
         if frame.kind != "function":
-            self.variables = frame.before | _behind(frame)
+            self.variables = frame.before | behind(frame)
         for name in frame.own:
             self.variables.pop(name, None)
             if name in frame.before:
@@ -440,17 +487,6 @@ class Environment:
             text += part.text
             by_default |= bool(part.defaults)
         return (Argument(text, word.start, word.end, from_variable=True, by_default=by_default),)
-
-
-def _behind(frame: _Frame) -> dict[str, Held | None]:
-    """What the names that were set hold behind a branch or a loop, which may not have happened."""
-    others = ((name, replaced) for name, replaced in frame.touched.items() if name not in frame.own)
-    return {name: None if replaced else open_ended(frame.before.get(name)) for name, replaced in others}
-
-
-def _name_of(word: Word) -> str:
-    match = assigned(word)
-    return match[1] if match else word.literal or ""
 
 
 def _seems_options(piece: Piece) -> bool:

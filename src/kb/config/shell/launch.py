@@ -9,6 +9,7 @@ from typing import Any
 
 from kb.config.shell.arguments import Argument
 from kb.config.shell.flags import Flag, is_flag, last_flags, read_flags, short_flags
+from kb.config.shell.folders import ANY
 from kb.config.shell.processes import NOTHING_AROUND, Processes, Surroundings, one_device, processes_of, tool_processes
 from kb.config.shell.serving import VLLM_VARIABLES, Started, read_server, release_of_image, spelt_out
 from kb.core.catalog import Dialect
@@ -176,6 +177,7 @@ class Launch(NamedTuple):
     visible: int | None = None  # the GPUs that the script lets it see
     environment: Mapping[str, str | None] = {}  # what the script sets of that which is asked; None: only a run can tell
     maybe: frozenset[str] = frozenset()
+    folder: str = ""  # that it is started in, as of :class:`kb.core.document.Unit`
     open: tuple[Argument, ...] = ()  # words that may stand for any more flags: ``$ARGUMENTS``
 
     @property
@@ -216,6 +218,7 @@ def either(one: Launch, other: Launch) -> Launch:
         config=one.config if one.config == other.config else config or other.config,
         processes=one.processes if one.processes == other.processes else Processes(None, None),
         visible=one.visible if one.visible == other.visible else None,
+        folder=one.folder if one.folder == other.folder else ANY,
         open=(*one.open, *other.open),
     )
 

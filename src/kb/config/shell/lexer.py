@@ -72,6 +72,8 @@ _HEREDOC = re.compile(r"\d*<<-?[ \t]*(['\"]?)([A-Za-z0-9_.-]+)\1")
 _ARITHMETIC = frozenset(("if", "elif", "while", "until", "for", "then", "else", "do", "{", "!"))  # before ``((…))``
 _OPERATOR = re.compile(r";;&?|;&|&&|\|\|?&?|[;&()]")
 _EXPR = re.compile(r"\s*expr\s((?:[\w\s${}+/%-]|\\\*)+)")  # of whole numbers, as ``$(expr 16 / $processes)``
+_OWN_FOLDER = re.compile(r"\$\(\s*dirname\s+(?:--\s+)?\"?\$(?:0|\{?BASH_SOURCE[^}\s\"]*\}?)\"?\s*\)")
+OWN_FOLDER = "dirname"  # what the piece is called that stands for the folder of the script
 _SIMPLE_VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*|[1-9])")
 _NAME = re.compile(r"[A-Za-z_]\w*\+?=")
 _EVERY = re.compile(r"\$(?:[@*]|\{[@*]\})")
@@ -301,6 +303,9 @@ class _Lexer:
             if inner[3] is not None and default is None:
                 return Piece("unknown", inner[1], start, quoted)
             return Piece("variable", inner[1], start, quoted, default)
+        if own := _OWN_FOLDER.match(text, start):
+            self.at = own.end()
+            return Piece("unknown", OWN_FOLDER, start, quoted)
         if text.startswith("$(", start):
             self.at = _closing(text, start + 2, "(", ")")
             if text.startswith("$((", start) and text[self.at - 2 : self.at] == "))":

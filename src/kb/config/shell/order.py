@@ -4,9 +4,10 @@ that a command sets.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from kb.config.shell.lexer import Command, Word
+from kb.config.shell.folders import FOLDER, VERBS
+from kb.config.shell.lexer import Command, Piece, Word
 from kb.core.record import NamedTuple
 from kb.core.typed import TYPE_CHECKING
 
@@ -22,6 +23,10 @@ BEFORE_COMMANDS = frozenset(("then", "else", "elif", "do", "!", "time", "if", "w
 READ = frozenset(("read", "unset", "mapfile", "readarray", "getopts", "let", "printf"))  # they set what they name
 _LET = re.compile(r"([A-Za-z_]\w*)\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)|(?:\+\+|--)([A-Za-z_]\w*)")
 _ITEM = re.compile(r"([A-Za-z_]\w*)\[[^]]*\]\+?=")
+_OF_THE_SHELL = re.compile(
+    r"(?:^|/)(?:activate|\.(?:bash|zsh)rc|\.(?:bash_)?profile|etc/(?:profile|bashrc)|conda\.sh|setvars\.sh|init/bash)\Z"
+)
+_HOOKS = r"hook|conda|mamba|ssh-agent|pyenv|brew|modulecmd"  # `eval "$(conda shell.bash hook)"`
 _SETTING_UP = frozenset(("", "set", "shopt", "trap", "source", "."))  # what a file of functions alone does besides
 _LONG_LOOP = 500  # commands
 _DEEPEST, _LONGEST = 8, 2**13  # calls within calls, and commands of all calls together
@@ -31,6 +36,22 @@ def assigned(word: Word) -> re.Match[str] | None:
     """``NAME=`` at the beginning of a word."""
     first = word.pieces[0] if word.pieces else None
     return ASSIGNMENT.match(first.text) if first and first.kind == "literal" and not first.quoted else None
+
+
+def name_of(word: Word) -> str:
+    """The name in ``NAME=value``, or the whole word."""
+    match = assigned(word)
+    return match[1] if match else word.literal or ""
+
+
+def may_set_anything(words: Sequence[Word], known: Callable[[Piece], object], script: str) -> bool:
+    """Whether a command reads in a file, or a text that nobody knows, which does not only make a shell ready."""
+    pieces = [piece for piece in words[1].pieces if piece.text or piece.kind != "literal"]
+    if words[0].literal in ("source", "."):
+        named = "".join(piece.text for piece in pieces if piece.kind == "literal")
+        return re.search(_OF_THE_SHELL, named) is None
+    untold = words[0].literal == "eval" and bool(pieces) and known(pieces[0]) is None
+    return untold and re.search(_HOOKS, script[words[1].start : words[1].end]) is None
 
 
 def set_item(word: Word) -> str | None:
@@ -45,6 +66,8 @@ def changed_by(words: Sequence[Word]) -> list[str]:
     while words and words[0].literal in BEFORE_COMMANDS | DECLARATIONS:
         words.pop(0)
     first = words[0].literal if words else None
+    if first in VERBS:
+        return [FOLDER]
     if first in ("for", "select"):
         return [word.literal for word in words[1:2] if word.literal]
     if first == "let":
@@ -217,10 +240,11 @@ def _keywords(command: Command, named: bool) -> Iterator[str]:
 
 def _in_loops(commands: Sequence[Command]) -> dict[int, frozenset[str]]:
     """The names that each loop sets, by the command with which it begins: in its second round they hold something else.
-    Of one that is very long, or does not end, those of the whole script.
+    Of one that is very long, or does not end, those of the whole script; what ``( … )`` in it sets is gone behind that.
     """
     open_: list[int] = []
     ends: dict[int, int] = {}
+    depths = _depths(commands)
     for at, command in enumerate(commands):
         for word in _keywords(command, False):
             if OPENING.get(word) == "loop":
@@ -234,5 +258,15 @@ def _in_loops(commands: Sequence[Command]) -> dict[int, frozenset[str]]:
     found = dict.fromkeys(open_, every)
     for at, end in ends.items():
         within = end - at < _LONG_LOOP
-        found[at] = frozenset(name for each in names[at : end + 1] for name in each) if within else every
+        own = (each for each, depth in zip(names[at : end + 1], depths[at:], strict=False) if depth <= depths[at])
+        found[at] = frozenset(name for each in own for name in each) if within else every
+    return found
+
+
+def _depths(commands: Sequence[Command]) -> list[int]:
+    """In how many ``( … )`` each command stands."""
+    depth, found = 0, list[int]()
+    for command in commands:
+        depth += sum((operator == "(") - (operator == ")") for operator in command.before)
+        found.append(depth)
     return found
