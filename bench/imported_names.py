@@ -17,7 +17,14 @@ from typing import Any, NamedTuple
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-CAME_AFTER = {"transformers": (4, 40), "trl": (0, 9), "peft": (0, 8)}  # older releases are hardly met any more
+CAME_AFTER = {  # older releases are hardly met any more
+    "transformers": (4, 40),
+    "trl": (0, 9),
+    "peft": (0, 8),
+    "huggingface_hub": (0, 19),
+    "accelerate": (0, 26),
+}
+SMALL = ("huggingface_hub", "accelerate")  # of their modules' names those that came later are told, too
 SKIPPED = re.compile(
     r"\.(?:models|data|pipelines|quantizers|loss|kernels|testing\w*|tests?|commands|cli|scripts|onnx|sagemaker|tools|benchmark)\b|\.dummy_|_(?:tf|flax)_|_tf$|\.examples"
 )
@@ -26,7 +33,8 @@ ALIASED = re.compile(r"(?:Tokenizer|TokenizerFast|ImageProcessor|ImageProcessorF
 SELDOM = re.compile(
     r"(?:PreTrainedModel|Backbone|FeatureExtractor|(?:Image|Video)Processor\w*|(?:Text|Vision|Audio|Encoder|Decoder|"
     r"QFormer|Thinker|Talker|Code2Wav|Token2Wav)\w*(?:Config|Model))$|^Flax(?!Auto)|^load_tf_|"
-    r"^TF(?!Auto|Bert|DistilBert|Roberta|XLMRoberta|GPT2|T5|Bart|Albert|Electra|Trainer|Training|ViT|CLIP|Whisper)"
+    r"^TF(?!Auto|Bert|DistilBert|Roberta|XLMRoberta|GPT2|T5|Bart|Albert|Electra|Trainer|Training|ViT|CLIP|Whisper)|"
+    r"^\w{4,60}(?:(?:Input|Output)(?:[A-Z]\w*)?|Parameters)$"
 )
 Release = tuple[int, ...]
 NEVER: Release = (9999,)
@@ -69,7 +77,7 @@ def names_of(tree: ast.Module, library: str) -> set[str]:
             names |= {each.asname or each.name for each in node.names}
         elif isinstance(node, ast.Assign | ast.AnnAssign | ast.Expr):
             said = ast.unparse(node)
-            if "_import_structure" in said.split("(")[0].split("=")[0]:
+            if re.search("_import_structure|_SUBMOD_ATTRS", said.split("(")[0].split("=")[0]):
                 names |= texts_in(node)
             names |= {
                 each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
@@ -169,9 +177,11 @@ def of_modules(found: dict[Release, Exports], library: str) -> dict[str, Any]:
     newest = found[max(found)]
     defined: set[str] = set().union(*(each.defined for each in found.values()))
     made: dict[str, Any] = {}
-    for module in sorted(name for name in newest.modules if name.count(".") <= MOST_DOTS):
+    public = (name for name in newest.modules if name.count(".") <= MOST_DOTS and "._" not in name)
+    for module in sorted(public):
         held = {release: each.modules[module] & defined for release, each in found.items() if module in each.modules}
-        group = written(spans(held), lambda name, module=module: not handed_out(module, name), NEVER)
+        after = CAME_AFTER[library] if library in SMALL else NEVER
+        group = written(spans(held), lambda name, module=module: not handed_out(module, name), after)
         gone = {name for names in group.get("gone", {}).values() for name in names.split()}
         moved = moved_to(newest, gone)
         if group:

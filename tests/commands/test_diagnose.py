@@ -965,6 +965,12 @@ RELEASES = {
         "apply_chunking_to_forward in transformers.modeling_utils from 4.56 on (read from its wheels): see which "
         "release is installed (pip show transformers). It is in transformers.pytorch_utils now."
     ),
+    "ImportError: cannot import name 'cached_download' from 'huggingface_hub' (/v/site-packages/hub.py)": (
+        "huggingface_hub no longer has cached_download from 0.26 on (read from its wheels): see which release is "
+        "installed (pip show huggingface_hub). In its place there is hf_hub_download."
+    ),
+    # of the modules of a library that others take names from, those that came later are known too
+    "ImportError: cannot import name 'clear_device_cache' from 'accelerate.utils.memory' (/v)": "from 0.32 on",
     "ModuleNotFoundError: No module named 'trl.experimental'": "trl has the module experimental from 0.24 on",
     "TypeError: SFTConfig.__init__() got an unexpected keyword argument 'packing_strategy'": (
         "trl has packing_strategy of SFTConfig from 0.19.0 on"
