@@ -94,7 +94,7 @@ llama-server -m model.gguf -c 8192 -np 8
     assert findings(path, "--gpu", "rtx-3090") == [
         ("serving-length-over-cache", 2),
         ("serving-heads-not-shared-evenly", 3),
-        ("serving-swap-space-removed", 4),
+        ("flag-not-in-release", 4),
         ("serving-static-share-out-of-range", 5),
         ("serving-input-not-below-total", 6),
         ("serving-context-divided", 7),
@@ -563,7 +563,22 @@ def test_an_image_of_ones_own_is_vllms_where_its_name_and_its_flags_say_so(tmp_p
 
 def test_a_tag_of_a_teams_own_image_is_no_release_of_the_server() -> None:
     assert release_of_image("registry.local/team/app:1.2.0") is None
+    assert release_of_image("nvcr.io/nvidia/vllm:25.09-py3") is None  # a month
     assert release_of_image("registry.local/vllm/vllm-openai:v0.9.1") == "0.9.1"
+
+
+def test_what_a_container_runs_is_told_by_its_image_and_not_by_what_the_project_pins(tmp_path: Path) -> None:
+    """A flag is gone in the release that the project pins; the images have others, or nobody knows which."""
+    written(tmp_path, "requirements.txt", "vllm==0.21.0\n")
+    images = (
+        "vllm/vllm-openai:latest",
+        "team/own:3 vllm serve",
+        "vllm/vllm-openai:v0.11.0",
+        "vllm/vllm-openai:v0.17.0",
+    )
+    runs = [f"docker run {image} --model {LLAMA} --disable-log-requests" for image in images]
+    path = written(tmp_path, "run.sh", "\n".join([*runs, f"vllm serve {LLAMA} --disable-log-requests", ""]))
+    assert findings(path) == [("flag-not-in-release", 4), ("flag-not-in-release", 5)]
 
 
 STACK = """\

@@ -5,7 +5,7 @@ from functools import cached_property
 
 from kb.advice.facts.grounds import PROCESSES, concerning
 from kb.advice.facts.memory_facts import PredictedFacts
-from kb.advice.facts.unit_facts import RENTED, SERVERS, Known, UnitFacts
+from kb.advice.facts.unit_facts import RENTED, SERVERS, Known, UnitFacts, release_of_server
 from kb.advice.findings.release_by_names import NamesInReleases, depending
 from kb.advice.findings.tables import BETWEEN, Tables
 from kb.advice.findings.weights import Weights, turned_by, worded
@@ -150,7 +150,8 @@ class Checker:
         if not rules:
             return result, rules
         found = sorted((*result.findings, *more.findings), key=place_of)
-        by_release = (*result.by_release, *more.by_release)
+        # which release serves is seldom said: a flag of today is no question then
+        by_release = (*result.by_release, *(row for row in more.by_release if row[0].area != OF_SERVERS))
         # a row that cannot be decided is no rule that a reader knows: only what rows find is told
         return LintResult(tuple(found), result.not_evaluated, by_release), rules
 
@@ -195,7 +196,7 @@ class Checker:
 
     def prepare(self, unit: Unit) -> UnitFacts:
         """What is known of a unit; of a call in a program also by the names that it hands to a library's class."""
-        said = self.release_of(unit)
+        said = release_of_server(unit, self.release_of(unit))
         prepared = self._prepared(unit, said, said)
         narrowed = self._names.narrowed(prepared)
         if not narrowed:

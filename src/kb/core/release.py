@@ -215,5 +215,6 @@ def _near(specifiers: str) -> list[str]:
 
 
 def bounds_of(span: Mapping[str, str]) -> str:
-    """``>= 0.8.0, < 0.13.0`` of what a library has ``since`` a release and ``before`` another."""
-    return ", ".join(f"{sign} {span[end]}" for end, sign in (("since", ">="), ("before", "<")) if end in span)
+    """``>= 0.8.0, < 0.13.0`` of what a library has ``since`` a release and ``before`` another, or ``again`` later."""
+    until = ", ".join(f"{sign} {span[end]}" for end, sign in (("since", ">="), ("before", "<")) if end in span)
+    return f"{until}{OR}>= {span['again']}" if "again" in span else until

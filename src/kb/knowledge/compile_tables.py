@@ -90,12 +90,20 @@ class TableCompiler:
             for part in map(self._part, formats):
                 part["pairs"][name] = paired
         for name, group in data.get("names", {}).items():
+            has = group["has"]
+            if data.get("dashes"):
+                has = has | {key.replace("_", "-"): span for key, span in has.items()}
             made = {
                 "class": name,
                 "library": data["library"],
                 "trainers": group.get("trainers", []),
-                "has": group["has"],
+                "has": has,
                 "calls": data.get("calls", False),
+                "rule": _wording(data),
+                "dashes": data.get("dashes", False),
+                "when": self._when(located, ("names", name), group, data["library"], types)
+                if "when" in group
+                else None,
             }
             if made["calls"]:
                 if name in self._classes:
@@ -296,4 +304,4 @@ def _shown(value: Any) -> str:
 
 def _wording(data: Mapping[str, Any]) -> str:
     """The rule that words the names of a table."""
-    return "argument-not-in-release" if data.get("calls") else "name-not-in-release"
+    return data.get("rule") or ("argument-not-in-release" if data.get("calls") else "name-not-in-release")

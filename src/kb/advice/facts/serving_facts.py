@@ -30,7 +30,6 @@ from kb.memory.serving.setup import (
 )
 
 Lookup = Callable[[str], Any]
-PACKAGES = {"vllm": "vllm"}  # engines whose release a project's own files may say
 TYPES = {"auto": None, "half": "float16", "float": "float32", "bf16": "bfloat16", "fp16": "float16"}
 LENGTHS = {
     "vllm": "serving.max_model_len",
@@ -118,12 +117,8 @@ class ServingFacts:
 
     @cached_property
     def release(self) -> tuple[int, ...] | None:
-        """The image's release, or that which the project names; None where nothing says it."""
-        named = self._value("serving.image_release")
-        if named is not None:
-            return parse_version(str(named))
-        package = PACKAGES.get(self.engine)
-        return self._release_of(package) if package else None
+        """The release of the engine, a package of its name; None where nothing says it."""
+        return self._release_of(self.engine)
 
     def _value(self, name: str) -> Any:
         value = self._setting(name)

@@ -25,6 +25,7 @@ from kb.core.hardware import DetectedGpu, Machine
 from kb.core.lint import Release
 from kb.core.model import Model, ModelIdentity
 from kb.core.record import NamedTuple
+from kb.core.release import Source, exact_release
 from kb.core.setup import Assumption, TrainingSetup
 from kb.core.typed import Any
 from kb.memory.process import usable_on
@@ -45,6 +46,18 @@ OF_IDENTITY = {
     "model.vocabulary_size": "vocabulary_size",
     "model.vocab_size": "vocabulary_size",
 }
+
+
+def release_of_server(unit: Unit, said: Release) -> Release:
+    """The releases where a server runs: in a container its own is that of the image, which may name none."""
+    image = unit.settings.get("serving.image_release")
+    if image is None:
+        return said
+    own = None
+    if isinstance(image.value, str):
+        place = Source(unit.path, image.span.line) if image.span else None
+        own = exact_release(unit.dialect or "", image.value, "pinned", place)
+    return lambda library: own if library == unit.dialect else said(library)
 
 
 class Known(NamedTuple):

@@ -24,11 +24,9 @@ EVERY_FORMAT = "every"
 WRITTEN = "written."
 BETWEEN = "/"  # parts the name of a row's rule: the rule that words it, and the row
 UNWRITTEN: Mapping[str, Any] = {"bool": False, "text": "", "list": ()}
-UNKNOWN_VALUE, OTHER_RELEASE, NO_NAME, NO_ARGUMENT, EMPTY, OTHER_PAIR = (
+UNKNOWN_VALUE, OTHER_RELEASE, EMPTY, OTHER_PAIR = (
     "value-not-known",
     "value-not-in-release",
-    "name-not-in-release",
-    "argument-not-in-release",
     "setting-left-empty",
     "template-of-another-family",
 )
@@ -208,7 +206,7 @@ class Tables:
         yield Row(rule, {**values, "other": of, "meant": meant})
 
     def _of_names(self, group: Mapping[str, Any], unit: Unit) -> Iterator[Row]:
-        worded, before = (NO_ARGUMENT, f"{group['class']}.") if group["calls"] else (NO_NAME, "")
+        worded, before = group["rule"], f"{group['class']}." if group["calls"] else ""
         alike: dict[
             Any, list[str]
         ] = {}  # by what is said of them: of one call the arguments of the same releases together
@@ -222,8 +220,12 @@ class Tables:
             free = [new for new in instead if before + new not in unit.keys]
             fixes = tuple(_renamed(names, new) for new in free)
             message = _with_place(self._catalog.rules[worded].message) if "to" in span else None
-            rule = self._made(worded, before + keys[0], _outside(group["library"], span), names, fixes, message)
-            written = ", ".join(dict.fromkeys(_key(unit, name) for name in names))
+            tree = _outside(group["library"], span)
+            tree = ["and", group["when"], tree] if group["when"] else tree
+            rule = self._made(worded, before + keys[0], tree, names, fixes, message)
+            keys_written = (_key(unit, name) for name in names)
+            flags = group["dashes"]  # a command's are kept with underscores
+            written = ", ".join(dict.fromkeys(key.replace("_", "-") if flags else key for key in keys_written))
             values = {"key": written, "class": group["class"], "library": group["library"], "bounds": bounds_of(span)}
             yield Row(rule, {**values, **({"meant": (*instead, span.get("to"))[0]} if instead or "to" in span else {})})
 
@@ -374,7 +376,9 @@ def _outside(library: str, span: Mapping[str, str]) -> Tree:
     fact = ["fact", f"versions.{library}"]
     signs = (("since", "<"), ("before", ">="))
     trees = [["compare", [sign], fact, ["lit", list(parse_version(span[end]))]] for end, sign in signs if end in span]
-    return trees[0] if len(trees) == 1 else ["or", *trees]
+    tree = trees[0] if len(trees) == 1 else ["or", *trees]
+    again = ["compare", ["<"], fact, ["lit", list(parse_version(span["again"]))]] if "again" in span else None
+    return ["and", tree, again] if again else tree
 
 
 def _written_instead(name: str, setting: Setting, value: str, meant: str | None) -> tuple[RuleFix, ...]:

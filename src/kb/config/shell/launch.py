@@ -387,9 +387,8 @@ def server_launch(started: Started, text: str, told: Mapping[str, str | None] = 
     words = spelt_out(started)
     flags = read_flags(words, text)
     image = started.image
-    release = release_of_image(image.text or "") if image is not None else None
-    if image is not None and release is not None:
-        named = image._replace(text=release, from_variable=True)
+    if image is not None:  # of one that names no release nobody knows it, whatever the project pins
+        named = image._replace(text=release_of_image(image.text or ""), from_variable=True)
         flags += (Flag("image_release", named, (named,), dashes=""),)
     told = {**told, **started.told}
     for name in VLLM_VARIABLES if started.server.dialect == "vllm" else ():

@@ -53,8 +53,9 @@ _SWITCHES = (
 )  # fmt: skip
 _SHORT_SWITCHES = re.compile(r"-[ditPq]+|-[a-zA-Z].+")  # `-it`; `-p8000:8000` holds its own word
 _OF_VLLM = ("--gpu-memory-utilization", "--max-model-len", "--tensor-parallel-size", "--max-num-seqs")
-# Images whose tags are the server's own releases, wherever they are mirrored.
-_RELEASED = re.compile(r"(?:^|/)(?:vllm-openai|vllm|sglang|text-generation-inference):")
+# Images whose tags are the server's own releases, wherever they are mirrored. What is called `vllm` alone is of others:
+# the tags of `nvcr.io/nvidia/vllm:25.09-py3` are months.
+_RELEASED = re.compile(r"(?:^|/)(?:vllm-openai|lmsysorg/sglang|text-generation-inference):")
 # Flags of vLLM that take no word behind them, and those that take several.
 _HOLDS_ALL = re.compile(
     r"--?[\w.-]+=|-O.|--(?:no|enable|disable)-|--(?:trust-remote-code|enforce-eager|async-scheduling|headless"
