@@ -104,7 +104,7 @@ def test_a_script_that_prepares_the_model_says_so(tmp_path: Path, called: bool) 
     path = tmp_path / "train.py"
     path.write_text(SCRIPT.format(prepare="model = prepare_model_for_kbit_training(model)" if called else ""), "utf-8")
     file = checked_file(path, "--gpu", "l4")
-    assert file["setup"]["prepare_for_kbit"]
+    assert file["setup"]["prepare_for_kbit"] is called
     assumed = {each["name"] for each in file["prediction"]["assumed"]}
     assert ("quantization.prepared" in assumed) is not called
 

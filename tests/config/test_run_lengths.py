@@ -35,6 +35,9 @@ def assumed(setup: TrainingSetup, name: str = "data.max_source_length") -> str |
     return next((each.reason for each in setup.assumed if each.name == name), None)
 
 
+OF_CALLER = "def cut(row, n):\n    return tokenizer(row['a'], truncation=True, max_length=n)\n"
+
+
 @pytest.mark.parametrize(
     "cuts",
     [
@@ -46,6 +49,9 @@ def assumed(setup: TrainingSetup, name: str = "data.max_source_length") -> str |
         "def b(r):\n    return tokenizer(r, max_length=48, truncation=True)\n",
         "for row in texts:\n    rows.append(tokenizer(row, max_length=48, truncation=True))\n"
         "for row in others:\n    held.append(tokenizer(row, max_length=48, truncation=True))\n",
+        OF_CALLER + "a.map(lambda row: cut(row, 48))\nb.map(lambda row: cut(row, 48))\n",
+        OF_CALLER + "rows.map(cut, fn_kwargs={'n': 48})\n",
+        OF_CALLER + "collate = partial(cut, n=48)\n",
         "max_seq_length = 48\nrows = cut(rows, max_seq_length)\n",
         "block_size = 48\ndef group_texts(r):\n    return pieces(r, block_size)\nrows = rows.map(group_texts)\n",
     ],
@@ -129,6 +135,8 @@ def test_a_trainer_given_its_arguments_by_a_dictionary(trainer: str, length: int
 def test_calls_that_cut_differently_leave_it_open() -> None:
     two = "def a(r):\n    return tokenizer(r, max_length=48, truncation=True)\n"
     setup = python(BERT + two + two.replace("48", "96").replace("def a", "def b"))
+    assert "data.max_source_length" in setup.unresolved
+    setup = python(BERT + OF_CALLER + "a.map(lambda row: cut(row, 48))\nb.map(lambda row: cut(row, 64))\n")
     assert "data.max_source_length" in setup.unresolved
 
 

@@ -87,6 +87,19 @@ def test_a_module_of_the_project_may_change_the_class(tmp_path: Path, check: Cal
     assert "argument-not-in-release" not in check()[1]
 
 
+@pytest.mark.parametrize("brings", ["from unsloth import FastLanguageModel\n", "import torch\n"])
+def test_another_module_of_the_program_may_have_brought_unsloth_in(
+    tmp_path: Path, check: Callable[..., tuple[int, str]], brings: str
+) -> None:
+    """A module that is given its model cannot tell which classes stand under TRL's names by then."""
+    sft = "from trl import SFTConfig\nsft = SFTConfig(output_dir='out', max_seq_length=64, packing=True, seed=1)\n"
+    write(tmp_path, "0.24.0", FROM + CALL + sft)
+    (tmp_path / "main.py").write_text(brings + "import train\n")
+    told = check()[1]
+    for rule in ("argument-not-in-release", "trl-max-seq-length-renamed"):
+        assert (rule in told) is ("torch" in brings), rule
+
+
 def test_a_file_of_many_conditions_or_of_one_long_word_is_read_at_once() -> None:
     assert given(FROM + "x = 1" + " + 1" * 1200 + "\n" + CALL)
     assert not bears_marks(b"import transformers\nblob = '" + b"a" * 1_000_000 + b"'\n")

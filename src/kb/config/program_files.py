@@ -14,9 +14,11 @@ from kb.config.files import ConfigError, read_if_any, upwards
 from kb.config.programs import (
     DOCUMENTS,
     MAX_ENTRIES,
+    MAX_FILES,
     OF_A_HOST,
     SKIPPED,
     Top,
+    files_below,
     module_bases,
     upward,
     written_out,
@@ -48,10 +50,11 @@ class ProgramFiles:
     Args:
         module: looks a module up by the program that asks and what it asks for, as :meth:`module_text` does.
         data: the same of a file of data, as :meth:`data_text` does.
+        imports: the first program of a path's project that imports a library, as :meth:`importing` finds it.
     """
 
-    def __init__(self, module: Lookup, data: Lookup) -> None:
-        self._module, self._data = module, data
+    def __init__(self, module: Lookup, data: Lookup, imports: Lookup) -> None:
+        self._module, self._data, self._imports = module, data, imports
 
     def module(self, path: str, imported: "Imported") -> tuple[str, str] | None:
         """The path and the text of the project's own module; None of any other."""
@@ -77,6 +80,17 @@ class ProgramFiles:
             return where, by_omegaconf(documents[0]) if omegaconf else documents[0].plain()
         except (ConfigError, ValueError, RecursionError):
             return None
+
+    def any_imports(self, path: str, library: str) -> bool:
+        """Whether some program of the project imports a library."""
+        return self._imports(path, library) is not None
+
+    @staticmethod
+    def importing(top: str | None, library: str) -> str | None:
+        """The first program below a project's top that imports a library."""
+        named = re.compile(rf"^[ \t]*(?:from|import)[ \t]+{re.escape(library)}\b", re.M)
+        programs = islice(files_below(top, (".py",)), MAX_FILES) if top is not None else ()
+        return next((each for each in programs if named.search(_text(each, top or "") or "")), None)
 
     @staticmethod
     def module_text(top: str | None, path: str, named: str) -> str | None:

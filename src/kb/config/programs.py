@@ -189,12 +189,13 @@ def _of_project(top: str) -> Iterator[Program]:
         text = raw.decode("utf-8", "replace")
         if any(each in raw for each in _LOADS) or (starts and _brings_a_loader(path, text, top)):
             found.append((not starts, path, text))
-    read = 0
+    read, counted = 0, set[str]()
     for _, path, text in sorted(found, key=lambda each: each[0]):
         if read > MAX_READ:
             return
         brought = list(_imported(path, text, top))
-        read += len(text) + sum(map(len, brought))
+        read += sum(map(len, {text, *brought} - counted))  # what several bring in counts once
+        counted.update((text, *brought))
         yield _with_modules(path, text, brought)
 
 

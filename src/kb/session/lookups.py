@@ -191,6 +191,7 @@ class ProjectPrograms:
             "programs": lambda path, named: self._programs.digest(path, named),
             "module": lambda path, named: self._file("module", path, named),
             "loaded": lambda path, named: self._file("loaded", path, named),
+            "imports": lambda path, library: self._kinds_of_files[0].importing(self._top(path), library),
             "scripts": lambda path, _: written(self._scripts_naming(path)),
             "meant": lambda script, named: self._meant_files().meant(script, named),
         }
@@ -248,7 +249,7 @@ class ProjectPrograms:
 
     def files(self) -> "ProgramFiles":
         """What the programs of the project import and load."""
-        return self._kinds_of_files[0](self._look["module"], self._look["loaded"])
+        return self._kinds_of_files[0](self._look["module"], self._look["loaded"], self._look["imports"])
 
     @property
     def _kinds_of_files(self) -> "tuple[type[ProgramFiles], type[StartedFiles]]":

@@ -449,7 +449,9 @@ def preparation_of(
     if said is None and sharded:
         return Preparation(False)
     if said is None:
-        read.assumed.append(Assumption(name=PREPARED, value=True, reason="script_prepares"))
+        said = not (read.value("run.adapter") == OWN_ADAPTERS[0] and not PREPARED.startswith(unit.hidden))
+        reason = "script_prepares" if said else "not_prepared_here"
+        read.assumed.append(Assumption(name=PREPARED, value=said, reason=reason))
     return Preparation(said is not False)
 
 

@@ -18,7 +18,6 @@ from kb.advice.run.row_lengths import (
 )
 from kb.advice.run.run_kind import (
     DTYPE,
-    OWN_ADAPTERS,
     OWN_TYPE_SINCE,
     PACKED_BY,
     PREPARED,
@@ -264,7 +263,7 @@ def setup_of(
         setup = _in_own_loop(setup, read)
     setup = with_preparation(setup, read, unit, str(trainer or ""), versions)
     if _packs_nothing(setup, model, facts, read, versions):
-        setup = _with_whole_weights(setup, read, unit)
+        setup = _with_whole_weights(setup, read)
     setup = with_pictures(with_fused_head(setup, read, unit, model, versions), read, unit, model)
     read.assumed += defaults_of_memory(unit, evaluates=setup.do_eval or setup.do_predict)
     assume_whole_experts(read, model, transformers)
@@ -328,7 +327,7 @@ def _packs_nothing(
     return True
 
 
-def _with_whole_weights(setup: TrainingSetup, read: SettingsReader, unit: Unit) -> TrainingSetup:
+def _with_whole_weights(setup: TrainingSetup, read: SettingsReader) -> TrainingSetup:
     """The setup of a model that nothing packs: preparation, where the script is only taken to call it, makes twice as
     much of all weights, and counts for what a file shows."""
     taken = [each for each in read.assumed if each.name == PREPARED]
@@ -338,10 +337,8 @@ def _with_whole_weights(setup: TrainingSetup, read: SettingsReader, unit: Unit) 
     if not taken or taken[0].reason != "script_prepares":
         read.assumed += taken
         return setup
-    shown = read.value("run.adapter") == OWN_ADAPTERS[0] and not PREPARED.startswith(unit.hidden)
-    reason = "not_prepared_here" if shown else "prepared_unpacked"
-    read.assumed.append(Assumption(name=PREPARED, value=not shown, reason=reason))
-    return setup._replace(prepare_for_kbit=not shown)
+    read.assumed.append(Assumption(name=PREPARED, value=True, reason="prepared_unpacked"))
+    return setup._replace(prepare_for_kbit=True)
 
 
 def _leave_to_host(read: SettingsReader) -> None:

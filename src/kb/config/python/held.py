@@ -23,6 +23,9 @@ class Sources(Protocol):
         """The path of a YAML, JSON or TOML file and what it says, to PyYAML or to OmegaConf; None where there is none
         that can be read."""
 
+    def any_imports(self, path: str, library: str) -> bool:
+        """Whether some program of the project imports a library."""
+
 
 class NoSources:
     """No file beside the text."""
@@ -32,6 +35,9 @@ class NoSources:
 
     def data(self, path: str, named: str, omegaconf: bool = False) -> tuple[str, Any] | None:
         return None
+
+    def any_imports(self, path: str, library: str) -> bool:
+        return False
 
 
 class GivenConfig:

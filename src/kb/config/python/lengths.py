@@ -144,7 +144,7 @@ class Around(NamedTuple):
 def lengths_inferred(around: Around, span: Span) -> dict[str, Setting]:
     """How long the rows of a program's own data sets are, where numbers under such names agree; unknown where they do
     not, or where no tokenizer is told to cut to what the model takes."""
-    cut = around.cut and not _cuts_out_of_sight(around.trees)
+    cut = around.cut and not cuts_out_of_sight(around.trees)
     found: dict[str, Setting] = {}
     for name, numbers in lengths_by_names(around.trees, flags=around.flags).items():
         if len(numbers) == 1:
@@ -195,14 +195,17 @@ def lengths_by_names(modules: tuple[ast.AST, ...], *, flags: bool = True) -> dic
     return found
 
 
+_NO = ast.Constant(False)
+
+
 @lru_cache(1)
-def _cuts_out_of_sight(modules: tuple[ast.AST, ...]) -> bool:
+def cuts_out_of_sight(modules: tuple[ast.AST, ...]) -> bool:
     """Whether a tokenizer of a program is told to cut to a length that is no plain number: ``max_length=limit``."""
     for node in (node for tree in modules for node in ast.walk(tree) if isinstance(node, ast.Call)):
         given = {each.arg: each.value for each in node.keywords}
         length = given.get("max_length", ast.Constant(None))
         if (
-            "truncation" in given
+            getattr(given.get("truncation", _NO), "value", True) is not False
             and not isinstance(length, ast.Constant)
             and "model_max_length" not in ast.unparse(length)
         ):

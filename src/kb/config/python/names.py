@@ -1,11 +1,11 @@
 """What the names of a Python text stand for: assigned once and for certain, or unknown."""
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from kb.config.python.places import Argument, Binding, Imported, Scope, Where, walk
-from kb.config.python.syntax import dotted_name
+from kb.config.python.syntax import called_name, dotted_name
 
 
 class Names:
@@ -152,9 +152,21 @@ class Names:
         return attribute in self.attributes_set or bool(self.all_of) or "self" in self._found.changed
 
     def is_called_alone(self, function: str) -> bool:
-        """Whether a function is defined once, and no code holds it but to call it."""
+        """Whether a function is defined once, and no code holds it but to call it, or to hand it on with arguments."""
         once = len(self._found.bound.get(((), function), ())) == 1
-        return once and self.uses.get(function, 0) == len(self.calls_of(function))
+        return once and self.uses.get(function, 0) == len(self.calls_of(function)) + len(self.handed_on(function))
+
+    def handed_on(self, function: str) -> list[tuple[ast.Call, Where]]:
+        """The calls of a function that others make, with the arguments that they are given for it."""
+        return self._handed_on.get(function, [])
+
+    @cached_property
+    def _handed_on(self) -> Mapping[str, list[tuple[ast.Call, Where]]]:
+        found: dict[str, list[tuple[ast.Call, Where]]] = {}
+        for node, where, _ in self.calls:
+            if (later := _made_later(node)) is not None:
+                found.setdefault(ast.unparse(later.func), []).append((later, where))
+        return found
 
     def is_changed_in_place(self, name: str) -> bool:
         """Whether the value that a name holds is changed in place."""
@@ -320,6 +332,25 @@ class Names:
     def calls_in(self, scope: Scope) -> list[tuple[ast.Call, Where, str | None]]:
         """The calls in a function or class, as ``calls`` has them."""
         return self._found.calls_in.get(scope, [])
+
+
+def _made_later(node: ast.Call) -> ast.Call | None:
+    """The call of a function that is handed on with some of its arguments: ``partial(cut, limit=512)``,
+    ``data.map(cut, fn_kwargs={"limit": 512})``."""
+    named = {each.arg: each.value for each in node.keywords}
+    function = node.args[0] if node.args else named.get("function")
+    if not isinstance(function, ast.Name):
+        return None
+    if called_name(node) == "partial":
+        return ast.copy_location(ast.Call(function, node.args[1:], node.keywords), node)
+    given = named.get("fn_kwargs")
+    if isinstance(given, ast.Dict) and all(isinstance(key, ast.Constant) for key in given.keys):
+        pairs = [(ast.literal_eval(key), value) for key, value in zip(given.keys, given.values, strict=True) if key]
+    elif isinstance(given, ast.Call) and called_name(given) == "dict" and not given.args:
+        pairs = [(each.arg, each.value) for each in given.keywords]
+    else:
+        return None
+    return ast.copy_location(ast.Call(function, [], [ast.keyword(key, value) for key, value in pairs]), node)
 
 
 def _returned(node: ast.FunctionDef | ast.AsyncFunctionDef, where: Where) -> Binding | None:

@@ -15,7 +15,9 @@ from kb.config.python.hidden import CALLED_TRAINER, OF_MODELS, OWN, TRAINING, hi
 from kb.config.python.later import turns_on
 from kb.config.python.lengths import (
     SOURCE,
+    WORD,
     Around,
+    cuts_out_of_sight,
     evaluated_rows,
     lengths_by_constants,
     lengths_inferred,
@@ -25,10 +27,12 @@ from kb.config.python.names import Names
 from kb.config.python.own_classes import as_based, as_declared, left_to_class, of_own_model
 from kb.config.python.own_loop import OF_LOOP, loops_of
 from kb.config.python.refused import (
+    LOADER,
     TrainerArguments,
     gone_imports,
     metric_of_nobody,
     never_had,
+    takes_more,
     trainer_arguments,
     with_arguments,
     with_gone,
@@ -119,6 +123,7 @@ class PythonReader:
             return found
         classes = self._dialects[DIALECT].classes
         return found._replace(
+            takes_more="trl" in module.text and takes_more(calls, module, names, path, around),
             odd=never_had(calls, module, names, path, around, classes),
             gone=gone_imports(module, path, around, self._facts),
             to_trainers=trainer_arguments(calls, given, module, names, path, around, classes),
@@ -208,6 +213,8 @@ class PythonReader:
         given, where no adapter is known."""
         span = analysis.name_span(own)
         found = said_by_source(analysis.module.text, settings, span)
+        if own.kind.dialect == "trl" and not settings.keys() & {LOADER, "model.name"} and analysis.takes_more:
+            found |= {LOADER: Setting(untold(LOADER), span, span, (LOADER,), alias=True)}
         given = next((call.argument("model") for call in calls if call.kind.group == TRAINER), None)
         model = dotted_name(given) if given is not None else None
         if model is None or any(name == ADAPTER or name.startswith("lora.") for name in (*settings, *found)):
@@ -286,6 +293,9 @@ def _lengths_of_rows(run: Run, dialect: str, analysis: "Analysis") -> dict[str, 
     if run.own is not None and dialect == TRAINING and SOURCE not in found:
         by_hand = length_by_hand(analysis.around.trees, analysis.names, analysis.values, analysis.place_of)
         found |= {SOURCE: by_hand} if by_hand is not None else {}
+        if SOURCE not in found and cuts_out_of_sight(analysis.around.trees):
+            span = analysis.name_span(run.own)
+            found[SOURCE] = Setting(untold(SOURCE), span, span, WORD, alias=True)
     return found
 
 
@@ -302,6 +312,7 @@ class Analysis(NamedTuple):
     odd: Mapping[int, list[tuple[ast.keyword, Mapping[str, Any]]]] = {}  # keywords that no release of a class has
     gone: Mapping[str, Setting] = {}  # imports of names that some release lacks
     to_trainers: TrainerArguments = TrainerArguments()
+    takes_more: bool = False  # whether other classes may stand in the place of TRL's
 
     @property
     def around(self) -> Around:

@@ -3,7 +3,7 @@ command line, the project's own modules and the files that it loads. Nothing is 
 """
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kb.config.python.held import Caller, Flags, Found, FromOutsideError, Held, Instance, Loaded, UnknownValueError
@@ -130,7 +130,8 @@ class References:
         """
         if not self._names.is_called_alone(function):
             raise UnknownValueError
-        own = [Caller(self._own, node, at) for node, at in self._names.calls_of(function)]
+        made = [*self._names.calls_of(function), *self._names.handed_on(function)]
+        own = [Caller(self._own, node, at) for node, at in made]
         return [*own, *self._own.shared.callers.get((self._own.path, function), ())]
 
     def _other(self, imported: Imported) -> "References":
@@ -154,7 +155,7 @@ class References:
         by_this = at.made is not None and at.made.scope == scope
         calls = [Caller(*at.made[1:])] if by_this and at.made is not None else self.calls_of(argument.function)
         given = [self.given(name, argument, call.node) for call in calls]
-        if len(given) == 1 and given[0] is not None:
+        if given and given[0] is not None and self._agree(calls, given, depth):
             return calls[0].owner.references.follow(given[0], calls[0].at, depth + 1)
         if any(each is not None for each in given):
             raise UnknownValueError
@@ -167,6 +168,18 @@ class References:
         if kind:
             return self._any_of(kind, argument.where)
         raise FromOutsideError
+
+    def _agree(self, calls: Sequence[Caller], given: Sequence[ast.expr | None], depth: int) -> bool:
+        """Whether all calls of a function give an argument the same value: one for the rows that train, one for those
+        that evaluate."""
+        if len(given) == 1:
+            return True
+        values = [
+            call.owner.read(each, call.at, depth + 1).data
+            for call, each in zip(calls, given, strict=True)
+            if each is not None
+        ]
+        return len(values) == len(calls) and all(type(x) is type(values[0]) and x == values[0] for x in values)
 
     def _renewed(self, name: str, scope: Scope, argument: Argument) -> Instance:
         """An argument that is bound anew where it is none: ``config = config or Config()``."""

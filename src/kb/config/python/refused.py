@@ -132,6 +132,7 @@ def with_gone(
     return [unit._replace(hidden=tuple(dict.fromkeys((*unit.hidden, *EVERYTHING)))) for unit in every]
 
 
+LOADER = "model.loader"
 _TAKES_MORE = "unsloth"  # puts classes of its own in the place of TRL's, which take any name
 # A class put in the place of a library's, or its arguments changed: `transformers.Trainer = A`, `Trainer.__init__ = a`
 _PUTS = (
@@ -151,7 +152,7 @@ def never_had(
         classes: classes of arguments, each with its library and every name that any release of it takes.
     """
     known = [call for call in calls if call.home is None and call.name in classes]
-    if not known or takes_more(module, names, path, sources):
+    if not known or takes_more(calls, module, names, path, sources):
         return {}
     found: dict[int, list[tuple[ast.keyword, Mapping[str, Any]]]] = {}
     for call in known:
@@ -189,9 +190,12 @@ def _is_tried(call: Call, tree: ast.Module) -> bool:
     return False
 
 
-def takes_more(module: Module, names: Names, path: str, sources: Sources) -> bool:
-    """Whether classes that take any name may stand in the place of the library's."""
-    return any(_TAKES_MORE in text or re.search(_PUTS, text) for text in _texts(module, names, path, sources))
+def takes_more(calls: Collection[Call], module: Module, names: Names, path: str, sources: Sources) -> bool:
+    """Whether classes that take any name may stand in the place of the library's: another module of the program may
+    have brought Unsloth in by then, where this one is given its model."""
+    if any(_TAKES_MORE in text or re.search(_PUTS, text) for text in _texts(module, names, path, sources)):
+        return True
+    return not any(LOADER in call.kind.sets for call in calls) and sources.any_imports(path, _TAKES_MORE)
 
 
 def _texts(module: Module, names: Names, path: str, sources: Sources) -> Iterator[str]:
@@ -232,7 +236,7 @@ def trainer_arguments(
         classes: called classes, each with its library and, of a trainer, the arguments that some release does not take.
     """
     called = [(call, name) for call in calls if (name := _trainer(call, names, path, sources, classes))]
-    if not called or takes_more(module, names, path, sources) or _looks_at_release(module.tree):
+    if not called or takes_more(calls, module, names, path, sources) or _looks_at_release(module.tree):
         return TrainerArguments()
     guarded = _guarded(module.tree)
     keys: dict[str, Setting] = {}
