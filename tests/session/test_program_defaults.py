@@ -206,9 +206,12 @@ def test_a_finding_on_a_default_of_the_program_names_the_program(tmp_path: Path)
 
 def test_a_default_that_cannot_be_told_is_no_default_of_the_librarys(tmp_path: Path) -> None:
     program = CLASSES.replace("per_device_train_batch_size: int = 3", "per_device_train_batch_size: int = ROWS")
-    result = checked(tmp_path, program)
-    assert result.prediction is None
-    assert "training.per_device_train_batch_size" in result.unit.settings
+    for more in ("", 'ROWS = int(os.environ.get("ROWS", 4))\n', "ROWS = 4\nROWS = rows_that_fit()\n"):
+        result = checked(tmp_path, f"import os\n{more}{program}")
+        assert result.prediction is None
+        assert "training.per_device_train_batch_size" in result.unit.settings
+    setup = checked(tmp_path, f"ROWS = 2 * 3\n{program}").setup
+    assert setup is not None and setup.per_device_train_batch_size == 6
 
 
 def test_a_switch_without_a_memory_model_that_is_on_by_default_is_heeded(tmp_path: Path) -> None:
@@ -230,6 +233,8 @@ import torch, transformers
 from transformers import AutoModelForCausalLM, HfArgumentParser, TrainingArguments
 
 (args,) = HfArgumentParser((TrainingArguments,)).parse_args_into_dataclasses()
+HALF = torch.bfloat16
+kwargs = dict(dtype=HALF, use_cache=False)
 tokenizer = transformers.AutoTokenizer.from_pretrained(name, dtype=torch.float64)
 model = AutoModelForCausalLM.from_pretrained(name, {given})
 {more}
@@ -244,6 +249,10 @@ trainer = transformers.Trainer(model=model, args=args)
         ("dtype='auto'", "", {"model.torch_dtype": "auto"}),
         ("attn_implementation='eager'", "", {"model.attn_implementation": "eager"}),
         ("torch_dtype=args.dtype", "", {}),
+        ("torch_dtype=HALF", "", {"model.torch_dtype": "bfloat16"}),
+        ("**kwargs", "", {"model.torch_dtype": "bfloat16"}),
+        ("dtype=torch.bfloat16 if args.bf16 else torch.float32", "", {"model.torch_dtype": None}),
+        ("dtype=getattr(torch, args.dtype)", "", {}),  # what a flag of that name says
         ("dtype=dtype", "", {}),
         ("dtype=torch.float16", "AutoModel.from_pretrained(name, dtype=torch.float32)", {"model.torch_dtype": None}),
         ("dtype=torch.float16", "PeftModel.from_pretrained(m, n, dtype='auto')", {"model.torch_dtype": "float16"}),

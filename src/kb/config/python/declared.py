@@ -8,6 +8,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from typing import Any
 
 from kb.config.python.syntax import called_name, parsed
 from kb.core.record import NamedTuple
@@ -148,11 +149,11 @@ def _made_of(annotation: ast.expr) -> tuple[str, bool]:
 
 def _of_field(value: ast.expr | None) -> Default:
     if not isinstance(value, ast.Call):
-        return _written(value)
+        return _written(value)._replace(value=value)
     given = {each.arg: each.value for each in value.keywords}  # field(default=…, metadata=…)
     if "default_factory" in given or value.args:
         return UNTOLD
-    return _written(given.get("default"))
+    return _written(given.get("default"))._replace(value=given.get("default"))
 
 
 def _of_argument(call: ast.Call) -> Iterator[Row]:
@@ -217,9 +218,14 @@ def _written(value: ast.expr | None) -> Default:
         read = ast.literal_eval(value)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return UNTOLD
-    if read is None or read == "":
+    return as_default(read)
+
+
+def as_default(value: Any) -> Default:
+    """A value as a command would write it."""
+    if value is None or value == "":
         return NOTHING
-    return Default(str(read)) if isinstance(read, (str, bool, int, float)) else UNTOLD
+    return Default(str(value)) if isinstance(value, (str, bool, int, float)) else UNTOLD
 
 
 def _set_later(nodes: list[ast.AST], used: list[ast.ClassDef]) -> set[str]:

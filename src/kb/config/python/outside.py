@@ -66,9 +66,15 @@ def of_flag(own: "Expressions", flags: Flags, name: str) -> Found:
 
 
 def _default(flags: Flags, known: Default) -> Found:
-    """A flag's default; what it is a name for, such as a constant of another module, is followed."""
-    if known.can_be_told or known.value is None:
+    """A flag's default; what it is a name for, such as a constant of another module, is followed.
+
+    Raises:
+        UnknownValueError: it cannot be told.
+    """
+    if known.can_be_told:
         return Loaded(flag_value(known.text))
+    if known.value is None:
+        raise UnknownValueError
     return Held(flags.owner, known.value, END)
 
 

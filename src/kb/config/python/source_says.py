@@ -7,19 +7,18 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import permutations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kb.config.python.calls import body_of
 from kb.config.python.declared import is_of_flags, nodes_of
-from kb.config.python.syntax import called_name, dotted_name, words_of
+from kb.config.python.expressions import Expressions
+from kb.config.python.names import Names
+from kb.config.python.places import MAX_STEPS, Where
+from kb.config.python.syntax import called_name, dotted_name, entries_of, parsed, words_of
 from kb.core.document import NO_SUCH_RUN, Setting
 from kb.core.expression import Unknown
 from kb.core.finding import Span
 from kb.core.program import freezes, has_own_loss
-
-if TYPE_CHECKING:
-    from kb.config.python.expressions import Expressions
-    from kb.config.python.names import Names
 
 ADAPTER, LORA, FUSED = "run.adapter", "lora.enabled", "model.fused_loss"
 _LIBRARIES = ("accelerate", "peft", "transformers", "trl", "unsloth")
@@ -83,7 +82,7 @@ TELLS = frozenset((  # of functions that change nothing
 ))  # fmt: skip
 
 
-def tuned_elsewhere(model: str, entry: "Expressions", span: Span) -> dict[str, Setting]:
+def tuned_elsewhere(model: str, entry: Expressions, span: Span) -> dict[str, Setting]:
     """That a function of another module is given the model, and may choose there which of its weights train: its text
     says so, or, where it is not found, its name (``inject_adapter(model)``).
 
@@ -109,7 +108,7 @@ def tuned_elsewhere(model: str, entry: "Expressions", span: Span) -> dict[str, S
     return {}
 
 
-def _is_of_library(name: str, names: "Names") -> bool:
+def _is_of_library(name: str, names: Names) -> bool:
     """Whether a library of Hugging Face's, or none, has the function: then its calls are known here."""
     found = [imported for _, imported in names.imports_of(name)]
     return not found or any(each.module.partition(".")[0] in _LIBRARIES for each in found if not each.level)
@@ -140,12 +139,13 @@ def loaded(text: str) -> Mapping[str, str | bool | None]:
     nodes = nodes_of(text)
     conditional = {id(inner): node.test for node in nodes if isinstance(node, ast.If) for inner in ast.walk(node)}
     ways: list[tuple[ast.Call, dict[str, str | None]]] = []
+    meant = _Meant(text)
     trains = not has_own_loop(text) or ".train()" in text  # in eval mode, as it is loaded, a model checkpoints nothing
     for node in nodes:
         if not isinstance(node, ast.Call):
             continue
         if _loads_model(node):
-            ways.append((node, dict(_of_model(node))))
+            ways.append((node, dict(_of_model(node, meant))))
             for name, value in ways[-1][1].items():
                 found.setdefault(name, set()).add(value)
         if called_name(node) in _ENABLES:
@@ -163,14 +163,9 @@ def flag_of_model(text: str) -> str | None:
     where that is no flag, or several are."""
     if ".from_pretrained(" not in text:
         return None
-    nodes = nodes_of(text)
-    held: dict[str, set[str | None]] = {}  # of what a name is given: the flag, or something else
-    for made in (each for each in nodes if isinstance(each, ast.Assign)):
-        for target in made.targets:
-            if isinstance(target, ast.Name):
-                held.setdefault(target.id, set()).add(_flag(made.value))
     found: set[str | None] = set()
-    for node in nodes:
+    meant = _Meant(text)
+    for node in nodes_of(text):
         if (
             isinstance(node, ast.Call)
             and called_name(node) == "from_pretrained"
@@ -179,8 +174,7 @@ def flag_of_model(text: str) -> str | None:
             given = [*node.args[:1], *(each.value for each in node.keywords if each.arg == _NAMED)]
             if _NO_MODEL.search(ast.unparse(node.func.value)) or not given:
                 continue
-            named = given[0]
-            found |= held.get(named.id, {None}) if isinstance(named, ast.Name) else {_flag(named)}
+            found.add(_flag(meant.by(given[0], meant.places.get(id(node)))))
     return next(iter(found)) if len(found) == 1 else None
 
 
@@ -214,24 +208,53 @@ def _loads_model(call: ast.Call) -> bool:
     return "Peft" not in loader and ("Model" in loader or "For" in loader)
 
 
-def _of_model(call: ast.Call) -> Iterator[tuple[str, str | None]]:
-    """What a call that loads a model says of it."""
+class _Meant:
+    """What the names of a text stand for where they are used."""
+
+    def __init__(self, text: str) -> None:
+        tree = parsed(text)
+        self._names = Expressions(Names(tree), {}, text) if tree is not None else None
+        calls = self._names.names.calls if self._names is not None else ()
+        self.places = {id(call): where for call, where, _ in calls}
+
+    def by(self, value: ast.expr, at: Where | None) -> ast.expr:
+        """The expression that a name stands for at a place; the name itself where that is not certain."""
+        for _ in range(MAX_STEPS):
+            if not isinstance(value, ast.Name) or at is None or self._names is None:
+                break
+            binding = self._names.bound(value.id, at)
+            if binding is None or binding.value is None:
+                break
+            value, at = binding.value, binding.where
+        return value
+
+
+def _of_model(call: ast.Call, meant: _Meant) -> Iterator[tuple[str, str | None]]:
+    """What a call that loads a model says of it, by its own words or by a dictionary: ``**model_kwargs``."""
+    at = meant.places.get(id(call))
     for keyword in call.keywords:
-        name = _KEYWORDS.get(keyword.arg or "")
-        if name is not None and not _of_flags(keyword.value):
-            yield name, _literal(keyword.value)
+        whole = entries_of(meant.by(keyword.value, at)) or () if keyword.arg is None else ()
+        for key, value in ((keyword.arg, keyword.value), *((key, value) for _, key, value in whole)):
+            name = _KEYWORDS.get(key or "")
+            told = meant.by(value, at)
+            said = _literal(told)
+            if name is not None and (said is not None or (name == DTYPE and not _of_flags(told))):
+                yield name, said
 
 
 def _of_flags(value: ast.expr) -> bool:
-    """Whether a value is, or may be, what the flags say: an attribute or a name that is none of torch's."""
-    of_torch = isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) and value.value.id == "torch"
-    return not isinstance(value, ast.Constant) and not of_torch
+    """Whether a value is, or may be, what flags of these names say; or nobody here knows whose it is."""
+    if isinstance(value, ast.Name | ast.Attribute):
+        return True
+    named = (getattr(each, "attr", getattr(each, "id", "")) for each in ast.walk(value))
+    return any(each in _KEYWORDS for each in named)
 
 
 def _literal(value: ast.expr) -> str | None:
     if isinstance(value, ast.Constant):
         return value.value if isinstance(value.value, str) else None
-    return value.attr if isinstance(value, ast.Attribute) else None
+    of_torch = isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) and value.value.id == "torch"
+    return value.attr if of_torch and isinstance(value, ast.Attribute) else None
 
 
 _SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")

@@ -146,6 +146,21 @@ def parsed(text: str, path: str = "") -> ast.Module | None:
         return None
 
 
+def entries_of(expression: ast.expr) -> list[tuple[ast.expr | ast.keyword, str, ast.expr]] | None:
+    """Of ``{"a": 1}`` and ``dict(a=1)``."""
+    if isinstance(expression, ast.Dict):
+        pairs: list[tuple[ast.expr | ast.keyword, str, ast.expr]] = []
+        for key, value in zip(expression.keys, expression.values, strict=True):
+            if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+                return None
+            pairs.append((key, key.value, value))
+        return pairs
+    called = isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name) and expression.func.id == "dict"
+    if not called or not isinstance(expression, ast.Call) or expression.args:
+        return None
+    return [(each, each.arg, each.value) for each in expression.keywords if each.arg is not None]
+
+
 def string_extents(text: str) -> list[tuple[int, int]]:
     """Where the texts in quotes stand: a ``#`` inside one begins no comment."""
     try:

@@ -22,7 +22,7 @@ from kb.config.python.held import (
 from kb.config.python.later import ANY, set_later
 from kb.config.python.names import Names
 from kb.config.python.places import Where
-from kb.config.python.syntax import Module
+from kb.config.python.syntax import Module, entries_of
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, START, TEXT, Node, Place, plain_kind
 from kb.config.text.source import Source
 from kb.core.expression import Unknown
@@ -100,7 +100,7 @@ class Values:
                 return None
             shared = shared or self._names.uses.get(expression.id, 0) > 1
             expression, at = binding.value, binding.where.told(at)
-        found = _entries_of(expression)
+        found = entries_of(expression)
         return None if found is None else (found, shared, at)
 
     def loaded(self, expression: ast.expr, at: Where) -> list[tuple[str, Node]] | None:
@@ -156,7 +156,7 @@ class Values:
 
     def _mapping(self, read: Read, at: Where) -> Node:
         node = self._at(MAPPING, [], "", read.place)
-        for key, name, value in _entries_of(read.place) or ():
+        for key, name, value in entries_of(read.place) or ():
             inner = self.node(value, at)
             inner.alias = inner.alias or read.shared
             node.value.append((self.key(self._module.extent(key), name, key_style(key)), inner))
@@ -187,21 +187,6 @@ class Values:
             return Node(kind, value, None, style, START, START)
         start, end = self._module.extent(place)
         return Node(kind, value, None, style, self._module.place(start), self._module.place(end))
-
-
-def _entries_of(expression: ast.expr) -> Pairs | None:
-    """Of ``{"a": 1}`` and ``dict(a=1)``."""
-    if isinstance(expression, ast.Dict):
-        pairs: Pairs = []
-        for key, value in zip(expression.keys, expression.values, strict=True):
-            if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
-                return None
-            pairs.append((key, key.value, value))
-        return pairs
-    called = isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name) and expression.func.id == "dict"
-    if not called or not isinstance(expression, ast.Call) or expression.args:
-        return None
-    return [(each, each.arg, each.value) for each in expression.keywords if each.arg is not None]
 
 
 def key_style(key: ast.expr | ast.keyword) -> str:

@@ -7,7 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kb.config.dialect.dialects import LAST, Target
-from kb.config.python.declared import UNTOLD, Default, declared, set_anyway
+from kb.config.python.declared import LITERAL, UNTOLD, Default, as_default, declared, set_anyway
+from kb.config.python.expressions import Expressions
+from kb.config.python.held import UnknownValueError
+from kb.config.python.names import Names
+from kb.config.python.places import END
 from kb.config.python.source_says import (
     LOSS_ONLY,
     OF_METRICS,
@@ -20,6 +24,7 @@ from kb.config.python.source_says import (
     loaded,
     resizes_positions,
 )
+from kb.config.python.syntax import parsed
 from kb.config.shell.arguments import Argument
 from kb.config.shell.flags import Flag, Speller, known_when_run, setting_of
 from kb.config.text.source import Places
@@ -97,7 +102,7 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
     program = programs[0]
     place = unit.span.beginning()
     naming = Setting(None, place, unit.span, (unit.program,), joined=unit.program)
-    defaults = declared(program.own, program.imported)
+    defaults = _with_names_meant(declared(program.own, program.imported), program)
     settings = dict(_defaults(unit, program, defaults, speller, naming))
     settings |= _unmodelled(unit, defaults, speller, naming)
     settings |= _loaded(unit, program, naming)
@@ -136,6 +141,28 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
     both = {**kept, **said}
     silent = unit.dialect == OF_COMMANDS and not any(name.startswith("training.") for name in both)
     return unit._replace(settings=both, hidden=(*unit.hidden, *(("training.",) if silent and program.trains else ())))
+
+
+def _with_names_meant(defaults: Mapping[str, Default], program: Program) -> Mapping[str, Default]:
+    """The defaults with those that the source writes by names or sums: ``default=MAX_LENGTH``, ``default=2 * 1024``."""
+    open_ = {name: each for name, each in defaults.items() if not each.can_be_told and each.value is not None}
+    text = program.own if declared(program.own) else program.imported
+    tree = parsed(text) if open_ else None
+    if tree is None:
+        return defaults
+    source = Expressions(Names(tree), {}, text)
+    found = dict(defaults)
+    for name, each in open_.items():
+        source.shared.by_default = False
+        try:
+            value = source.read(each.value, END).data if each.value is not None else None
+        except UnknownValueError:
+            continue
+        made_of_text = isinstance(value, str) and each.made not in ("str", LITERAL)
+        if not made_of_text and not source.shared.by_default:  # the environment may have another
+            told = as_default(value)
+            found[name] = each._replace(text=told.text, can_be_told=told.can_be_told)
+    return found
 
 
 def _other_engine(unit: Unit, program: Program) -> tuple[str, str] | None:
