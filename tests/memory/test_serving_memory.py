@@ -7,6 +7,7 @@ import pytest
 from catalog_sample import load_catalog, load_guide
 from kb.core.release import parse_version
 from kb.core.units import GIB
+from kb.memory import architecture_from_config
 from kb.memory.config_fields import UnsupportedArchitectureError
 from kb.memory.serving.answer import Served, changes, load, serve, smallest
 from kb.memory.serving.budget import Term, bytes_of_request, bytes_of_token, weights_bytes
@@ -210,6 +211,16 @@ def test_a_recurrent_state_is_not_predicted_and_said_by_name() -> None:
     known = served("lfm2-1.2b", setup())
     assert known.not_predicted == found.not_predicted
     assert (known.ranks[0].kv_bytes_per_token, known.model.recurrent_layers) == (6 * 2 * 8 * 64 * 2, 10)
+
+
+def test_layers_that_reuse_keys_and_values_keep_none() -> None:
+    config = {"model_type": "gemma4_text", "hidden_size": 1536, "intermediate_size": 6144, "num_hidden_layers": 10,
+              "num_attention_heads": 8, "num_key_value_heads": 1, "vocab_size": 1000, "num_kv_shared_layers": 4,
+              "hidden_size_per_layer_input": 0,
+              "layer_types": 2 * (["sliding_attention"] * 4 + ["full_attention"])}  # fmt: skip
+    found = served_model("gemma 4", architecture_from_config(config), 32768)
+    assert (found.full_layers, found.windowed_layers) == (1, 5)
+    assert found.not_modelled == "heads of another size in some layers"
 
 
 def test_an_encoder_has_no_server_cache() -> None:

@@ -91,6 +91,11 @@ class Architecture(NamedTuple):
     slides: tuple[bool, ...] = ()  # which layers do, where not all are alike
     turns: tuple[bool, ...] = ()  # which layers turn queries and keys by their positions, where not all do
     mixes: tuple[bool, ...] = ()  # which layers have no attention: a convolution (LFM2) mixes their tokens
+    reuses: tuple[bool, ...] = ()  # which layers take the keys and values of an earlier one of their kind (Gemma 4)
+    wide_d_kv: int = 0  # d_kv of layers that see everything, where it is another than that of those that slide
+    wide_reusing: bool = False  # feed-forwards of layers that reuse keys and values are twice as wide
+    layer_inputs: int = 0  # width of what each layer gets of a token by a table of its own (Gemma 4)
+    layer_vocab: int = 0  # rows of that table
     score_cap: bool = False  # attention scores pass through a tanh (Gemma 2)
     logit_cap: bool = False  # so do the logits
     experts: int = 0  # mixture of experts: how many
@@ -125,6 +130,13 @@ class Architecture(NamedTuple):
     audio_positions: int = 0  # Whisper: positions of its encoder, which its convolutions make of twice as many frames
     vision: Vision | None = None  # what it sees with
     engine: bool = False  # its modules and parameters are read off the memory engine's model
+
+    @property
+    def caching(self) -> tuple[int, int]:
+        """How many layers of the decoder keep keys and values of every token, and how many those of a window."""
+        reused = [slides for slides, reuses in zip(self.slides, self.reuses, strict=False) if reuses]
+        sliding = self.windowed_layers - sum(reused)
+        return self.decoder_layers - self.windowed_layers - sum(self.mixes) - (len(reused) - sum(reused)), sliding
 
     @property
     def hears(self) -> bool:

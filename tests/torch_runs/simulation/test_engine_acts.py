@@ -81,6 +81,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
                   "tie_word_embeddings": True},
     "lfm 2": {**_DECODER, "model_type": "lfm2", "num_hidden_layers": 3, "block_multiple_of": 64,
               "layer_types": ["conv", "full_attention", "conv"]},
+    # heads of one width: transformers makes the tables of both kinds of layers in the order of a set
+    "gemma 4": {**_DECODER, "model_type": "gemma4_text", "num_hidden_layers": 5, "head_dim": 32, "global_head_dim": 32,
+                "sliding_window": 32, "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
+                "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 1000, "final_logit_softcapping": 30.0,
+                "layer_types": [f"{kind}_attention" for kind in ("sliding", "full", "sliding", "sliding", "full")]},
 }  # fmt: skip
 _LONGT5 = {"model_type": "longt5", "d_model": 128, "d_ff": 256, "num_heads": 4, "d_kv": 32, "num_layers": 2,
            "vocab_size": 1000, "local_radius": 15, "pad_token_id": 0, "decoder_start_token_id": 0}  # fmt: skip
@@ -325,21 +330,33 @@ def test_words_that_a_family_looks_up_itself_are_adapted_as_peft_does(model: str
 
 @pytest.mark.parametrize(
     "model",
-    ["gemma 3", "exaone 4", "olmo 2", "cohere 2", "granite 4", "lfm 2", "opt", "gpt2", "mixtral", "qwen 3, experts"],
+    [
+        "gemma 3",
+        "gemma 4",
+        "exaone 4",
+        "olmo 2",
+        "cohere 2",
+        "granite 4",
+        "lfm 2",
+        "opt",
+        "gpt2",
+        "mixtral",
+        "qwen 3, experts",
+    ],
 )
 @pytest.mark.parametrize("padded", [True, False])
 def test_decoding_takes_what_the_simulation_takes(model: str, padded: bool) -> None:
     """Windows that fill up, positions that are counted, experts whose weights are copied for each token."""
     setup = TrainingSetup(do_train=False, do_predict=True, inference_batch_size=3, inference_max_length=7,
                           max_source_length=30, padded=padded)  # fmt: skip
-    config = dict(CONFIGS[model])
+    config = CONFIGS[model] | ({"global_head_dim": 64} if "global_head_dim" in CONFIGS[model] else {})
     config.pop("pad_token_id", None)  # as published configs of the type have it, or as transformers does
     peaks = peaks_of(config, setup)
     _, own = followed(config, setup, (8, 6))
     assert {phase: own[phase] for phase in peaks} == peaks
 
 
-@pytest.mark.parametrize("model", ["llama", "gemma 2", "gpt2", "mixtral", "lfm 2"])
+@pytest.mark.parametrize("model", ["llama", "gemma 2", "gpt2", "mixtral", "lfm 2", "gemma 4"])
 def test_beams_of_decoders_take_what_the_simulation_takes(model: str) -> None:
     """Alone, with an answer whose middle is skipped, and in evaluation after training."""
     setup = TrainingSetup(do_eval=True, predict_with_generate=True, do_predict=True, inference_batch_size=3,

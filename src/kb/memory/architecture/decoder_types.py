@@ -331,6 +331,51 @@ def _gpt_oss(config: Mapping[str, Any]) -> Architecture:
     )
 
 
+def gemma4(config: Mapping[str, Any]) -> Architecture:
+    """Gemma 4's language model, with the defaults of ``Gemma4TextConfig``; without experts, and with keys apart from
+    values."""
+    for name in ("enable_moe_block", "attention_k_eq_v"):
+        refuse(config, name)
+    if config.get("use_bidirectional_attention") == "all" or config.get("per_layer_config"):
+        raise unpredicted("use_bidirectional_attention all, or per_layer_config")
+    layers = number(config, "num_hidden_layers", default=30)
+    slides = slides_of(config, layers, 6)
+    slides = (*slides[:-1], False)  # the last one sees everything, whatever is written
+    shared = number(config, "num_kv_shared_layers", default=0)
+    if shared and {*slides[: layers - shared]} != {*slides}:
+        raise UnsupportedArchitectureError("config.json: num_kv_shared_layers leaves no layer of a kind")
+    size, wide = number(config, "head_dim", default=256), number(config, "global_head_dim", default=512)
+    biased = flag(config, "attention_bias", False)
+    width = config.get("hidden_size_per_layer_input", 256) and number(
+        config, "hidden_size_per_layer_input", default=256
+    )
+    return decoder_of(
+        config,
+        decoder_layers=layers,
+        kv_heads=kv_heads_of(config, 4),
+        d_kv=size,
+        wide_d_kv=wide if wide != size else 0,
+        tied=flag(config, "tie_word_embeddings", True),
+        gated=True,
+        activation=word(config, "hidden_activation", default="gelu_pytorch_tanh"),
+        norm="rms",
+        norms=4,
+        qk_norm="head",
+        rotary=1.0,
+        qkv_bias=biased,
+        output_bias=biased,
+        window=number(config, "sliding_window", default=512),
+        windowed_layers=sum(slides),
+        slides=slides,
+        reuses=tuple(at >= layers - shared for at in range(layers)) if shared else (),
+        wide_reusing=flag(config, "use_double_wide_mlp", False),
+        layer_inputs=width,
+        layer_vocab=number(config, "vocab_size_per_layer_input", default=262_144) if width else 0,
+        logit_cap=bool(config.get("final_logit_softcapping")),
+        attention_dropout=rate(config, "attention_dropout") > 0,
+    )
+
+
 DECODERS: Mapping[str, Callable[[Mapping[str, Any]], Architecture]] = {
     "stablelm": _stablelm,
     "starcoder2": _starcoder2,
@@ -345,4 +390,5 @@ DECODERS: Mapping[str, Callable[[Mapping[str, Any]], Architecture]] = {
     "glm": _glm,
     "glm4": _glm,
     "gpt_oss": _gpt_oss,
+    "gemma4_text": gemma4,
 }

@@ -36,6 +36,8 @@ class _Layer(NamedTuple):
     turns: bool = True
     dense: bool = False
     window: int = 0
+    mixes: bool = False
+    reuses: bool = False
 
 
 def kept_of(setup: TrainingSetup, architecture: Architecture) -> Kept:
@@ -92,7 +94,14 @@ def _kept(setup: TrainingSetup, architecture: Architecture) -> Kept:
 def _layers_of(a: Architecture) -> list[_Layer]:
     slides: tuple[bool, ...] = a.slides or (a.windowed_layers > 0,) * a.decoder_layers
     decoder = [
-        _Layer("decoder", slides[at], not a.turns or a.turns[at], bool(a.dense) and a.dense[at])
+        _Layer(
+            "decoder",
+            slides[at],
+            not a.turns or a.turns[at],
+            bool(a.dense) and a.dense[at],
+            mixes=bool(a.mixes) and a.mixes[at],
+            reuses=bool(a.reuses) and a.reuses[at],
+        )
         for at in range(a.decoder_layers)
     ]
     whole = a.encoder_layers - a.windowed_layers  # ModernBERT's see all in turn, the first among them
@@ -111,7 +120,8 @@ def _tower_of(a: Architecture) -> list[_Layer]:
 
 
 def _of_layers(a: Architecture, layers: list[_Layer]) -> Architecture:
-    """The architecture with these layers."""
+    """The architecture with these layers; those that reuse what others made come behind them."""
+    layers = sorted(layers, key=lambda layer: layer.reuses)
     encoder, decoder, tower = (
         [layer for layer in layers if layer.stack == stack] for stack in ("encoder", "decoder", "tower")
     )
@@ -128,6 +138,8 @@ def _of_layers(a: Architecture, layers: list[_Layer]) -> Architecture:
         turns=tuple(layer.turns for layer in decoder) if a.turns else (),
         dense=tuple(layer.dense for layer in decoder) if a.dense else (),
         dense_layers=sum(layer.dense for layer in decoder),
+        mixes=tuple(layer.mixes for layer in decoder) if a.mixes else (),
+        reuses=tuple(layer.reuses for layer in decoder) if a.reuses else (),
         windows=tuple(layer.window for layer in encoder) if a.windows else (),
     )
 

@@ -16,7 +16,7 @@ Place = tuple[Stack, int]  # a layer of a stack
 STACKS: tuple[Stack, ...] = ("encoder", "decoder")
 OF_LAYERS: Mapping[Stack, tuple[str, ...]] = {  # fields of an architecture that say something of each layer
     "encoder": ("windows",),
-    "decoder": ("slides", "turns", "dense", "mixes"),
+    "decoder": ("slides", "turns", "dense", "mixes", "reuses"),
 }
 TOWERS = ("vision", "visual")  # whose layers are not the model's own
 Asked = tuple[int, Label, Place | None]  # a size, the moment with the term, and the layer

@@ -98,12 +98,13 @@ class ServingSetup(NamedTuple):
 
 
 STATES = "a recurrent state in some layers"  # what is not modelled of a model whose layers keep one
+WIDE = "heads of another size in some layers"
 MLA_TYPES = ("deepseek_v2", "deepseek_v3", "kimi_k2")
 _MIXERS = ("linear_attention", "mamba", "recurrent", "conv", "m")
 # Fields of configs whose layers keep another cache than is modelled, and what that is called.
 _UNMODELLED = (
     ("attention_chunk_size", "chunked attention"),
-    ("global_head_dim", "heads of another size in some layers"),
+    ("global_head_dim", WIDE),
     ("num_global_key_value_heads", "another number of KV heads in some layers"),
     ("index_topk", "sparse attention with an index cache"),
 )
@@ -173,8 +174,8 @@ def served_model(name: str, a: Architecture, positions: int | None) -> ServedMod
     if a.family != "decoder":
         raise UnsupportedArchitectureError(f"{a.model_type} is no decoder-only model", "no_decoder", type=a.model_type)
     counts, kv = count(a), a.kv_heads or a.num_heads
-    mixing = sum(a.mixes)
-    keys_values = 2 * (a.decoder_layers - mixing) * a.d_model * kv * a.d_kv
+    mixing, (whole, windowed) = sum(a.mixes), a.caching
+    keys_values = 2 * a.d_model * kv * (whole * (a.wide_d_kv or a.d_kv) + windowed * a.d_kv)
     return ServedModel(
         name=name,
         model_type=a.model_type,
@@ -182,8 +183,8 @@ def served_model(name: str, a: Architecture, positions: int | None) -> ServedMod
         heads=a.num_heads,
         kv_heads=kv,
         head_size=a.d_kv,
-        full_layers=a.decoder_layers - a.windowed_layers - mixing,
-        windowed_layers=a.windowed_layers,
+        full_layers=whole,
+        windowed_layers=windowed,
         window=a.window or 0,
         feed_forward=a.d_ff if not a.experts or a.dense_layers else a.shared_ff,
         active_experts=a.experts_per_token if a.experts else 0,
@@ -192,7 +193,7 @@ def served_model(name: str, a: Architecture, positions: int | None) -> ServedMod
         positions=positions or a.max_positions,
         rotary=round(a.d_kv * a.rotary),
         recurrent_layers=mixing,
-        not_modelled=STATES if mixing else "",
+        not_modelled=STATES if mixing else WIDE if a.wide_d_kv else "",
         weights=Weights(
             embedding=counts.embedding + counts.head,
             keys_values=keys_values,

@@ -15,6 +15,7 @@ OF_TYPE = {  # module and class of a type that is no variant of its family's own
     "idefics3": ("idefics3", "Idefics3"),
     "smolvlm": ("idefics3", "SmolVlm"),
     "gpt_oss": ("gpt_oss", "GptOss"),
+    "gemma4_text": ("gemma4", "Gemma4"),
     "longt5": ("longt5", "LongT5"),
     "whisper": ("whisper", "Whisper"),
     "led": ("led", "Led"),

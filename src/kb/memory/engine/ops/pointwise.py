@@ -113,6 +113,11 @@ def mul(first: Tensor, second: Tensor) -> Tensor:
     return new(shape, promoted(first, second), strides, node)
 
 
+def mul_here(first: Tensor, second: Tensor) -> Tensor:
+    """``first *= second`` of what needs no gradient."""
+    return seen_again(first, record(_mul_back, (first, second), (second, None)))
+
+
 def _mul_back(node: Node, grad: Tensor) -> Gradients:
     second, first = saved(node)
     by_second = _times(grad, first) if node.edges[1] is not None else None
