@@ -481,6 +481,7 @@ def test_an_error_whose_cause_is_unknown_is_shown_and_said_to_be_unknown() -> No
     assert "ChildFailedError" not in run.stdout, "it only says that another process failed"
     shown = json.loads(piped(UNKNOWN, "--format", "json").stdout)
     frame = {"file": "/w/train.py", "line": 60, "function": "main", "library": "", "source": 'x = row["text"]'}
+    frame["cloned"] = False
     assert shown == {"causes": [], "unexplained": [{"line": 6, "text": "KeyError: 'text'", "raised": frame}]}
     jsonschema.validate(shown, json.loads((ROOT / "rules" / "schema" / "output" / "diagnose.json").read_text()))
 
@@ -597,6 +598,24 @@ def test_an_unknown_error_is_told_of_what_met_it_not_of_what_handed_it_on(
     said = " ".join(piped(log).stdout.split())
     assert title in said and ("speaks of memory" in said) == (row.of_code == "")
     assert row.raised is not None and not row.raised.source.startswith("3101")
+
+
+# a framework that is run from its repository, with another program's log line before each of its own
+_CLONED = """\
+2026-02-11 03:11:02,475 - runner - INFO - [rank7]:   File "/root/verl/verl/trainer/ppo/ray_trainer.py", line 479, in fit
+2026-02-11 03:11:02,475 - runner - INFO - [rank7]:     assert estimator == "grpo", "only GRPO is tested with tools"
+2026-02-11 03:11:02,476 - runner - INFO - [rank7]: AssertionError: only GRPO is tested with tools
+"""
+
+
+def test_a_check_of_a_framework_run_from_its_repository_is_told_as_that() -> None:
+    (row,) = of(_CLONED).unexplained
+    assert row.of_a_check and row.raised is not None and row.raised.file == "verl/trainer/ppo/ray_trainer.py"
+    assert row.library == ""  # what pip installed is not the matter
+    (row,) = of(_CLONED.replace("only GRPO is tested with tools\n", "{'id': 3, 'status': 'free'}\n")).unexplained
+    assert not row.of_a_check  # a dump gives no reason
+    (row,) = of(_CLONED.replace("/root/verl/verl/trainer/", "/root/verl/jobs/")).unexplained
+    assert not row.of_a_check
 
 
 @pytest.mark.parametrize(

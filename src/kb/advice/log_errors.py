@@ -105,8 +105,18 @@ _FRAME_PARTS = re.compile(
 _COUNTED = " validation error"
 _COUNTS = re.compile(r"\b\d{1,4} validation errors? for \S")  # pydantic: below it a field, then its fault, indented
 _NEW_TRACEBACK = "Traceback (most recent call last)"
-_PACKAGE = re.compile(r"(?:site|dist)-packages[/\\]((\w{1,80})[^\n]{0,400})")
+# frameworks that are mostly run from a clone of their repository, by folders that each has at its top
+_CLONED = (
+    r"axolotl[/\\](?:cli|common|core|integrations|loaders|monkeypatch|prompt_strategies|train|utils)|"
+    r"llamafactory[/\\](?:chat|cli|data|eval|extras|hparams|launcher|model|train|webui)|"
+    r"megatron[/\\](?:bridge|core|legacy|training)|sglang[/\\](?:bench_|lang|launch_server|multimodal_gen|srt)|"
+    r"swift[/\\](?:arguments|cli|llm|megatron|pipelines|rlhf_trainers|rollout|trainers|tuners|utils)|"
+    r"verl[/\\](?:experimental|models|protocol|single_controller|tools|trainer|utils|workers)|"
+    r"vllm[/\\](?:attention|config|core|distributed|engine|entrypoints|executor|lora|model_executor|platforms|v1|worker)"
+)
+_PACKAGE = re.compile(rf"(?:site|dist)-packages[/\\](\w[^\n]{{0,480}})|[/\\]((?:{_CLONED})[^\n]{{0,400}})")
 _NOT_OWN = re.compile(
+    rf"[/\\](?:{_CLONED})|"
     r"(?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d|[/\\]Python\d{2,3}[/\\]Lib[/\\]|[/\\](?:bin|Scripts)[/\\]|^<"
 )
 # frames that only hand a call on, or look a name up for whoever asked: what an error is about lies in the frame before
@@ -123,14 +133,14 @@ _HANDING = frozenset((
 ))  # fmt: skip
 # a line of code that looks whether all is as it should be, and stops where it is not
 _CHECKS = re.compile(
-    r"raise (?:Value|Type|Key|Attribute|Runtime|NotImplemented|Assertion|Import|\w{0,40}(?:Config|Validation))"
+    r"assert |raise (?:Value|Type|Key|Attribute|Runtime|NotImplemented|Assertion|Import|\w{0,40}(?:Config|Validation))"
     r"\w{0,20}Error\("
     r"(?!.{0,400}(?: from \w{1,20}$|\{(?:e|ex|exc|err|error)\b|\bstr\((?:e|ex|exc|err)\)))"  # not another's words
 )
 # words of an error that tells of another one
 _TELLS_OF_ANOTHER = re.compile(
-    r"\b(?:[Ff]ailed|died|crashed|terminated|above|following error|root cause|internal error|bug|has no attribute)\b|"
-    r"\[Errno "
+    r"\b(?:[Ff]ailed|died|crashed|terminated|(?<!and )above|following error|root cause|internal error|bug|"
+    r"has no attribute)\b|\[Errno |^[\[({]"
 )
 _LOOKS = re.compile(r"_?(?:is|has)_\w{1,60}_available\Z")  # a function whose error is an answer, and ends nothing
 _FRAME_REACH = 12  # lines from the last frame to the error: its source, marks under it, a notebook's context
@@ -142,8 +152,8 @@ _MOST_PROCESSES = 64  # whose frames are kept apart
 
 
 class Frame(NamedTuple):
-    """Where in code: ``library`` is the installed package that has the file, empty where it is none; ``source`` the
-    line of code, where the log shows it.
+    """Where in code: ``library`` is the package that has the file, empty where it is none, ``cloned`` where that runs
+    from its repository instead of an installation; ``source`` the line of code, where the log shows it.
     """
 
     file: str
@@ -151,6 +161,7 @@ class Frame(NamedTuple):
     function: str
     library: str
     source: str = ""
+    cloned: bool = False
 
     @classmethod
     def of(cls, row: str) -> "Frame | None":
@@ -162,8 +173,9 @@ class Frame(NamedTuple):
         line = match["line"] or match["row"] or match["cell_row"]
         function = match["function"] or match["method"] or match["callee"] or ""
         package = _PACKAGE.search(file)
-        name = package[2] if package else ""
-        return cls(package[1] if package else file, int(line) if line else None, function, name)
+        shown = (package[1] or package[2]) if package else file
+        name = re.split(r"\W", shown, maxsplit=1)[0] if package else ""
+        return cls(shown, int(line) if line else None, function, name, cloned=bool(package and package[2]))
 
     @property
     def hands_on(self) -> bool:
@@ -224,7 +236,7 @@ class ErrorLine(NamedTuple):
 
     @property
     def of_a_check(self) -> bool:
-        """Whether an installed package looked for this itself, and stopped with words of its own."""
+        """Whether a package looked for this itself, and stopped with words of its own."""
         if self.of_device or self.raised is None or not self.raised.library:
             return False
         if _COUNTED in self.text and _COUNTS.search(self.text):
@@ -236,8 +248,10 @@ class ErrorLine(NamedTuple):
 
     @property
     def library(self) -> str:
-        """The package that raised it, unless what that was given is what such an error is about."""
-        return self.raised.library if self.raised and self.name not in _OF_WHAT_IS_GIVEN else ""
+        """The installed package that raised it, unless what that was given is what such an error is about."""
+        if self.raised is None or self.raised.cloned or self.name in _OF_WHAT_IS_GIVEN:
+            return ""
+        return self.raised.library
 
     @property
     def shows_own(self) -> bool:

@@ -25,6 +25,8 @@ _PREFIX = re.compile(
       | [\w.-]{1,60}\s{0,20}\|\s                                                         # docker compose
       | kernel:\s
       | \#\#\[\w{1,20}\]\s?                                                               # GitHub Actions
+      | -\s[\w.<>]{1,80}\s-\s(?:DEBUG|INFO|ERROR|CRITICAL)\s-\s                            # Python's logging, often
+      | \|\s(?:DEBUG|INFO|ERROR|CRITICAL)\s{1,8}\|\s[\w.<>]{1,80}:[\w.<>]{1,80}:\d{1,6}\s-\s  # loguru
     )""",
     re.VERBOSE,
 )
