@@ -4,6 +4,7 @@ A row becomes a rule of its own for the one unit that it may hold of, worded by 
 as any other: by the facts, on the releases that the project allows.
 """
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import count
@@ -171,23 +172,26 @@ class Tables:
             asked = value.lower() if "folds" in group else value
             if asked in own or group.get("unless", "\0") in value or ("only" in group and value not in group["means"]):
                 continue
-            span = takes.get(asked)
+            span = _span_of(asked, group)
             values = {"key": _key(unit, name), "value": value, "library": group["library"], "said": group["said"]}
             meant = group.get("means", {}).get(value)
             if span is None and meant is None and newer:
                 continue
             if span is None:
                 worded = group.get("rule", UNKNOWN_VALUE)
-                meant = meant or (Neighbours(takes).meant_by(value) if "slips" in group else _nearest(value, takes))
+                shapes = "patterns" in group
+                if not shapes:
+                    meant = meant or (Neighbours(takes).meant_by(value) if "slips" in group else _nearest(value, takes))
                 if meant is None and "slips" in group:
                     continue
                 fixes = _written_instead(name, setting, value, meant)
                 known = {"meant": meant} if meant else {}
+                known |= {} if shapes else {"known": ", ".join([*takes, *own])}
                 rule = self._made(worded, f"{name}={value}", ["fact", f"{WRITTEN}{name}"], (name,), fixes)
-                yield Row(rule, {**values, "known": ", ".join([*takes, *own]), **known})
+                yield Row(rule, {**values, **known})
             elif span:
                 tree = ["and", ["fact", f"{WRITTEN}{name}"], _outside(group["library"], span)]
-                rule = self._made(OTHER_RELEASE, f"{name}={value}", tree, (name,))
+                rule = self._made(group.get("rule", OTHER_RELEASE), f"{name}={value}", tree, (name,))
                 yield Row(rule, {**values, "bounds": bounds_of(span)})
 
     def _of_pairs(self, name: str, group: Mapping[str, Any], unit: Unit) -> Iterator[Row]:
@@ -354,6 +358,14 @@ def _texts(value: Any, group: Mapping[str, Any]) -> list[str]:
     else:
         texts = [each for each in value if isinstance(each, str)] if isinstance(value, tuple) else []
     return [text for text in texts if text and not set(text) & set("${}()")]
+
+
+def _span_of(value: str, group: Mapping[str, Any]) -> Mapping[str, str] | None:
+    """The releases that take a value; None where none does."""
+    takes: Mapping[str, Mapping[str, str]] = group["takes"]
+    if "patterns" not in group:
+        return takes.get(value)
+    return next((span for pattern, span in takes.items() if re.fullmatch(pattern, value)), None)
 
 
 def _nearest(value: str, known: Iterable[str]) -> str | None:
