@@ -99,6 +99,11 @@ CASES: dict[str, tuple[dict[str, Any], TrainingSetup]] = {
     "LoRA on embed_tokens": (LLAMA, LORA._replace(lora_target_modules=("q_proj", "embed_tokens"), use_dora=True)),
     "LoRA on shared": (T5, LORA._replace(modules_to_save=("shared",))),
     "flash_attention_2": (T5, BASE._replace(attn_implementation="flash")),
+    "Unsloth's layers of llama": (LLAMA, BASE._replace(unsloth=True)),
+    "offloaded checkpoints of t5": (
+        T5,
+        BASE._replace(gradient_checkpointing=True, use_reentrant=True, offloads_checkpoints=True),
+    ),
     "use_reentrant of t5": (T5, BASE._replace(gradient_checkpointing=True, use_reentrant=True)),
     "gradient_checkpointing of albert": (ALBERT, BASE._replace(gradient_checkpointing=True)),
     "output_router_logits of mixtral": ({**MIXTRAL, "output_router_logits": True}, BASE),

@@ -86,7 +86,7 @@ def _simulated(options: argparse.Namespace, found: Sequence[Any], catalog: Any, 
     for one in found:
         if one.setup.post is not None:
             raise UserError("estimate.not_simulated", kind=one.setup.post.kind.upper())
-        if one.setup.fused_loss:
+        if one.setup.fused_loss or one.setup.unsloth or one.setup.offloads_checkpoints:
             raise UserError("estimate.kernels_not_simulated")
     wish = Wish(
         seconds=options.time_limit,

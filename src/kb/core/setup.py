@@ -204,10 +204,12 @@ class TrainingSetup(NamedTuple):
     gradients_kept: bool = False  # those of a step live through the next one's forward pass
     gradient_checkpointing: bool = False
     use_reentrant: bool = False
+    offloads_checkpoints: bool = False  # what goes into a checkpointed layer waits on the host for its backward pass
     label_smoothing_factor: float = 0.0
     fused_loss: bool = False  # Liger and its like: the loss is computed in pieces, without whole logits
     fused_evaluation: bool = False  # so too in evaluation (Cut Cross-Entropy; Liger makes logits there)
     liger_kernels: LigerKernels | None = None  # whose fused loss it is; None: a kernel that nobody names
+    unsloth: bool = False  # Unsloth loads the model, and runs its layers with kernels of its own
 
     predict_with_generate: bool = False
     prediction_loss_only: bool = False

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from kb.core.memory_report import HostLedger, Term
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
-from kb.core.setup import TrainingSetup
-from kb.memory.states import FP32, as_run, ranks_of_a_node, share_of, states_of
+from kb.core.setup import PAIRED, TrainingSetup
+from kb.memory.states import FP32, HALF, as_run, ranks_of_a_node, share_of, states_of
 
 TOKEN_ID = 8  # int64
 TENSORS_A_SOURCE = 2  # ids and mask
@@ -27,12 +27,14 @@ class Loads(NamedTuple):
     """Bytes that pass through host memory.
 
     ``checkpoint`` is the model's files, ``saved`` what a checkpoint serialises, ``offloaded`` what ZeRO, FSDP or a
-    paged optimizer keeps on the node, ``gathered`` the predictions that evaluation moves there.
+    paged optimizer keeps on the node, ``inputs`` what waits there to go into checkpointed layers again, ``gathered``
+    the predictions that evaluation moves there.
     """
 
     checkpoint: int
     saved: int
     offloaded: int
+    inputs: int
     gathered: int
 
 
@@ -77,6 +79,7 @@ def measured_floor(setup: TrainingSetup, loads: Loads, constants: Mapping[str, f
         "pinned": ranks * pinned_bytes(setup),
         "checkpoint_save": loads.saved,
         "offloaded": loads.offloaded,
+        "layer_inputs": loads.inputs,
         "gathered": loads.gathered,
     }
 
@@ -88,7 +91,7 @@ def rule_of_thumb(setup: TrainingSetup, loads: Loads, constants: Mapping[str, fl
     """
     ranks = ranks_of_a_node(setup)
     workers = ranks * setup.dataloader_num_workers
-    more = (ranks - 1) * constants["host_process_bytes"] + loads.offloaded + loads.gathered
+    more = (ranks - 1) * constants["host_process_bytes"] + loads.offloaded + loads.inputs + loads.gathered
     low = constants["host_base_low_bytes"] + workers * constants["worker_low_bytes"]
     running = workers * constants["worker_high_bytes"] + loads.saved + constants["host_overhead_high_bytes"]
     reading = ranks * loads.checkpoint * constants["model_load_factor"]
@@ -121,8 +124,23 @@ def loads_of(setup: TrainingSetup, architecture: Architecture) -> Loads:
         checkpoint=share.parameters,
         saved=states.saved if run.do_train else 0,
         offloaded=share.on_host,
+        inputs=checkpoints_bytes(setup, architecture),
         gathered=host_predictions(run, architecture) if run.do_eval else 0,
     )
+
+
+def checkpoints_bytes(setup: TrainingSetup, architecture: Architecture) -> int:
+    """Bytes of what goes into checkpointed layers, where that waits on the host: hidden states of every layer, of all
+    of a node's processes, in 16 bits (unsloth_zoo/gradient_checkpointing.py stores fp32 so too)."""
+    if not (setup.do_train and setup.gradient_checkpointing and setup.offloads_checkpoints):
+        return 0
+    paired = setup.post is not None and setup.post.kind in PAIRED
+    rows = setup.per_device_train_batch_size * (2 if paired else 1)
+    source = rows * setup.max_source_length * architecture.encoder_layers
+    # a decoder alone reads what is called the source
+    length = setup.max_target_length if architecture.encoder_layers else setup.max_source_length
+    layers = source + rows * length * architecture.decoder_layers
+    return ranks_of_a_node(setup) * layers * architecture.d_model * HALF
 
 
 def host_predictions(setup: TrainingSetup, architecture: Architecture) -> int:

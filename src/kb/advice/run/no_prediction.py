@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 
-from kb import memory
 from kb.advice.run.named_model import packed_by_name
 from kb.core.document import KIND_OPEN, NO_SUCH_RUN, RUN_ELSEWHERE, SEVERAL_WAYS, Setting, Unit
 from kb.core.expression import is_unknown
@@ -177,18 +176,21 @@ def _written_as(name: str, setting: Setting | None) -> str:
 
 def unfollowed(setup: TrainingSetup, architecture: Architecture) -> str | None:
     """What of a run the memory engine does not follow; None where it follows all of it."""
-    from kb.memory.engine.report import why_not  # few models need it
+    return _engine().why_not(setup, architecture)  # type: ignore[no-any-return]
 
-    return why_not(setup, architecture)
+
+def _engine() -> Any:
+    """What the memory engine refuses, and what stands for it; few models need it."""
+    from kb.memory.engine import nearest
+
+    return nearest
 
 
 def _engine_note(setup: TrainingSetup, architecture: Architecture | None) -> Note | None:
     """What of the run the memory engine does not follow, where nothing that it follows is near."""
     if architecture is None or not (architecture.engine or setup.post):
         return None
-    if setup.method != "full" and setup.lora_target_modules is None:  # of which the usual ones are taken
-        setup = setup._replace(lora_target_modules=memory.targets_for(architecture))
-    what, kind = unfollowed(setup, architecture), architecture.model_type
+    what, kind = _engine().not_near(setup, architecture), architecture.model_type
     said = None if what is None else what.removesuffix(f" of {kind}")  # the sentence names the type itself
     return None if said is None else ("engine_not_followed", {"type": kind, "what": said})
 

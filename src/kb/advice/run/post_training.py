@@ -127,7 +127,7 @@ def with_fused_head(
     takes its own head (sft_trainer.py:1127 of 1.16.0).
     """
     plain = setup.do_train and not (setup.do_eval or setup.do_predict)
-    if model is None or not plain or (unit.dialect, read.value("script.trainer")) != ("trl", "sft"):
+    if model is None or not plain or setup.unsloth or (unit.dialect, read.value("script.trainer")) != ("trl", "sft"):
         return setup
     release = versions("trl", FUSED)
     if release is None or release < FUSED:

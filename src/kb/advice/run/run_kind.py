@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from kb.advice.question import Loads
 from kb.advice.run.no_prediction import CPU_ONLY
 from kb.advice.run.post_training import RANKING
-from kb.advice.run.settings_reader import SettingsReader, uses_fsdp
+from kb.advice.run.settings_reader import SettingsReader, loaded_by_unsloth, uses_fsdp
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
 from kb.core.facts import VersionOf
@@ -437,7 +437,7 @@ def preparation_of(
     """
     if unit.dialect == "llamafactory":
         return Preparation(False, trained_type="peft" if read.value("llamafactory.pure_bf16") else "fp32")
-    if unit.dialect == "unsloth" or read.value("model.loader") == "unsloth":
+    if loaded_by_unsloth(unit):
         return Preparation(False, trained_type="fp32")
     if not quantized:
         return Preparation(False)

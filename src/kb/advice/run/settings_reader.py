@@ -9,6 +9,8 @@ from kb.core.facts import FactType, VersionOf, coerce, default_is_open, default_
 from kb.core.setup import Assumption, Spread, TrainingSetup
 from kb.core.typed import Any, Literal
 
+OFFLOADED_FROM = 512  # tokens of a sample: Unsloth leaves shorter ones on the GPU
+
 
 class SettingsReader:
     """Settings by name, with the library's default behind them; remembers what was assumed.
@@ -276,6 +278,24 @@ def checkpoints_by_fsdp(read: SettingsReader) -> bool:
     """Whether FSDP's own wrapper checkpoints each layer; it is never reentrant (accelerate, utils/fsdp_utils.py)."""
     named = ("training.fsdp_config.activation_checkpointing", "accelerate.fsdp_activation_checkpointing")
     return uses_fsdp(read) and any(read.value(name) is True for name in named)
+
+
+def loaded_by_unsloth(unit: Unit) -> bool:
+    """Whether Unsloth loads the model: by its own config, or as a program calls it."""
+    loader = unit.settings.get("model.loader")
+    return unit.dialect == "unsloth" or (loader is not None and loader.value == "unsloth")
+
+
+def checkpoints_of(read: SettingsReader, *, unsloth: bool, source: int) -> Mapping[str, bool]:
+    """Fields of the run: whether checkpoints are reentrant, and whether what goes into a layer waits on the host.
+
+    Unsloth knows no others than the first, and does the second for long samples alone (unsloth/models/_utils.py).
+    """
+    if checkpoints_by_fsdp(read):
+        return {"use_reentrant": False, "offloads_checkpoints": False}
+    reenters = bool(read.or_default("training.gradient_checkpointing_kwargs.use_reentrant"))
+    offloads = bool(read.or_default("training.offloaded_checkpoints")) and not (unsloth and source < OFFLOADED_FROM)
+    return {"use_reentrant": reenters or unsloth or offloads, "offloads_checkpoints": offloads}
 
 
 def _elements(read: SettingsReader, name: str, d_model: int | None, factor: float) -> int | None:

@@ -38,6 +38,8 @@ from kb.advice.run.settings_reader import (
     SettingsReader,
     assume_one_unit,
     checkpoints_by_fsdp,
+    checkpoints_of,
+    loaded_by_unsloth,
     offloads_fsdp,
     processes_of,
     spread_of,
@@ -142,8 +144,7 @@ def as_loaded(unit: Unit) -> Unit:
     name = unit.settings.get("model.name")
     if name is None or not isinstance(name.value, str):
         return unit
-    loader = unit.settings.get("model.loader")
-    by_unsloth = unit.dialect == "unsloth" or (loader is not None and loader.value == "unsloth")
+    by_unsloth = loaded_by_unsloth(unit)
     said: dict[str, Setting] = {}
     if not by_unsloth and name.value.casefold().rstrip("/").endswith(IN_4BIT):
         said = {each: name._replace(value=True) for each in (PACKED_BY[0], "quantization.bnb_4bit_use_double_quant")}
@@ -205,6 +206,7 @@ def setup_of(
     bf16 = _open(read, "training.bf16", not fp16, training)
     by_fsdp = checkpoints_by_fsdp(read)
     fused = fused_loss_of(read, post)
+    by_unsloth = loaded_by_unsloth(unit)
     setup = TrainingSetup(
         model_name=read.value("model.name"),
         method=method,
@@ -223,7 +225,8 @@ def setup_of(
         max_target_length=target,
         optim=_optimizer(read, trained),
         gradient_checkpointing=by_fsdp or _open(read, "training.gradient_checkpointing", True, training),
-        use_reentrant=not by_fsdp and bool(read.or_default("training.gradient_checkpointing_kwargs.use_reentrant")),
+        **checkpoints_of(read, unsloth=by_unsloth, source=source),  # type: ignore[arg-type]
+        unsloth=by_unsloth,
         label_smoothing_factor=float(read.or_default("training.label_smoothing_factor")),
         fused_loss=fused,
         liger_kernels=liger_kernels_of(read, versions, fused=fused),

@@ -10,7 +10,7 @@ from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops, quantized
 from kb.memory.engine.options import Options
-from kb.memory.engine.tape import checkpoint, checkpoint_reentrant
+from kb.memory.engine.tape import Staging, checkpoint, checkpoint_reentrant
 from kb.memory.engine.tensor import F32, I64, Shape, Tensor, mark, new, packed
 from kb.memory.engine.world import Replaced, world
 
@@ -201,6 +201,7 @@ class Model:
     def __init__(self, architecture: Architecture, options: Options) -> None:
         self.architecture, self.options = architecture, options
         self.adapter_dropout = options.adapters.dropout if options.adapters else 0.0
+        self.staging = Staging() if options.offloads else None
         self.parameters: list[tuple[str, Tensor]] = []
         self.linears: list[Linear] = []
         self.plain: set[int] = set()  # what gets no weight decay
@@ -412,7 +413,9 @@ class Model:
                     0
                 ].needs = True  # custom_gradient_checkpointing_func, llamafactory/model/model_utils/checkpointing.py
             if self.options.reentrant:
-                return checkpoint_reentrant(call, *args, kept=self.placed)
+                # the last layer's is asked for at once, and stays
+                staging = None if self.staging is None or call is self.every_layer()[-1] else self.staging
+                return checkpoint_reentrant(call, *args, kept=self.placed, staging=staging)
             return checkpoint(call, *args)
         return call(*args)
 

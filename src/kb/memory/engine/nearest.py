@@ -82,6 +82,15 @@ def nearest(setup: TrainingSetup, architecture: Architecture) -> Nearest:
     raise NotFollowedError(what or "")
 
 
+def not_near(setup: TrainingSetup, architecture: Architecture) -> str | None:
+    """By its name, what nothing stands for; None where there is a nearest run."""
+    try:
+        nearest(setup, architecture)
+    except NotFollowedError as error:
+        return error.what
+    return None
+
+
 def _followed(run: Run, what: str) -> Run:
     """As it is, though nothing was compared."""
     return run._replace(setup=run.setup._replace(uncompared=(*run.setup.uncompared, what)))
@@ -317,6 +326,10 @@ ROWS = (
     # how the model computes
     Row("flash_attention_2", _set(attn_implementation="sdpa"), "training.attn_implementation",
         _of("attn_implementation"), "no_flash_of_the_type"),
+    Row("Unsloth's layers of *", _set(unsloth=False), "model.loader", lambda run: "transformers", "unsloth_layers",
+        of_all=True),
+    Row("offloaded checkpoints of *", _set(offloads_checkpoints=False), "training.offloaded_checkpoints",
+        _of("offloads_checkpoints"), "checkpoints_on_gpu"),
     Row("use_reentrant of *", _set(use_reentrant=False), "training.use_reentrant", _of("use_reentrant"),
         "reentrant_as_not"),
     Row("gradient_checkpointing of *", _set(gradient_checkpointing=False), "training.gradient_checkpointing",

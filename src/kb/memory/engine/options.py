@@ -14,6 +14,8 @@ TABLES = (
     "token_type_embeddings", "tok_embeddings", "word_embedding", "rel_embeddings", "relative_attention_bias",
 )  # fmt: skip
 OF_FSDP = ("adamw_torch_fused", "adamw_torch", "adamw_hf", "sgd", "none")  # optimizers whose steps on shards are known
+# Types whose layers Unsloth runs by code of its own that is followed: Gemma 2, Granite, Cohere, mixtures have others.
+OF_UNSLOTH = ("llama", "mistral", "qwen2", "qwen3", "gemma")
 TYPES = {"fp32": F32, "fp16": F16, "bf16": BF16}
 
 
@@ -70,6 +72,8 @@ class Options(NamedTuple):
     checkpoints_trained: bool = False  # as LLaMA-Factory: of layers, those that have something to train
     frozen_dtype: str | None = None  # of that, where it is not ``dtype``
     fused: Fused | None = None
+    unsloth: bool = False  # its kernels run in the place of transformers' and PEFT's
+    offloads: bool = False  # what goes into checkpointed layers waits on the host
     earlier: EarlierRelease = EarlierRelease()
 
 
@@ -131,6 +135,8 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Option
         checkpoints_trained=setup.checkpoints_trained,
         frozen_dtype=None if setup.fsdp or by_deepspeed else TYPES.get(setup.frozen_weights or ""),
         fused=_fused(setup),
+        unsloth=setup.unsloth and setup.do_train,
+        offloads=setup.gradient_checkpointing and setup.offloads_checkpoints,
         earlier=setup.earlier._replace(checkpoints_units=_checkpoints_units(setup)),
     )
 
@@ -174,6 +180,12 @@ def _check(setup: TrainingSetup) -> None:
     for name, refuses in refused.items():
         if refuses:
             refuse(name, setup)
+
+
+def has_unsloths_layers(model_type: str, setup: TrainingSetup) -> bool:
+    """Whether Unsloth's layers are followed: its code for the type, with LoRA, and without a dropout, which only
+    releases of 2026 fuse."""
+    return model_type in OF_UNSLOTH and setup.method != "full" and not setup.use_dora and not setup.lora_dropout
 
 
 def check_tables(setup: TrainingSetup, followed: tuple[str, ...]) -> None:

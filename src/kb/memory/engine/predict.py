@@ -11,7 +11,7 @@ from kb.core.setup import TrainingSetup
 from kb.memory.engine.families import model_class
 from kb.memory.engine.faults import NotFollowedError, refuse
 from kb.memory.engine.modules import Model
-from kb.memory.engine.options import check_tables, check_token_rows, options_of
+from kb.memory.engine.options import check_tables, check_token_rows, has_unsloths_layers, options_of
 from kb.memory.engine.runs.generate import MOST_TOKENS, Decoding, decoding_of, generate
 from kb.memory.engine.runs.train import evaluate, inputs_of, train
 from kb.memory.engine.tensor import mark
@@ -125,9 +125,13 @@ def check_followed(architecture: Architecture, setup: TrainingSetup) -> None:
         refuse(f"FSDP of {architecture.model_type}", setup)
     if setup.zero_stage == 3 and not kind.gathers:
         refuse(f"ZeRO-3 of {architecture.model_type}", setup)
+    if setup.unsloth and setup.do_train and not has_unsloths_layers(architecture.model_type, setup):
+        raise NotFollowedError(f"Unsloth's layers of {architecture.model_type}")
     if setup.attn_implementation == "flash" and architecture.family == "t5":
         raise NotFollowedError("flash_attention_2")  # there is none for T5
     if not kind.reenters and setup.gradient_checkpointing and setup.use_reentrant and setup.do_train:
+        if setup.offloads_checkpoints:
+            raise NotFollowedError(f"offloaded checkpoints of {architecture.model_type}")
         raise NotFollowedError(f"use_reentrant of {architecture.model_type}")  # its blocks hand on more than states
     if setup.post is not None and setup.post.completion >= setup.max_source_length:
         raise NotFollowedError(f"{setup.post.completion} of {setup.max_source_length} tokens generated")

@@ -88,6 +88,8 @@ def assumed_of(
     if setup.post is not None and not _is_measured(setup.post):
         assumed += (Assumption("training.loss", setup.post.kind, "loss_computed"),)
     assumed += _of_fused_loss(setup, architecture)
+    if setup.unsloth and setup.do_train:
+        assumed += (Assumption("model.loader", "unsloth", "unsloth_source"),)
     if setup.attn_implementation == "sdpa" and _without_sdpa(architecture):
         assumed += (Assumption("training.attn_implementation", "eager", "no_sdpa_of_the_type"),)
     if setup.attn_implementation == "flash":
@@ -134,9 +136,10 @@ def _bands(setup: TrainingSetup, constants: Mapping[str, float]) -> tuple[float,
 
 
 def _is_read(setup: TrainingSetup) -> bool:
-    """What DeepSpeed does below stage 3 of ZeRO, and a kernel of Triton's, is read from their source alone; stage 3 was
-    run in the simulation."""
-    return setup.zero_stage in (1, 2) or unshared(setup) or (setup.fused_loss and setup.do_train)
+    """What DeepSpeed does below stage 3 of ZeRO, Unsloth's layers and checkpoints, and a kernel of Triton's, is read
+    from their source alone; stage 3 was run in the simulation."""
+    alone = setup.do_train and (setup.fused_loss or setup.unsloth or setup.offloads_checkpoints)
+    return setup.zero_stage in (1, 2) or unshared(setup) or alone
 
 
 def limits_of(setup: TrainingSetup, constants: Mapping[str, float], context: Context, memory: int) -> tuple[int, int]:

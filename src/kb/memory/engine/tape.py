@@ -7,15 +7,17 @@ functions/accumulate_grad.h (stealing a gradient), torch/utils/checkpoint.py (``
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
+from math import prod
 from sys import getrefcount
 from typing import Any
 
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.kernel_choice import summed_buffers
-from kb.memory.engine.tensor import Tensor, bare, dense, like, mark, new, scratch, stays
+from kb.memory.engine.tensor import BF16, F32, WIDTH, Tensor, bare, dense, like, mark, new, packed, scratch, stays
 from kb.memory.engine.world import world
 
 Gradients = Iterable[Tensor | None]
+LEAST_AWAY = 2 << 20  # bytes of an input that Unsloth leaves where it is (MINIMUM_SIZE)
 
 
 class Node:
@@ -139,17 +141,54 @@ def checkpoint(call: Callable[..., Any], *args: Any) -> Any:
         world.frame = None
 
 
-def checkpoint_reentrant(call: Callable[..., Any], x: Tensor, *rest: Any, kept: tuple[int, ...] = ()) -> Any:
+class Staging:
+    """Where inputs of checkpointed layers come back to from pinned host memory, one after the other: one buffer, as
+    large as the largest, that stays.
+
+    Source: ``UnslothCheckpointFunction`` (unsloth_zoo/gradient_checkpointing.py 2026.10.9). What it takes besides where
+    much of the GPU is free, a second buffer, it gives back where that is not so.
+    """
+
+    def __init__(self) -> None:
+        self.buffer: Tensor | None = None
+
+    def takes(self, x: Tensor) -> bool:
+        """Whether an input is large enough to be sent away; room for it to come back is made."""
+        size = prod(x.shape) * WIDTH[_stored(x.dtype)]
+        if not x.needs or size <= LEAST_AWAY:
+            return False
+        if self.buffer is None or self.buffer.storage.size < size:  # resize_: the new one before the old is let go
+            self.buffer = new((size // WIDTH[BF16],), BF16)
+        return True
+
+    def back(self, shape: tuple[int, ...], dtype: str) -> Tensor:
+        """An input that has come back: the buffer seen as it, or a copy where it was stored narrower."""
+        assert self.buffer is not None
+        if _stored(dtype) != dtype:
+            return new(shape, dtype)
+        return Tensor(shape, dtype, packed(shape), self.buffer.storage)
+
+
+def _stored(dtype: str) -> str:
+    return BF16 if dtype == F32 else dtype
+
+
+def checkpoint_reentrant(
+    call: Callable[..., Any], x: Tensor, *rest: Any, kept: tuple[int, ...] = (), staging: Staging | None = None
+) -> Any:
     """``use_reentrant=True``: nothing of ``call`` is recorded; backward runs it again, with a backward of its own.
 
     Source: ``CheckpointFunction`` (torch/utils/checkpoint.py). What a gradient reaches beside ``x`` (an encoder's
     result) is an input too, and so are the ``kept`` of ``rest``, which are given by their place. A second result (a
-    block's attention weights) is one that nothing reads.
+    block's attention weights) is one that nothing reads. With ``staging`` ``x`` waits on the host.
     """
     places = [at for at, each in enumerate(rest) if isinstance(each, Tensor) and (each.needs or at in kept)]
     inputs = (x, *(rest[at] for at in places))
     others = tuple(None if at in places else each for at, each in enumerate(rest))
-    node = record(_reentrant_back, inputs, inputs, (call, others, places, world.autocast))
+    if staging is not None and not staging.takes(x):
+        staging = None
+    saves = inputs if staging is None else (None, *inputs[1:])
+    node = record(_reentrant_back, inputs, saves, (call, others, places, world.autocast, staging))
     before, world.grad = world.grad, False
     out = call(x, *rest)
     world.grad = before
@@ -165,8 +204,13 @@ def checkpoint_reentrant(call: Callable[..., Any], x: Tensor, *rest: Any, kept: 
 
 def _reentrant_back(node: Node, grad: Any) -> Gradients:
     """Of a result that nothing read the gradient is zeros (``materialize_grads``), and runs back with the other."""
-    call, rest, places, kind, *shapes = node.extra
-    given, inputs = list(rest), [bare(each) for each in saved(node)]
+    call, rest, places, kind, staging, *shapes = node.extra
+    x, *others = saved(node)
+    if x is None:
+        _, shape, dtype = node.edges[0]  # type: ignore[misc]
+        x = staging.back(shape, dtype)
+    given, inputs = list(rest), [bare(each) for each in (x, *others)]
+    del x, others
     unread: list[Tensor] = []
     if node.results:
         grad = grad[0]

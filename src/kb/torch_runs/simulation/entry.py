@@ -182,6 +182,7 @@ def _loads(content: Mapping[str, Any]) -> Loads:
         checkpoint=content["phases"]["load"]["terms"].get("parameters", 0),
         saved=content["saved_bytes"],
         offloaded=0,
+        inputs=0,
         gathered=content["gathered_bytes"],
     )
 

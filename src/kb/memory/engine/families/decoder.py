@@ -16,6 +16,7 @@ from kb.memory.engine.families.decoder_inputs import DROPPED, ONE, of_layer
 from kb.memory.engine.families.decoder_liger import has_fused_head, with_kernels
 from kb.memory.engine.families.decoder_parts import as_it_is, number_of_words, scaled_words
 from kb.memory.engine.families.decoder_types import traits_of
+from kb.memory.engine.families.decoder_unsloth import with_unsloth
 from kb.memory.engine.families.decoder_written import table_of_sight
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.fsdp import Group
@@ -150,6 +151,8 @@ class Decoder(Model):
         self.traits = traits = with_kernels(
             traits_of(a.model_type, a, writes=self.options.earlier.writes_attention), a, self.options.fused
         )
+        if self.options.unsloth:
+            self.traits = traits = with_unsloth(traits, a)
         self.numbers, self.special_tokens = traits.numbers, traits.special_tokens
         if a.slides and traits.kinds == ONE:  # the type makes one mask for all
             raise NotFollowedError("layer_types")

@@ -347,7 +347,7 @@ def _rms_norm_back(node: Node, grad: Tensor) -> Gradients:
     if always or node.edges[1] is not None:
         processors = MULTIPROCESSORS.get(world.capability, MULTIPROCESSORS[(8, 0)])
         shares = new((processors, *weight.shape), F32)
-    out = _over(grad if in_place else like(grad))
+    out = over(grad if in_place else like(grad))
     if shares is not None:
         by_weight = new(weight.shape, F32)
         by_weight = by_weight if weight.dtype == F32 else like(weight)
@@ -355,7 +355,7 @@ def _rms_norm_back(node: Node, grad: Tensor) -> Gradients:
     return out, by_weight
 
 
-def _over(tensor: Tensor) -> Tensor:
+def over(tensor: Tensor) -> Tensor:
     """What was written in a tensor's place: a view of it, made in backward."""
     return Tensor(tensor.shape, tensor.dtype, packed(tensor.shape), tensor.storage, based=True)
 
@@ -372,7 +372,7 @@ def gated(gate: Tensor, up: Tensor) -> Tensor:
 def _gated_back(node: Node, grad: Tensor) -> Gradients:
     grad = _contiguous(grad)
     gate, up = saved(node)
-    return _over(gate), _over(up)
+    return over(gate), over(up)
 
 
 def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
