@@ -68,6 +68,11 @@ def test_how_large_images_are_is_assumed_aloud(text: str, facts: dict[str, Any],
     assert said == {PIXELS: reason, COUNT: "one_image"}
 
 
+def test_rows_of_a_column_of_text_have_no_picture() -> None:
+    run = checked(PLAIN + "dataset_text_field: text\nmax_length: 1024\nlearning_rate: 1.0e-5\n", {})
+    assert [each.reason for each in run.prediction.assumed if each.name in (PIXELS, COUNT)] == ["rows_of_text"]
+
+
 @pytest.mark.parametrize(
     ("lang", "one", "pixels"),
     few([("en", "one image", "images have up to 589,824 pixels"),

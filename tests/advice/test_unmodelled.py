@@ -207,11 +207,28 @@ def test_a_trainer_that_is_given_an_adapter_from_elsewhere_leaves_the_method_ope
 
 def test_unsloth_told_to_train_all_weights_loads_them_whole() -> None:
     load = "model, tok = FastLanguageModel.from_pretrained('unsloth/Qwen3-0.6B'{})\n"
+    adapt = "model = FastLanguageModel.get_peft_model(model, r=16, target_modules=['Wqkv'])\n"  # has no effect then
     train = "SFTTrainer(model=model, args=SFTConfig(per_device_train_batch_size=4, learning_rate=1e-4)).train()\n"
-    whole = python(load.format(", full_finetuning=True") + train)
+    whole = python(load.format(", full_finetuning=True") + adapt + train)
     assert (whole.setup.method, whole.setup.load_in_4bit) == ("full", False)
-    assert "quantized-without-adapter" not in [each.rule for each in whole.findings]
+    assert not {"quantized-without-adapter", "lora-targets-match-nothing"} & {each.rule for each in whole.findings}
     assert python(load.format("") + train).setup.load_in_4bit
+
+
+def test_what_unsloth_puts_in_the_place_of_trl_s_classes_has_defaults_of_its_own() -> None:
+    load = "model, tok = FastLanguageModel.from_pretrained('unsloth/Qwen3-0.6B', load_in_4bit=True)\n"
+    text = load + "model = FastLanguageModel.get_peft_model(model, r=16)\nSFTTrainer(model=model, args={}).train()\n"
+    own = python(text.format("SFTConfig('out', learning_rate=1e-4)")).setup
+    assert (own.per_device_train_batch_size, own.gradient_accumulation_steps, own.optim) == (4, 2, "adamw_8bit")
+    assert own.lora_target_modules == ("all-linear",)
+    plain = python(text.format("TrainingArguments('out', learning_rate=1e-4)")).setup
+    assert (plain.per_device_train_batch_size, plain.optim) == (8, "adamw_torch_fused")
+
+
+def test_the_batch_of_an_older_ppo_config_is_not_the_trainer_s_default() -> None:
+    text = "config = PPOConfig(model_name='gpt2', learning_rate=1e-5{})\nPPOTrainer(model=model, config=config)\n"
+    assert not python(text.format("")).setup.batch_known
+    assert python(text.format(", per_device_train_batch_size=2")).setup.batch_known
 
 
 @pytest.mark.parametrize(("trainer", "length"), [("512", 512), ("4096", 1024), ("", 1024), ("rows", 1024)])

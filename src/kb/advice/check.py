@@ -214,7 +214,7 @@ class Checker:
         name = unit.settings.get("model.name")
         named = name.value if name is not None and isinstance(name.value, str) else None
         model, identity, fault = self._model_named(named)
-        types = self._types_in(unit.dialect)
+        types = self._types_in(unit)
         unit, model = with_head(unit, model)
         setup = setup_of(
             unit,
@@ -287,17 +287,22 @@ class Checker:
         known = {name: each._replace(value=answer) for name, each, answer in answers if answer is not None}
         return unit._replace(settings={**unit.settings, **known}) if known else unit
 
-    def _types_in(self, dialect: str | None) -> Mapping[str, FactType]:
-        """The vocabulary with the defaults that hold in this dialect."""
-        if dialect is None or not self.catalog.dialects[dialect].defaults:
+    def _types_in(self, unit: Unit) -> Mapping[str, FactType]:
+        """The vocabulary with the defaults that hold in the unit's dialect, of a model that this library loads."""
+        if unit.dialect is None or not self.catalog.dialects[unit.dialect].defaults:
             return self.catalog.facts
-        if dialect not in self._types_by_dialect:
-            of, facts = self.catalog.dialects[dialect], self.catalog.facts
-            moved = {name: of.moved.get(name, ()) for name in of.defaults}
-            own = {name: facts[name]._replace(default=of.defaults[name], moved=moved[name]) for name in moved}
+        of, facts = self.catalog.dialects[unit.dialect], self.catalog.facts
+        said = unit.settings.get("model.loader")
+        loader = said.value if said is not None and said.value in of.by_loader else ""
+        kind = f"{unit.dialect} {loader}"
+        if kind not in self._types_by_dialect:
+            theirs = of.by_loader.get(loader, {})
+            moved = {name: () if name in theirs else of.moved.get(name, ()) for name in {**of.defaults, **theirs}}
+            default = {**of.defaults, **theirs}
+            own = {name: facts[name]._replace(default=default[name], moved=moved[name]) for name in moved}
             merged = Entries({name: name for name in facts}, lambda name: own.get(name) or facts[name])
-            self._types_by_dialect[dialect] = merged
-        return self._types_by_dialect[dialect]
+            self._types_by_dialect[kind] = merged
+        return self._types_by_dialect[kind]
 
     def _model_named(self, name: str | None) -> tuple[Model | None, ModelIdentity | None, UserError | None]:
         """The model of that name, and what its ``config.json`` says of it; of a folder that cannot be used, why."""

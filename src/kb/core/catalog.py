@@ -286,6 +286,12 @@ class Dialect(NamedTuple):
         return self._mapping("moved")
 
     @property
+    def by_loader(self) -> Mapping[str, Mapping[str, Any]]:
+        """Further such defaults, by the library that loads the model and puts classes of its own in the place of this
+        format's."""
+        return self._mapping("by_loader")
+
+    @property
     def fallbacks(self) -> Mapping[str, str]:
         """Settings that are another's where the config does not give them."""
         return self._mapping("fallbacks")

@@ -288,6 +288,8 @@ class TrainingSetup(NamedTuple):
         taken = any(each.reason == ACCUMULATED for each in self.assumed)
         # of a run without a memory model, what is assumed is the Trainer's, not its own
         open_too = {each.name for each in self.assumed} if self.unmodelled else frozenset[str]()
+        if "script.trainer" in self.unresolved:  # PPOConfig was no TrainingArguments before TRL 0.12
+            open_too = {each.name for each in self.assumed} & {factors[0]}
         return self.do_train and not taken and not any(name in self.unresolved or name in open_too for name in factors)
 
     @property

@@ -225,6 +225,8 @@ def _images(read: SettingsReader, vision: Vision) -> Images | None:
     A tower that takes one size gets that, whatever size the pictures have (LLaVA).
     """
     count = read.number(COUNT, least=0)
+    if count is None and COUNT not in read.unresolved and read.value("trl.dataset_text_field"):
+        count = int(read.or_assume(COUNT, None, 0, "rows_of_text"))  # of pictures it is left empty
     if count == 0:
         return NO_PICTURES
     if vision.image and not vision.tilings:
