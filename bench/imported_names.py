@@ -23,8 +23,10 @@ CAME_AFTER = {  # older releases are hardly met any more
     "peft": (0, 8),
     "huggingface_hub": (0, 19),
     "accelerate": (0, 26),
+    "datasets": (2, 14),
 }
-SMALL = ("huggingface_hub", "accelerate")  # of their modules' names those that came later are told, too
+# of their modules' public names those that came later are told, too
+SMALL = ("huggingface_hub", "accelerate", "datasets")
 SKIPPED = re.compile(
     r"\.(?:models|data|pipelines|quantizers|loss|kernels|testing\w*|tests?|commands|cli|scripts|onnx|sagemaker|tools|benchmark)\b|\.dummy_|_(?:tf|flax)_|_tf$|\.examples"
 )
@@ -179,7 +181,13 @@ def of_modules(found: dict[Release, Exports], library: str) -> dict[str, Any]:
     made: dict[str, Any] = {}
     public = (name for name in newest.modules if name.count(".") <= MOST_DOTS and "._" not in name)
     for module in sorted(public):
-        held = {release: each.modules[module] & defined for release, each in found.items() if module in each.modules}
+        held = {
+            release: {
+                name for name in each.modules[module] & defined if not (name.startswith("_") and library in SMALL)
+            }
+            for release, each in found.items()
+            if module in each.modules
+        }
         after = CAME_AFTER[library] if library in SMALL else NEVER
         group = written(spans(held), lambda name, module=module: not handed_out(module, name), after)
         gone = {name for names in group.get("gone", {}).values() for name in names.split()}

@@ -988,6 +988,7 @@ RELEASES = {
         "huggingface_hub no longer has cached_download from 0.26 on (read from its wheels): see which release is "
         "installed (pip show huggingface_hub). In its place there is hf_hub_download."
     ),
+    "AttributeError: module 'datasets' has no attribute 'load_metric'": "no longer has load_metric from 3.0 on",
     # of the modules of a library that others take names from, those that came later are known too
     "ImportError: cannot import name 'clear_device_cache' from 'accelerate.utils.memory' (/v)": "from 0.32 on",
     "ModuleNotFoundError: No module named 'trl.experimental'": "trl has the module experimental from 0.24 on",

@@ -6,7 +6,7 @@ from typing import Any
 
 from kb.core.record import NamedTuple
 
-_LIBRARY = r"(?P<library>transformers|trl|peft|huggingface_hub|accelerate)"
+_LIBRARY = r"(?P<library>transformers|trl|peft|huggingface_hub|accelerate|datasets)"
 _LINES = (  # a name of a module; a module of a library; a type of model
     re.compile(rf"cannot import name '(?P<name>\w{{1,80}})' from '{_LIBRARY}(?P<module>(?:\.\w{{1,60}}){{0,6}})'"),
     re.compile(rf"module '{_LIBRARY}(?P<module>(?:\.\w{{1,60}}){{0,6}})' has no attribute '(?P<name>\w{{1,80}})'"),

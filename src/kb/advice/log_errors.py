@@ -105,14 +105,14 @@ _FRAME_PARTS = re.compile(
 _COUNTED = " validation error"
 _COUNTS = re.compile(r"\b\d{1,4} validation errors? for \S")  # pydantic: below it a field, then its fault, indented
 _NEW_TRACEBACK = "Traceback (most recent call last)"
-# frameworks that are mostly run from a clone of their repository, by folders that each has at its top
+# frameworks that are often run from a clone of their repository: their folder by what lies in it, or above it, for a
+# project may have one of that name
 _CLONED = (
-    r"axolotl[/\\](?:cli|common|core|integrations|loaders|monkeypatch|prompt_strategies|train|utils)|"
     r"llamafactory[/\\](?:chat|cli|data|eval|extras|hparams|launcher|model|train|webui)|"
-    r"megatron[/\\](?:bridge|core|legacy|training)|sglang[/\\](?:bench_|lang|launch_server|multimodal_gen|srt)|"
-    r"swift[/\\](?:arguments|cli|llm|megatron|pipelines|rlhf_trainers|rollout|trainers|tuners|utils)|"
+    r"megatron[/\\](?:bridge|core|legacy|training)[/\\]|sglang[/\\](?:lang|multimodal_gen|srt)[/\\]|"
     r"verl[/\\](?:experimental|models|protocol|single_controller|tools|trainer|utils|workers)|"
-    r"vllm[/\\](?:attention|config|core|distributed|engine|entrypoints|executor|lora|model_executor|platforms|v1|worker)"
+    r"(?<=src[/\\])(?:accelerate|axolotl|peft|transformers)[/\\]|(?<=swift[/\\])swift[/\\]|(?<=trl[/\\])trl[/\\]|"
+    r"(?<=vllm[/\\])vllm[/\\]|(?<=[dD]eep[sS]peed[/\\])deepspeed[/\\]|(?<=unsloth[/\\])unsloth[/\\]"
 )
 _PACKAGE = re.compile(rf"(?:site|dist)-packages[/\\](\w[^\n]{{0,480}})|[/\\]((?:{_CLONED})[^\n]{{0,400}})")
 _NOT_OWN = re.compile(
