@@ -414,6 +414,19 @@ def test_a_script_that_installs_a_list_beside_it(tree: Tree) -> None:
     assert str(tree.root / "needs.txt") in {path for path, _, _ in found.files}
 
 
+def test_a_script_installs_what_its_shell_runs(tree: Tree) -> None:
+    shown = "echo 'For the old trainer:\n  pip install peft==0.2.0\nand run again'\n"
+    image = "cat > Dockerfile <<END\nRUN pip install torch==1.0.0\nEND\n"
+    own = (
+        "V=4.40.0\npip install transformers==$V trl==$1 \"accelerate==${A:-0.30}\"\nbash -c 'pip install vllm==0.6.0'\n"
+    )
+    found = tree.own("run.sh", shown + image + own, "shell")
+    assert said(found) == ("==4.40.0", "pinned", "run.sh", 8)
+    assert said(found, "vllm")[:2] == ("==0.6.0", "pinned")
+    assert [said(found, each)[0] for each in ("trl", "accelerate")] == ["", ""]
+    assert "peft" not in found.known and "torch" not in found.known
+
+
 def test_a_sign_that_the_shell_takes_for_itself_names_no_release(tree: Tree) -> None:
     found = tree.own("run.sh", "pip install transformers>=4.40 'torch>=2.1'\nconda install -y pytorch=2.1\n", "shell")
     assert said(found)[:2] == ("", "assumed")  # it writes to a file named "=4.40"

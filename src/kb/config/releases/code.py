@@ -23,7 +23,7 @@ def read_own(path: str, root: str, text: str, kind: str) -> Folder:
     """What the text of a ``shell``, ``python``, ``notebook`` or ``image`` file says."""
     own = Folder(os.path.dirname(os.path.abspath(path)), root)
     if kind == "shell":
-        read_shell(own, path, text, MAIN)
+        read_shell(own, path, text, MAIN, script=True)
     elif kind == "image":
         read_image(own, path, text, MAIN)
     elif kind == "python":
@@ -97,8 +97,9 @@ def read_cells(folder: Folder, path: str, text: str) -> None:
             continue
         starts = [cell.start, *(cell.start + found.end() for found in re.finditer("\n", cell.text))]
         lines = [source.places().span(source.forth(start), source.forth(start)).line for start in starts]
-        shell = cell.text if _SHELL_CELL.match(cell.text) else _magics(cell.text)
-        read_shell(folder, path, shell, MAIN, lines=lines)
+        script = _SHELL_CELL.match(cell.text) is not None
+        shell = cell.text if script else _magics(cell.text)
+        read_shell(folder, path, shell, MAIN, lines=lines, script=script)
     if "subprocess" in notebook.joined or "os.system" in notebook.joined:
         _read_calls(folder, path, parsed(notebook.joined))
 

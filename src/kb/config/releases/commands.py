@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from kb.config.releases.requirement import bring_in, conda_requirement, logical_lines, read_requirement
 from kb.config.releases.statements import ELSEWHERE, IMAGE, LIBRARIES, Folder, Requirement, regular_files
+from kb.config.shell.expand import Environment
+from kb.config.shell.lexer import split_commands
+from kb.config.shell.nested import runs_in
 
 MAX_TEXT = 200_000  # characters of the commands of one file that are taken apart
 _TOOLS = ("pip", "conda", "mamba", "poetry", "uv", "pdm")
 _PIP = re.compile(r"pip(?:[0-9]+(?:\.[0-9]+)?)?")
-_SEPARATORS = frozenset((";", "&&", "||", "|", "&", "(", ")", "{", "}", ";;"))
 # Options whose value is the next word.
 _VALUED = re.compile(
     "-[iftnp]|--(?:index-url|extra-index-url|default-index|index|index-strategy|find-links|target|platform|python"
@@ -32,21 +34,24 @@ def installs(text: str) -> bool:
     return "install" in text or " add " in text
 
 
-def read_shell(folder: Folder, path: str, text: str, level: int, *, lines: Sequence[int] | None = None) -> None:
-    """Every installing command of a shell script or of text with such commands in it.
+def read_shell(
+    folder: Folder, path: str, text: str, level: int, *, lines: Sequence[int] | None = None, script: bool = False
+) -> None:
+    """Every installing command of text that has such commands in it: of a ``script`` as its shell runs them, of other
+    text line by line, as a quote in it may be an apostrophe.
 
     Args:
         lines: the line in the file of each line of ``text``, where they differ.
     """
     if not installs(text):
         return
-    left = MAX_TEXT
-    for number, line in logical_lines(text):
-        if left > 0 and installs(line) and any(tool in line for tool in _TOOLS) and _names_one(line):
-            left -= len(line)
-            place = lines[number - 1] if lines else number
-            for words in _commands(line):
-                read_command(folder, path, words, place, level)
+    left, whole = MAX_TEXT, script and len(text) <= MAX_TEXT
+    for number, part in [(1, text)] if whole else logical_lines(text):
+        if left > 0 and installs(part) and any(tool in part for tool in _TOOLS) and _names_one(part):
+            left -= len(part)
+            for words, at in _commands(part if whole else _MARK.sub("", part, count=1)):
+                line = number + (part.count("\n", 0, at) if whole else 0)
+                read_command(folder, path, words, lines[line - 1] if lines else line, level)
 
 
 def _names_one(line: str) -> bool:
@@ -85,24 +90,19 @@ def read_workflows(folder: Folder, path: str) -> None:
             read_shell(folder, file, shell, ELSEWHERE)
 
 
-def _commands(line: str) -> Iterator[list[str]]:
-    """The words of each command of a line. What is not quoted as a shell would is no command."""
-    import shlex
-
-    line = _MARK.sub("", line, count=1)
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
-    lexer.whitespace_split, lexer.commenters = True, "#"
-    words: list[str] = []
-    try:
-        for word in lexer:
-            if word in _SEPARATORS:
-                yield words
-                words = []
-            else:
-                words.append(word)
-    except ValueError:  # a quote that does not close: as far as it goes
-        pass
-    yield words
+def _commands(text: str) -> Iterator[tuple[list[str], int]]:
+    """The words of each command, and where it begins. A word that is not the same in every run is as it is written."""
+    environment = Environment(text)
+    for command in split_commands(text):
+        for run in runs_in(command, environment.take(command), environment):
+            written = (text[word.start : word.end].strip("\"'") for word in run)
+            yield (
+                [
+                    raw if word.text is None or word.by_default else word.text
+                    for word, raw in zip(run, written, strict=True)
+                ],
+                command.start,
+            )
 
 
 def read_command(folder: Folder, path: str, words: Sequence[str], line: int | None, level: int) -> None:
@@ -117,9 +117,7 @@ def read_command(folder: Folder, path: str, words: Sequence[str], line: int | No
         word = arguments[at]
         at += 1
         following = arguments[at] if at < len(arguments) else ""
-        if word in ("<", ">", "<<", ">>", "&>", ">&"):  # `transformers>=4.40` without quotes writes to a file "=4.40"
-            at += 1
-        elif word in ("-r", "--requirement", "-c", "--constraint") and kind == "pip":
+        if word in ("-r", "--requirement", "-c", "--constraint") and kind == "pip":
             bring_in(folder, path, line or 1, following, level, must=False)
             at += 1
         elif word in ("-e", "--editable"):
@@ -143,9 +141,7 @@ def _of_word(word: str) -> Requirement | None:
 def _installer(words: Sequence[str]) -> tuple[str, list[str]] | None:
     """Which tool installs, and what it is given: of ``sudo python3 -m pip install -q torch`` pip, and the rest."""
     at = 0
-    while at < len(words) and (
-        words[at] in ("sudo", "-H", "-E", "!", "then", "do", "else", "time", "exec") or re.match(r"\w+=", words[at])
-    ):
+    while at < len(words) and (words[at] in ("sudo", "-H", "-E", "exec") or re.match(r"\w+=", words[at])):
         at += 1
     rest = list(words[at:])
     if "-m" in rest[1:4]:  # python3 -u -m pip
