@@ -107,7 +107,9 @@ def test_several_keys_add_up_to_one_list():
 
 
 def test_a_reference_within_the_document_is_filled_in():
-    assert value("out: /tmp/x\nbatch: ${group.size}\ngroup: {size: 3}\n", "training.per_device_train_batch_size") == 3
+    for text in ("${group.size}", "${oc.env:BATCH,3}", "${group.sizes[1]}", "${group.${which}}", "${group.same}"):
+        document = f"out: /tmp/x\nbatch: {text}\nwhich: size\ngroup: {{size: 3, sizes: [1, 3], same: '${{.size}}'}}\n"
+        assert value(document, "training.per_device_train_batch_size") == 3, text
 
 
 @pytest.mark.parametrize("text", ["batch: ${nowhere}\n", "batch: ${batch}\n", "batch: ${oc.env:BATCH}\n"])

@@ -43,7 +43,8 @@ rate: ${oc.env:KB_TEST_NOT_SET,fast}
 """,
     "model/t5.yaml": "model_name_or_path: google/mt5-base\nshort: mt5\nlist: [1, 2]\n",
     "model/bart.yaml": "defaults:\n  - t5\n  - _self_\nmodel_name_or_path: facebook/bart-base\nrel: ${.short}\n",
-    "training/base.yaml": "per_device_train_batch_size: 64\nfp16: true\nlearning_rate: 5e-5\nmax: ${model.list[1]}\n",
+    "training/base.yaml": "per_device_train_batch_size: 64\nfp16: true\nlearning_rate: 5e-5\n"
+    "max_grad_norm: 1.5e0\nmax: ${model.list[1]}\n",
     "db/sub/a.yaml": "defaults:\n  - b@inner\nx: 1\n",
     "db/sub/b.yaml": "y: 2\n",
     "experiment/fast.yaml": "# @package _global_\ndefaults:\n  - override /model: bart\naccum: 8\n"
@@ -178,7 +179,7 @@ def test_a_finding_stands_in_the_file_and_line_of_its_value(deep: FileChecker, t
     (memory,) = [f for unit in found["base.yaml"] for f in unit.findings if f.rule == "training-peak-exceeds-gpu"]
     assert (memory.span.line, memory.span.column) == (1, 30)
     assert "logging-interval-longer-than-run" in rules_in(found["fast.yaml"])
-    # OmegaConf reads 5e-5 as a number, unlike YAML 1.1
+    # OmegaConf reads 5e-5 and 1.5e0 as numbers, unlike YAML 1.1
     assert not any("yaml-number-is-text" in rules_in(units) for units in found.values())
 
 

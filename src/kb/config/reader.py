@@ -125,6 +125,8 @@ class ConfigReader:
         matching = [self._dialects[forced]] if forced else self._recognition.matching(entries)
         dialect = matching[0] if matching else None
         reading.may_be([each.id for each in matching])
+        if dialect is not None and dialect.interpolates and record is None:
+            entries = reading.filled_in()
         if dialect is None:
             return [reading.unknown(self._recognition.familiar_keys(entries))]
         extractor = Extractor(self._recognition.compiled(dialect))
@@ -163,6 +165,16 @@ class _DocumentReading:
         for event in duplicate_events(parsed.duplicates, self.source):
             if self._span.start <= event.span.start < self._span.end:
                 self._loose.append(event)
+
+    def filled_in(self) -> dict[str, Entry]:
+        """The entries with what the document says elsewhere in the place of ``${path}``."""
+        if "${" in self.source.text:
+            from kb.config.text.interpolation import resolve  # few configs have such
+
+            resolve(self._document)
+            self.entries = {}
+            flatten(self._document, self.entries)
+        return self.entries
 
     def may_be(self, dialects: list[str]) -> None:
         """Note that the document may be in any of several dialects; the first is taken. A name of the Trainer's means

@@ -26,6 +26,8 @@ from kb.session.lookups import Seen, read_below, read_named
 from kb.session.run import CHARTS, CODE, SERVERS, FileResult, Kind, Overrides, decode_kind, each_once, kind_of
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from kb.config.suppressions import Suppressed
     from kb.session.config_names import ConfigNames
 
@@ -142,20 +144,24 @@ class FileChecker:
 
         return ConfigNames(self.catalog)
 
+    @cached_property
+    def _of_trees(self) -> "ModuleType":
+        from kb.session import composed  # most runs meet no Hydra tree
+
+        return composed
+
     def again(self, file: FileResult, raw: bytes, kind: Kind) -> FileResult:
         """A file's result with other bytes; of one that another brings in, as a part of that one."""
         if not file.part_of:
             return self.check(raw, file.path, kind)
-        from kb.session.composed import part_again
-
-        return part_again(self, file, raw)
+        found: FileResult = self._of_trees.part_again(self, file, raw)
+        return found
 
     def made_of_several(self, raw: bytes, path: str) -> FileResult | None:
         """The result of a config that stands for several: a Hydra tree or a sweep; None of any other."""
         if b"defaults" in raw:
-            from kb.session.composed import composed_result
-
-            return composed_result(self, raw, path)
+            found: FileResult | None = self._of_trees.composed_result(self, raw, path)
+            return found
         if b"parameters" in raw and b"method" in raw and self.dialect is None:
             from kb.session.sweeping import swept_result
 

@@ -369,7 +369,7 @@ class CompiledDialect:
         self._facts = facts
         self.fallbacks = dialect.fallbacks
         self.own_names_at_top = dialect.assigned  # names of variables, which are the author's own
-        self.interpolates, self.converts = dialect.interpolates, dialect.converts
+        self.converts = dialect.converts
         self._known: dict[str, str] = {}  # arguments that mean no setting → the releases that have them
         for releases, names in dialect.known.items():
             self._known |= dict.fromkeys(names, releases)

@@ -10,7 +10,6 @@ from kb.config.dialect.values import (
     filled_in_value,
     interpret,
     is_filled_in,
-    reference,
     translated,
 )
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
@@ -239,8 +238,7 @@ class Extractor:
         """
         silent, filled_in = True, None
         for target, entry in candidates:
-            # where the format has such and the document the path, the value itself of one that is written ``${path}``
-            node = reference(entry[2], self._entries) if self._dialect.interpolates else entry[2]
+            node = entry[2]
             read = translated(target, node)
             if read is SAYS_NOTHING or (target.same and self._is_that_of(target.same, node)):
                 if self._parsed and target.values and target.skip is None and is_filled_in(node):

@@ -5,7 +5,7 @@ setting wants, and the trap that the text fell into.
 
 import re
 
-from kb.config.dialect.dialects import ANY, Entries, Target
+from kb.config.dialect.dialects import ANY, Target
 from kb.config.text.nodes import BOOLEANS, MAPPING, SCALAR, SEQUENCE, Node, number_meant
 from kb.config.text.source import Source
 from kb.core.document import NO_SUCH_RUN, Event
@@ -15,9 +15,7 @@ from kb.core.typed import Any
 
 SAYS_NOTHING: Any = object()
 AS_WRITTEN: Any = object()
-MAX_REFERENCES = 8  # a reference to a reference to …; a ring of them is left as it is written
 MAX_MATCHED = 500  # characters of a text that is matched; names are shorter
-_REFERENCE = r"\$\{([A-Za-z0-9_.]+)\}\Z"
 
 
 def translated(target: Target, node: Node) -> Any:
@@ -68,20 +66,6 @@ def _listed(value: Any) -> Any:
 def _parts(target: Target, texts: list[str]) -> tuple[str, ...]:
     stripped = [text.strip() for text in texts]
     return tuple(str(target.items.get(text, text)) for text in stripped if text)
-
-
-def reference(node: Node, entries: Entries) -> Node:
-    """The node that ``${path}`` stands for; the node itself where it is no reference, or leads nowhere."""
-    found = node
-    for _ in range(MAX_REFERENCES):
-        match = re.match(_REFERENCE, found.value) if found.kind == SCALAR else None
-        if match is None:
-            return found
-        entry = entries.get(match[1])
-        if entry is None:
-            return node
-        found = entry[2]
-    return node
 
 
 NUMERIC = ("integer", "number", "bytes")

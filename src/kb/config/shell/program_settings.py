@@ -260,7 +260,7 @@ def _loaded(unit: Unit, program: Program, naming: Setting) -> Iterator[tuple[str
     for name, value in loaded(program.own).items():
         if name not in unit.settings and value is not False:
             told = known_when_run(name) if value is None else value
-            yield name, naming._replace(value=told, path=("from_pretrained",))  # no argument of a config
+            yield name, naming._replace(value=told, path=("from_pretrained", name.rpartition(".")[2]))
 
 
 def _model_by_own_flag(

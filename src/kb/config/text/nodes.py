@@ -216,10 +216,18 @@ def by_omegaconf(node: Node) -> Any:
         return [by_omegaconf(item) for item in node.value]
     if node.kind == MAPPING:
         return {key.scalar(): by_omegaconf(value) for key, value in node.pairs()}
-    if node.style or node.tag is not None or plain_kind(node.value) not in (TEXT, CORE + "timestamp"):
-        return node.scalar()
-    number = len(node.value) <= MAX_DIGITS and re.fullmatch(_NUMBER_OF_OMEGACONF, node.value)
-    return float(node.value.replace("_", "")) if number else node.value
+    number = number_of_omegaconf(node)
+    if number is not None:
+        return number
+    day = not node.style and node.tag is None and plain_kind(node.value) == CORE + "timestamp"
+    return node.value if day else node.scalar()
+
+
+def number_of_omegaconf(node: Node) -> float | None:
+    """The number that a scalar is to OmegaConf alone: ``2e-5`` and ``1.5e5`` are text to YAML 1.1."""
+    if node.style or node.tag is not None or plain_kind(node.value) != TEXT or len(node.value) > MAX_DIGITS:
+        return None
+    return float(node.value.replace("_", "")) if re.fullmatch(_NUMBER_OF_OMEGACONF, node.value) else None
 
 
 Duplicate = tuple[Node, Node, Node]  # the mapping, the key as first written, the key as written again
