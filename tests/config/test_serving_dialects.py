@@ -545,9 +545,11 @@ def test_an_env_file_further_up_is_another_projects(tmp_path: Path) -> None:
 
 def test_a_shell_in_a_compose_command_is_read(tmp_path: Path) -> None:
     command = f'bash -c "pip install x && python -m vllm.entrypoints.openai.api_server --model {LLAMA} --port 1"'
-    path = written(tmp_path, "compose.yaml", f"services:\n  llm:\n    build: .\n    command: >\n      {command}\n")
-    (file,) = check(path)["files"]
-    assert (file["dialect"], file["setup"]["model_name"]) == ("vllm", LLAMA)
+    typed = f"|\n      bash <<END\n      vllm serve {LLAMA} --port 1\n      END"
+    for text in (f">\n      {command}", typed):
+        path = written(tmp_path, "compose.yaml", f"services:\n  llm:\n    build: .\n    command: {text}\n")
+        (file,) = check(path)["files"]
+        assert (file["dialect"], file["setup"]["model_name"]) == ("vllm", LLAMA)
 
 
 def test_an_image_of_ones_own_is_vllms_where_its_name_and_its_flags_say_so(tmp_path: Path) -> None:

@@ -167,7 +167,8 @@ def _script(words: Sequence[Argument]) -> tuple[int, str] | None:
 def commands_at(start: int, text: str, variables: Mapping[str, str]) -> list[list[Argument]]:
     """The words of each command in a shell's text that begins at ``start`` of its file; a word that a variable holds
     stands where the text does."""
-    environment = Environment()
+    script = " " * start + text
+    environment = Environment(script)
     environment.know(variables)
     return [
         [
@@ -175,6 +176,6 @@ def commands_at(start: int, text: str, variables: Mapping[str, str]) -> list[lis
             for word in run
             if word.text != "" or not word.from_variable
         ]
-        for command in split_commands(" " * start + text)
+        for command in split_commands(script)
         for run in runs_in(command, environment.take(command), environment)
     ]

@@ -64,7 +64,11 @@ def _takes_commands(words: Sequence[str | None]) -> bool:
 
 def _typed_in(script: str, start: int, end: int) -> tuple[str, list[int]]:
     """The body of a here-document as a shell gets it, and where each character stands: ``\\$`` is for that shell."""
-    places = [at for at in range(start, end) if not (script[at] == "\\" and script[at + 1 : at + 2] in ("$", "`"))]
+    places = [
+        at
+        for at in range(start, min(end, len(script)))
+        if not (script[at] == "\\" and script[at + 1 : at + 2] in ("$", "`"))
+    ]
     return "".join(script[at] for at in places), places
 
 
