@@ -10,6 +10,7 @@ import sys
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from trainer_arguments import Release, release_of, text
 
@@ -21,17 +22,28 @@ DECLARED = {
 PAIRED = "EnableDisableAction"  # since vLLM 0.33 a flag `--enable-x` is taken as `--disable-x` too, and the reverse
 
 
-def flags_in(wheel: Path, library: str) -> set[str]:
-    """The long flags that a wheel declares, with underscores; more rather than fewer."""
+class Flags(NamedTuple):
+    """The long flags of a wheel, with underscores: those that it declares for sure, and more rather than fewer of those
+    that it takes: whatever text of the modules has the form of one, as in a loop over flags that are on their way out.
+    """
+
+    declared: set[str]
+    taken: set[str]
+
+
+def flags_in(wheel: Path, library: str) -> Flags:
     modules, classes = DECLARED[library]
-    found: set[str] = set()
+    found, taken = set[str](), set[str]()
     with zipfile.ZipFile(wheel) as archive:
         paired = any(PAIRED.encode() in archive.read(name) for name in archive.namelist() if "argparse_utils" in name)
         for name in archive.namelist():
             if re.fullmatch(modules, name):
-                found |= set(declared(ast.parse(archive.read(name)), classes, PurePosixPath(name).parts))
+                tree = ast.parse(archive.read(name))
+                found |= set(declared(tree, classes, PurePosixPath(name).parts))
+                taken |= set(long_flags(ast.walk(tree)))
+    taken |= found
     turns = (("enable_", "disable_"), ("disable_", "enable_")) if paired else ()
-    return found | {b + each.removeprefix(a) for a, b in turns for each in found if each.startswith(a)}
+    return Flags(found, taken | {b + each.removeprefix(a) for a, b in turns for each in found if each.startswith(a)})
 
 
 def declared(tree: ast.Module, classes: str, parts: tuple[str, ...]) -> Iterator[str]:
@@ -39,10 +51,9 @@ def declared(tree: ast.Module, classes: str, parts: tuple[str, ...]) -> Iterator
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
             yield from long_flags(node.args)
-        elif isinstance(node, ast.ClassDef) and (re.fullmatch(classes, node.name) or "arg_groups" in parts):
-            for each in node.body:
-                if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
-                    yield from (each.target.id, *long_flags(ast.walk(each.annotation)))
+        elif isinstance(node, ast.ClassDef) and (re.fullmatch(classes, node.name) or "fields" in parts):
+            fields = (each.target for each in node.body if isinstance(each, ast.AnnAssign))
+            yield from (each.id for each in fields if isinstance(each, ast.Name))
 
 
 def long_flags(nodes: Iterable[ast.AST]) -> Iterator[str]:
@@ -50,14 +61,14 @@ def long_flags(nodes: Iterable[ast.AST]) -> Iterator[str]:
     return (each[2:].replace("-", "_") for each in texts if re.fullmatch(r"--[a-z][\w-]*", each))
 
 
-def spans(has: dict[Release, set[str]]) -> Iterator[tuple[str, dict[str, str]]]:
+def spans(has: dict[Release, Flags]) -> Iterator[tuple[str, dict[str, str]]]:
     """Each flag that some release lacks, with the releases that have it; argparse takes the beginning of a longer one.
 
     One that went and came back and went again is left out: what is said of it would be no span.
     """
     releases = sorted(has)
-    for flag in sorted(set().union(*has.values())):
-        taken = [any(each.startswith(flag) for each in has[release]) for release in releases]
+    for flag in sorted({each for flags in has.values() for each in flags.declared if each[0] != "_"}):
+        taken = [any(each.startswith(flag) for each in has[release].taken) for release in releases]
         turns = [at for at in range(1, len(releases)) if taken[at] != taken[at - 1]]
         keys = ("before", "again") if taken[0] else ("since", "before", "again")
         if 0 < len(turns) <= len(keys):
@@ -68,9 +79,11 @@ def main() -> int:
     if len(sys.argv) != 3 or sys.argv[2] not in DECLARED:
         print(__doc__)
         return 2
-    library, has = sys.argv[2], dict[Release, set[str]]()
+    library, has = sys.argv[2], dict[Release, Flags]()
     for wheel in sorted(Path(sys.argv[1]).glob(f"{library}-*.whl")):
-        has.setdefault(release_of(wheel), set()).update(flags_in(wheel, library))
+        of_release, flags = has.setdefault(release_of(wheel), Flags(set(), set())), flags_in(wheel, library)
+        of_release.declared.update(flags.declared)
+        of_release.taken.update(flags.taken)
     for flag, span in spans(has):
         said = ", ".join(f'{key}: "{release}"' for key, release in span.items())
         print(f"      {flag}: {{{said}}}")

@@ -579,8 +579,21 @@ def test_what_a_container_runs_is_told_by_its_image_and_not_by_what_the_project_
         "vllm/vllm-openai:v0.17.0",
     )
     runs = [f"docker run {image} --model {LLAMA} --disable-log-requests" for image in images]
-    path = written(tmp_path, "run.sh", "\n".join([*runs, f"vllm serve {LLAMA} --disable-log-requests", ""]))
-    assert findings(path) == [("flag-not-in-release", 4), ("flag-not-in-release", 5)]
+    entered = (
+        "ssh host",
+        "uvx --from vllm==0.11.0",
+        "srun --container-image=vllm/vllm-openai:v0.11.0",
+        "$RUN",
+        "nohup",
+    )
+    runs += [f"{way} vllm serve {LLAMA} --disable-log-requests" for way in entered]
+    runs += [
+        f'{way} bash -c "vllm serve {LLAMA} --disable-log-requests"' for way in ("docker exec c", "docker run me/app")
+    ]
+    path = written(tmp_path, "run.sh", "\n".join([*runs, ""]))
+    assert findings(path) == [("flag-not-in-release", 4), ("flag-not-in-release", 9)]
+    service = f"services:\n  llm:\n    build: .\n    command: vllm serve {LLAMA} --disable-log-requests\n"
+    assert findings(written(tmp_path, "compose.yaml", service)) == []
 
 
 STACK = """\

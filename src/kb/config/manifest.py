@@ -337,6 +337,9 @@ def _surroundings(container: Node, started: Started, places: Places, text: str) 
     if spread:  # the ranks share no memory, nor can this container's be told from the others'
         unknown = Unknown(frozenset(("serving.shared_memory",)), "Ray starts the ranks in other containers too")
         found["serving.shared_memory"] = setting_by(unknown, "image", started.word, places)
+    if started.image is None and _below(container, "build") is not None:  # its Dockerfile says what is in it
+        unknown = Unknown(frozenset(("serving.image_release",)), "the image is built")
+        found["serving.image_release"] = setting_by(unknown, "image", started.word, places)
     if (shared := _shared_memory(container)) is not None:
         found["serving.shared_memory"] = _beside("shm_size", str(shared.value), shared, places)
     return found

@@ -24,6 +24,7 @@ LIBRARIES = (
     "axolotl",
     "llamafactory",
     "vllm",
+    "sglang",
     "liger-kernel",
     "flash-attn",
     "torchtune",

@@ -7,6 +7,7 @@ from kb.config.shell.arguments import UNTOLD, UNTOLD_OPTIONS, Argument
 from kb.config.shell.expand import Environment
 from kb.config.shell.launch import wraps
 from kb.config.shell.lexer import Command, Word, split_commands
+from kb.config.shell.serving import read_server
 
 _SHELL = re.compile(r"(?:.*/)?(?:ba|da|z|a)?sh\Z")
 _TEXT_FOLLOWS = re.compile(r"-[a-z]*c\Z")
@@ -48,7 +49,9 @@ def runs_in(
             return
         before = arguments[:at] if at and wraps(arguments[0].text or "") else ()
         with environment.in_shell():
-            yield from _commands_in(word, environment, before)
+            for found in _commands_in(word, environment, before):
+                within = (*arguments[:at], *found)  # of `docker run IMAGE bash -c`, `ssh host bash -c`
+                yield within if not before and at and read_server(within) is not None else found
         return
     if command.heredoc is not None and _takes_commands(texts):
         with environment.in_shell():

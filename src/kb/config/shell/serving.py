@@ -65,6 +65,11 @@ _LISTS = (
     "--served-model-name", "--lora-modules", "--api-key", "--middleware", "--logits-processors",
     "--cudagraph-capture-sizes", "--cuda-graph-sizes", "--limit-mm-per-prompt", "--prompt-adapters",
 )  # fmt: skip
+# What starts its command elsewhere: the project's own pins say nothing of the packages there.
+_ELSEWHERE = re.compile(
+    r"(?:\S*/)?(?:apptainer|singularity|enroot|kubectl|oc|ssh|uvx|pipx|(?:micro)?mamba|conda|modal)$"
+    r"|--(?:container-image|with)\b|[~/].*/bin/"  # of `srun` with pyxis, of `uv run`; an environment by its place
+)
 _TAG = re.compile(r":v?([0-9]+(?:\.[0-9]+){1,3})(?:$|[-+.a-z])")
 
 
@@ -106,6 +111,9 @@ def read_server(arguments: Sequence[Argument]) -> Started | None:
     started = _read_any(arguments)
     if started is None or names_other_device(started.rest):
         return None
+    if started.image is None:
+        before = takewhile(lambda each: each is not started.word, arguments)
+        started = started._replace(image=_entered([*before, started.word]))
     return None if started.image is not None and is_of_other_device(started.image.text) else started
 
 
@@ -120,6 +128,16 @@ def names_other_device(flags: Sequence[Argument]) -> bool:
     named = [text.partition("=")[2] for text in texts if text.startswith("--device=")]
     named += [after for text, after in pairwise(texts) if text == "--device"]
     return any(each.partition(":")[0] in _OTHER_DEVICES for each in named)
+
+
+def _entered(words: Sequence[Argument]) -> Argument | None:
+    """Of the words up to a server's own that enter a container, another host or an environment of its own (`ssh host`,
+    `uvx --from vllm==0.18.0`, `/opt/x/bin/vllm`) the one that names its release, else the first; None where none does.
+    """
+    untold = any(each.text is None and after.text != "-m" for each, after in pairwise(words))  # `$RUN`, not `$PYTHON`
+    if not untold and not any(_ELSEWHERE.match(each.text or "") for each in words):
+        return None
+    return next((each for each in words if release_of_image(each.text or "") is not None), words[0])
 
 
 def _read_any(arguments: Sequence[Argument]) -> Started | None:
@@ -190,8 +208,11 @@ def _inline(argument: Argument, name: str) -> bool:
 
 def _in_container(arguments: Sequence[Argument]) -> Started | None:
     """``docker run … IMAGE flags``; a command behind the image counts in place of the image's own."""
-    if not any(argument.text == "run" for argument in arguments[:3]):
-        return None
+    first = [argument.text for argument in arguments[:3]]
+    if "run" not in first:
+        at = first.index("exec") if "exec" in first else len(arguments)
+        inner = _read_any(arguments[at + 1 :])
+        return inner._replace(image=arguments[at]) if inner is not None else None
     for at, argument in enumerate(arguments):
         text = argument.text or ""
         server = server_of_image(text) if not text.startswith("-") else None
