@@ -596,6 +596,17 @@ def test_what_a_container_runs_is_told_by_its_image_and_not_by_what_the_project_
     assert findings(written(tmp_path, "compose.yaml", service)) == []
 
 
+def test_a_value_that_the_release_lacks_is_not_advised_and_a_default_may_be_another(tmp_path: Path) -> None:
+    flags = ("--kv-cache-dtype int8", "--dtype ${DT:-fp16}", "--max-model-len ${L:-32,768}", "--dtype DTYPE")
+    path = written(tmp_path, "run.sh", "".join(f"vllm serve {LLAMA} {each}\n" for each in flags))
+    for pinned, listed in (("vllm==0.10.2\n", False), ("", True)):
+        written(tmp_path, "requirements.txt", pinned)
+        found = [row for unit in check(path)["files"] for row in unit["findings"] if row["rule"] == "server-refuses"]
+        assert [(row["line"], bool(row["fix"])) for row in found] == [(1, False), (2, True)]
+        assert ("int8_per_token_head" in found[0]["message"]) == listed
+        assert found[1]["message"].startswith("If the environment does not change these defaults (dtype)")
+
+
 STACK = """\
 servingEngineSpec:
   modelSpec:

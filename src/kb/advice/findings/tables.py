@@ -23,6 +23,7 @@ from kb.core.typed import Any
 
 EVERY_FORMAT = "every"
 WRITTEN = "written."
+MOST_OF_A_NUMBER = 64  # characters
 BETWEEN = "/"  # parts the name of a row's rule: the rule that words it, and the row
 UNWRITTEN: Mapping[str, Any] = {"bool": False, "text": "", "list": ()}
 UNKNOWN_VALUE, OTHER_RELEASE, EMPTY, OTHER_PAIR = (
@@ -120,7 +121,7 @@ class Tables:
         for name, group in part["values"].items():
             setting = unit.setting(name)
             if setting is not None and not setting.joined:
-                yield from self._of_values(name, group, setting, unit, _is_newer(release(group["library"]), group))
+                yield from self._of_values(name, group, setting, unit, release(group["library"]))
         for name, group in part["pairs"].items():
             yield from self._of_pairs(name, group, unit)
         for group in part["names"]:
@@ -161,13 +162,14 @@ class Tables:
         return Row(rule, {"library": row["library"], "said": row["said"]})
 
     def _of_values(
-        self, name: str, group: Mapping[str, Any], setting: Setting, unit: Unit, newer: bool
+        self, name: str, group: Mapping[str, Any], setting: Setting, unit: Unit, known: ProjectRelease | None
     ) -> Iterator[Row]:
-        """A row for each thing written that no release has, or that some have not.
-
-        ``newer``: the project has a release that nobody looked at, which may have more.
-        """
+        """A row for each thing written that no release has, or that some have not."""
         takes, own = group["takes"], group.get("also", {}).get(unit.dialect, ())
+        newer = _is_newer(known, group)  # a release that nobody looked at, which may have more
+        if "flags" in group and not _is_flag_said(setting, name):
+            return
+        written = _is_as_written(name, setting)
         for value in _texts(setting.value, group):
             asked = value.lower() if "folds" in group else value
             if asked in own or group.get("unless", "\0") in value or ("only" in group and value not in group["means"]):
@@ -184,13 +186,15 @@ class Tables:
                     meant = meant or (Neighbours(takes).meant_by(value) if "slips" in group else _nearest(value, takes))
                 if meant is None and "slips" in group:
                     continue
+                lacked = {each for each, its in takes.items() if _is_lacked(its, known)}
+                guessed = "flags" in group and known is None and bool(takes.get(meant or ""))
+                meant = None if guessed or meant in lacked else meant
                 fixes = _written_instead(name, setting, value, meant)
-                known = {"meant": meant} if meant else {}
-                known |= {} if shapes else {"known": ", ".join([*takes, *own])}
-                rule = self._made(worded, f"{name}={value}", ["fact", f"{WRITTEN}{name}"], (name,), fixes)
-                yield Row(rule, {**values, **known})
+                more = {"meant": meant} if meant else {}
+                more |= {} if shapes else {"known": ", ".join(each for each in (*takes, *own) if each not in lacked)}
+                yield Row(self._made(worded, f"{name}={value}", written, (name,), fixes), {**values, **more})
             elif span:
-                tree = ["and", ["fact", f"{WRITTEN}{name}"], _outside(group["library"], span)]
+                tree = ["and", written, _outside(group["library"], span)]
                 rule = self._made(group.get("rule", OTHER_RELEASE), f"{name}={value}", tree, (name,))
                 yield Row(rule, {**values, "bounds": bounds_of(span)})
 
@@ -235,7 +239,14 @@ class Tables:
 
     def _said(self, finding: Finding, row: Row, unit: Unit, release: Release) -> Finding:
         """The finding with what its message says: the settings as they are written, and the project's own release."""
-        values = {**row.values, "settings": ", ".join(_as_written(unit, row.rule.at))}
+        settings = _as_written(unit, row.rule.at)
+        if row.rule.area == "serving":  # a command's flags are kept with underscores, and have no colon
+            parts = (each.partition(": ") for each in settings)
+            settings = (
+                f"{key.replace('_', '-')} {value}" if key[:2] == "--" else key + colon + value
+                for key, colon, value in parts
+            )
+        values = {**row.values, "settings": ", ".join(settings)}
         values.setdefault("key", _key(unit, row.rule.at[0]))
         known = release(row.values["library"])
         if known is not None and known.specifier:
@@ -357,7 +368,7 @@ def _texts(value: Any, group: Mapping[str, Any]) -> list[str]:
             texts = [part.strip() for part in value.split(",")]
     else:
         texts = [each for each in value if isinstance(each, str)] if isinstance(value, tuple) else []
-    return [text for text in texts if text and not set(text) & set("${}()")]
+    return [text for text in texts if text and not set(text) & set("${}()[]|<>")]
 
 
 def _span_of(value: str, group: Mapping[str, Any]) -> Mapping[str, str] | None:
@@ -365,7 +376,37 @@ def _span_of(value: str, group: Mapping[str, Any]) -> Mapping[str, str] | None:
     takes: Mapping[str, Mapping[str, str]] = group["takes"]
     if "patterns" not in group:
         return takes.get(value)
+    if len(value) > MOST_OF_A_NUMBER:
+        return {}
     return next((span for pattern, span in takes.items() if re.fullmatch(pattern, value)), None)
+
+
+def _is_lacked(span: Mapping[str, str], known: ProjectRelease | None) -> bool:
+    """Whether the project's release has not what others have."""
+    bounds = [parse_version(span[end]) for end in ("since", "before") if end in span]
+    release = known.within(*bounds) if known is not None and bounds else None
+    if release is None:
+        return False
+    return ("since" in span and release < parse_version(span["since"])) or (
+        "before" in span and release >= parse_version(span["before"])
+    )
+
+
+def _is_flag_said(setting: Setting, name: str) -> bool:
+    """Whether a command line says it, by a flag and a value: `--dtype DTYPE` and `[auto|half]` stand in a synopsis."""
+    flagged = bool(setting.path) and str(setting.path[-1]).startswith("--")
+    text = str(setting.value)
+    placeholder = text.isupper() and not any(map(str.isdigit, text))
+    return flagged and not placeholder and not (setting.by_default and name.startswith(KEY))
+
+
+def _is_as_written(name: str, setting: Setting) -> Tree:
+    """That the setting is written; of a default that its environment may change, that it is this very value."""
+    tree: Tree = ["fact", f"{WRITTEN}{name}"]
+    value = setting.value
+    if not setting.by_default or not isinstance(value, str) or name.startswith(KEY):
+        return tree
+    return ["and", tree, ["compare", ["=="], ["fact", name], ["lit", value]]]
 
 
 def _nearest(value: str, known: Iterable[str]) -> str | None:

@@ -112,8 +112,8 @@ def read_server(arguments: Sequence[Argument]) -> Started | None:
     if started is None or names_other_device(started.rest):
         return None
     if started.image is None:
-        before = takewhile(lambda each: each is not started.word, arguments)
-        started = started._replace(image=_entered([*before, started.word]))
+        word = started.word
+        started = started._replace(image=_entered([*takewhile(lambda each: each is not word, arguments), word]))
     return None if started.image is not None and is_of_other_device(started.image.text) else started
 
 
