@@ -607,6 +607,21 @@ def test_a_value_that_the_release_lacks_is_not_advised_and_a_default_may_be_anot
         assert found[1]["message"].startswith("If the environment does not change these defaults (dtype)")
 
 
+def test_words_for_vllms_own_image_may_begin_with_the_model(tmp_path: Path) -> None:
+    image, flags = "vllm/vllm-openai:v0.20.0", ("--task", "generate")
+    texts = {
+        "run.sh": f"docker run {image} {LLAMA} {' '.join(flags)}\n",
+        "compose.yaml": f"services:\n  a:\n    image: {image}\n    command: {json.dumps([LLAMA, *flags])}\n",
+        "Containerfile": f"FROM {image}\nCMD {json.dumps([LLAMA, *flags])}\n",
+    }
+    for name, text in texts.items():
+        (unit,) = check(written(tmp_path, name, text))["files"]
+        assert (unit["dialect"], unit["setup"]["model_name"]) == ("vllm", LLAMA), name
+        assert [row["rule"] for row in unit["findings"]] == ["flag-not-in-release"], name
+    script = written(tmp_path, "compose.yaml", f"services:\n  a:\n    image: {image}\n    entrypoint: [app/run.sh]\n")
+    assert check(script)["files"][0]["dialect"] is None
+
+
 STACK = """\
 servingEngineSpec:
   modelSpec:

@@ -15,7 +15,7 @@ from kb.config.shell.expand import Environment
 from kb.config.shell.launch import server_launch
 from kb.config.shell.lexer import split_commands
 from kb.config.shell.nested import runs_in, text_of_shell
-from kb.config.shell.serving import Started, own_image_of, read_server, server_of_image
+from kb.config.shell.serving import Started, names_model, own_image_of, read_server, server_of_image
 from kb.config.text.source import Places
 from kb.core.document import Unit
 from kb.core.record import NamedTuple
@@ -137,7 +137,9 @@ def _started(stage: _Stage) -> tuple[Started, tuple[int, int]] | None:
         return started._replace(image=stage.image), span
     name = stage.image.text or ""
     server = server_of_image(name) or own_image_of(name, words)
-    if server is None or stage.entrypoint is not None or not words or not (words[0].text or "").startswith("-"):
+    if server is None or stage.entrypoint is not None or not words:
+        return None
+    if not (words[0].text or "").startswith("-") and not names_model(server, words):
         return None
     return Started(server, words, stage.image, stage.image), span
 

@@ -37,6 +37,7 @@ from kb.config.shell.serving import (
     VLLM_VARIABLES,
     Started,
     is_of_other_device,
+    names_model,
     names_other_device,
     own_image_of,
     read_server,
@@ -247,7 +248,7 @@ def _started(container: Node, text: str, variables: Variables) -> Started | None
     server = server_of_image(named.text or "") or own_image_of(named.text or "", words) if named is not None else None
     # a flag whose value is not known counts too: `--quantize=$(QUANTIZE)`
     flagged = bool(words) and text[words[0].start : words[0].end].lstrip("'\"").startswith("-")
-    if named is None or server is None or (words and not flagged):
+    if named is None or server is None or (words and not flagged and not names_model(server, words)):
         return None
     if not words and server not in (TGI, LLAMA):
         return None

@@ -263,10 +263,17 @@ def spelt_out(started: Started) -> list[Argument]:
     """The server's arguments with flags of one dash under their long names, and its model as ``--model``."""
     long = started.server.short
     found = [argument._replace(text=long.get(argument.text or "", argument.text)) for argument in started.rest]
-    at = _place_of_model(found) if started.server.model else None
+    leads = started.word is started.image and names_model(started.server, found)
+    at = 0 if leads else _place_of_model(found) if started.server.model else None
     if at is not None:
         found.insert(at, Argument("--model", found[at].start, found[at].start, found[at].shared, True))
     return found
+
+
+def names_model(server: Server, words: Sequence[Argument]) -> bool:
+    """Whether the words for vLLM's own image begin with a model of the hub: its entry point is `vllm serve`."""
+    first = (words[0].text or "") if words and server is VLLM else ""
+    return re.match(r"\w[\w.-]*/[\w.-]+\Z", first) is not None and not first.endswith((".py", *SHELL))
 
 
 def _place_of_model(words: Sequence[Argument]) -> int | None:
