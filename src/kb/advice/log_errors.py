@@ -105,14 +105,19 @@ _FRAME_PARTS = re.compile(
 _COUNTED = " validation error"
 _COUNTS = re.compile(r"\b\d{1,4} validation errors? for \S")  # pydantic: below it a field, then its fault, indented
 _NEW_TRACEBACK = "Traceback (most recent call last)"
-# frameworks that are often run from a clone of their repository: their folder by what lies in it, or above it, for a
+# frameworks that are often run from a clone of their repository: their folder by what lies in it and above it, for a
 # project may have one of that name
 _CLONED = (
     r"llamafactory[/\\](?:chat|cli|data|eval|extras|hparams|launcher|model|train|webui)|"
     r"megatron[/\\](?:bridge|core|legacy|training)[/\\]|sglang[/\\](?:lang|multimodal_gen|srt)[/\\]|"
     r"verl[/\\](?:experimental|models|protocol|single_controller|tools|trainer|utils|workers)|"
-    r"(?<=src[/\\])(?:accelerate|axolotl|peft|transformers)[/\\]|(?<=swift[/\\])swift[/\\]|(?<=trl[/\\])trl[/\\]|"
-    r"(?<=vllm[/\\])vllm[/\\]|(?<=[dD]eep[sS]peed[/\\])deepspeed[/\\]|(?<=unsloth[/\\])unsloth[/\\]"
+    r"(?<=accelerate[/\\]src[/\\])accelerate[/\\]|(?<=axolotl[/\\]src[/\\])axolotl[/\\]|"
+    r"(?<=peft[/\\]src[/\\])peft[/\\]|(?<=transformers[/\\]src[/\\])transformers[/\\]|"
+    r"(?<=swift[/\\])swift[/\\](?:arguments|cli|llm|megatron|pipelines|rlhf_trainers|rollout|trainers|tuners|utils)|"
+    r"(?<=trl[/\\])trl[/\\](?:cli|experimental|extras|generation|models|scripts|trainer)|"
+    r"(?<=vllm[/\\])vllm[/\\](?:config|engine|entrypoints|executor|model_executor|v1|worker)|"
+    r"(?<=[dD]eep[sS]peed[/\\])deepspeed[/\\](?:launcher|ops|runtime|utils)|"
+    r"(?<=unsloth[/\\])unsloth[/\\](?:kernels|models)"
 )
 _PACKAGE = re.compile(rf"(?:site|dist)-packages[/\\](\w[^\n]{{0,480}})|[/\\]((?:{_CLONED})[^\n]{{0,400}})")
 _NOT_OWN = re.compile(
