@@ -14,6 +14,9 @@ LLAMA = {"hidden_size": 256, "intermediate_size": 704, "num_attention_heads": 4,
          "num_key_value_heads": 2, "vocab_size": 3000}  # fmt: skip
 MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
 GPT2 = {"model_type": "gpt2", "n_embd": 256, "n_layer": 2, "n_head": 4, "vocab_size": 3000}
+LFM2 = {**LLAMA, "model_type": "lfm2", "layer_types": ["conv", "full_attention"] * 2}
+GEMMA_4 = {"model_type": "gemma4", "text_config": LLAMA,
+           "vision_config": {"num_hidden_layers": 1}, "audio_config": {"num_hidden_layers": 1}}  # fmt: skip
 LORA: dict[str, Any] = {"method": "lora", "lora_target_modules": ("q_proj", "v_proj")}
 
 
@@ -30,6 +33,10 @@ LORA: dict[str, Any] = {"method": "lora", "lora_target_modules": ("q_proj", "v_p
         (MIXTRAL, LORA, None),
         (GPT2, {"attn_implementation": "flash"}, None),
         ({**LLAMA, "model_type": "gemma2"}, {"attn_implementation": "flash"}, None),
+        (LFM2, {"world_size": 2, "zero_stage": 3}, "ZeRO-3 of lfm2"),
+        (GEMMA_4, {"images": Images(0, 1, 1), **LORA}, "target_modules of gemma4"),
+        (GEMMA_4, {"images": Images(0, 1, 1), "method": "lora"}, None),  # PEFT's own pattern leaves towers out
+        (GEMMA_4, {"images": Images(1, 4, 4)}, "images of gemma4"),
     ],
 )
 def test_what_is_not_followed_is_refused_by_name(config: dict[str, Any], given: dict[str, Any], what: str) -> None:

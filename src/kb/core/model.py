@@ -35,11 +35,24 @@ class Vision(NamedTuple):
     tilings: tuple[tuple[int, int], ...] = ()  # LLaVA-NeXT: heights and widths that a picture is cut into tiles of
     splits: int = 0  # Idefics3: tiles of a picture's longer side, whatever size it has
     places: int = 0  # learned, of which those of a picture are interpolated (Qwen3-VL); 0: none
+    clamps: bool = False  # its linear layers clamp what comes in and what goes out (Gemma 4)
 
     @property
     def side(self) -> int:
         """Pixels of each side of a token."""
         return self.patch * self.merge
+
+
+class Hearing(NamedTuple):
+    """A tower of layers that hears (Gemma 4)."""
+
+    depth: int
+    width: int
+    heads: int
+    kernel: int  # of the convolution in each layer
+    channels: tuple[int, ...]  # of the two convolutions before the layers
+    out: int
+    clamps: bool  # its linear layers clamp what comes in and what goes out
 
 
 class Architecture(NamedTuple):
@@ -129,6 +142,7 @@ class Architecture(NamedTuple):
     mel_bins: int = 0  # Whisper: rows of its log-mel features
     audio_positions: int = 0  # Whisper: positions of its encoder, which its convolutions make of twice as many frames
     vision: Vision | None = None  # what it sees with
+    hearing: Hearing | None = None  # what it hears with, beside that
     engine: bool = False  # its modules and parameters are read off the memory engine's model
 
     @property

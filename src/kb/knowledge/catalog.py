@@ -18,7 +18,7 @@ from kb.core.catalog import (
 )
 from kb.core.facts import FactType, MovedDefault
 from kb.core.hardware import Gpu
-from kb.core.model import Architecture, Model, Vision
+from kb.core.model import Architecture, Hearing, Model, Vision
 from kb.core.release import parse_version
 from kb.core.text import Text
 from kb.core.typed import Any
@@ -222,6 +222,9 @@ def _architecture(row: Mapping[str, Any]) -> Architecture:
         tilings = tuple((height, width) for height, width in seen.tilings)
         seen = seen._replace(full_layers=tuple(seen.full_layers), states=tuple(seen.states), tilings=tilings)
         row = {**row, "vision": seen}
+    if "hearing" in row:
+        heard = Hearing(*row["hearing"])
+        row = {**row, "hearing": heard._replace(channels=tuple(heard.channels))}
     given: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in row.items()}
     return Architecture(**given)
 

@@ -386,6 +386,34 @@ def test_longt5_asks_for_the_same_blocks(kind: str, given: dict[str, Any]) -> No
     same_acts(LONGT5[kind], base._replace(**given))
 
 
+# all of whose layers see everything: else transformers makes masks in the order of a set
+GEMMA_4 = {
+    "model_type": "gemma4", "architectures": ["Gemma4ForConditionalGeneration"], "tie_word_embeddings": True,
+    "text_config": {**CONFIGS["gemma 4"], "layer_types": ["full_attention"] * 5},
+    "vision_config": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2,
+                      "num_key_value_heads": 2, "head_dim": 32, "position_embedding_size": 64,
+                      "use_clipped_linears": True},
+    "audio_config": {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "output_proj_dims": 48},
+    **{f"{name}_token_id": 990 for name in ("image", "video", "audio", "boi", "eoi", "boa")}, "eoa_token_index": 990,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"bf16": True, "do_eval": True, "gradient_checkpointing": True},
+        {"bf16": True, "method": "qlora", "load_in_4bit": True, "lora_target_modules": ("all-linear",),
+         "gradient_checkpointing": True, "padded": False},
+        {"do_train": False, "do_predict": True, "inference_batch_size": 3, "inference_max_length": 4,
+         "max_source_length": 30},
+    ],
+    ids=["evaluated", "4 bits", "decoded"],
+)  # fmt: skip
+def test_words_alone_reach_no_tower_of_gemma_4(given: dict[str, Any]) -> None:
+    base = TrainingSetup(per_device_train_batch_size=3, max_source_length=72, images=Images(0, 1, 1))
+    same_acts(GEMMA_4, base._replace(**given))
+
+
 GPT_OSS = {**_DECODER, "model_type": "gpt_oss", "head_dim": 32, "intermediate_size": 64, "num_local_experts": 8,
            "num_experts_per_tok": 2, "sliding_window": 16}  # fmt: skip
 

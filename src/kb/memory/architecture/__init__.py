@@ -86,6 +86,7 @@ def _followed() -> Mapping[str, Callable[[Mapping[str, Any]], Architecture]]:
         "llava_next": vision.llava,
         "paligemma": vision.paligemma,
         "gemma3": vision.gemma3,
+        "gemma4": vision.gemma4,
         "idefics3": vision.idefics3,
         "smolvlm": vision.idefics3,
         "led": _led,

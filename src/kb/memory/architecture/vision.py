@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from math import isqrt
 from typing import Any
 
-from kb.core.model import Architecture, Vision
+from kb.core.model import Architecture, Hearing, Vision
 from kb.memory.architecture.decoder import architecture as decoder_architecture
 from kb.memory.architecture.decoder_types import decoder_of, kv_heads_of
+from kb.memory.architecture.decoder_types import gemma4 as gemma4_text
 from kb.memory.config_fields import (
     UnsupportedArchitectureError,
     flag,
@@ -110,6 +111,49 @@ def gemma3(config: Mapping[str, Any]) -> Architecture:
     tied = flag(config, "tie_word_embeddings", True)
     seen = seen._replace(merge=side // isqrt(tokens))
     return found._replace(model_type="gemma3", tied=tied, vision=seen, engine=True)
+
+
+def gemma4(config: Mapping[str, Any]) -> Architecture:
+    """Gemma 4's dimensions, with its two towers."""
+    found = gemma4_text({**_part(config, "text_config"), "model_type": "gemma4"})
+    seen, heard = config.get("vision_config"), config.get("audio_config")
+    vision = hearing = None
+    if isinstance(seen, Mapping):
+        refuse(seen, "standardize")
+        width, heads = number(seen, "hidden_size", default=768), number(seen, "num_attention_heads", default=12)
+        if width % heads or number(seen, "head_dim", default=64) != width // heads:
+            raise unpredicted("head_dim of the vision_config")
+        if number(seen, "num_key_value_heads", default=heads) != heads:
+            raise unpredicted("num_key_value_heads of the vision_config")
+        vision = Vision(
+            depth=number(seen, "num_hidden_layers", default=16),
+            width=width,
+            ff=number(seen, "intermediate_size", default=3072),
+            heads=heads,
+            channels=3,
+            patch=number(seen, "patch_size", default=16),
+            frames=1,
+            merge=number(seen, "pooling_kernel_size", default=3),
+            activation=word(seen, "hidden_activation", default="gelu_pytorch_tanh"),
+            places=number(seen, "position_embedding_size", default=10240),
+            clamps=flag(seen, "use_clipped_linears", False),
+        )
+    if isinstance(heard, Mapping):
+        channels = heard.get("subsampling_conv_channels") or (128, 32)
+        if not isinstance(channels, list | tuple) or len(channels) != 2:
+            raise unpredicted("subsampling_conv_channels")
+        first, second = (number({"subsampling_conv_channels": each}, "subsampling_conv_channels") for each in channels)
+        hearing = Hearing(
+            depth=number(heard, "num_hidden_layers", default=12),
+            width=number(heard, "hidden_size", default=1024),
+            heads=number(heard, "num_attention_heads", default=8),
+            kernel=number(heard, "conv_kernel_size", default=5),
+            channels=(first, second),
+            out=number(heard, "output_proj_dims", default=1536),
+            clamps=flag(heard, "use_clipped_linears", True),
+        )
+    tied = flag(config, "tie_word_embeddings", True)
+    return found._replace(tied=tied, vision=vision, hearing=hearing)
 
 
 def _within_words(config: Mapping[str, Any], name: str, default: int, words: Architecture) -> None:

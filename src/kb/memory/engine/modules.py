@@ -334,10 +334,11 @@ class Model:
         return id(tensor) not in self.plain
 
     def require_input_grads(self, embeds: Tensor) -> None:
-        """``enable_input_require_grads``: a hook on embeddings, which matters where they do not train themselves."""
+        """``enable_input_require_grads``: a hook on embeddings, which matters where they do not train themselves, and
+        in evaluation, where autocast keeps the copy of what needs a gradient."""
         options = self.options
         if self.inputs_need or (options.checkpointing and not options.checkpoints_trained):
-            embeds.needs = embeds.needs or options.adapters is not None or bool(options.frozen)
+            embeds.needs = True
 
     def run(self, *batch: Any, smoothed: bool = False) -> Any:
         """:meth:`forward`, as what wraps the model has it."""

@@ -77,7 +77,7 @@ class Options(NamedTuple):
     earlier: EarlierRelease = EarlierRelease()
 
 
-def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | None) -> Options:
+def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | str | None) -> Options:
     """The options of a setup; ``defaults`` are PEFT's target modules for the model's type, where it has any.
 
     Raises:

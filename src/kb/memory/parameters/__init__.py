@@ -14,7 +14,7 @@ from kb.core.typed import Literal
 
 # peft.utils.constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING (peft 0.21); other types must name theirs
 _QV = ("q_proj", "v_proj")
-DEFAULT_TARGETS = {
+DEFAULT_TARGETS: dict[str, tuple[str, ...] | str] = {
     "t5": ("q", "v"),
     "mt5": ("q", "v"),
     "bart": _QV,
@@ -28,6 +28,7 @@ DEFAULT_TARGETS = {
     "gemma": _QV,
     "gemma2": _QV,
     "gemma3_text": _QV,
+    "gemma4": r".*language_model\..*\.(q_proj|v_proj)",  # a pattern, which leaves its towers out
     "qwen2": _QV,
     "qwen3": _QV,
     "bert": ("query", "value"),
@@ -234,8 +235,8 @@ def _bart_modules(a: Architecture) -> tuple[LinearModule, ...]:
     return (*found, LinearModule("lm_head", "head", a.d_model, a.vocab_size, 1))
 
 
-def default_targets(architecture: Architecture) -> tuple[str, ...] | None:
-    """PEFT's default target modules for a model type; None where PEFT demands that they be named."""
+def default_targets(architecture: Architecture) -> tuple[str, ...] | str | None:
+    """PEFT's default target modules for a model type, or a pattern of them; None where PEFT wants them named."""
     return DEFAULT_TARGETS.get(architecture.model_type)
 
 
@@ -243,8 +244,8 @@ def targets_for(architecture: Architecture) -> tuple[str, ...]:
     """PEFT's default targets, or of a type that PEFT does not list, its query and value projections; where it has none
     by a known name, all linear layers."""
     known = default_targets(architecture)
-    if known is not None:
-        return known
+    if known is not None:  # names, for a config that lists them: a pattern is none
+        return known if isinstance(known, tuple) else ("all-linear",)
     leaves = {module.leaf for module in modules(architecture)}
     return next((names for names in PROJECTIONS if leaves.issuperset(names)), ("all-linear",))
 

@@ -16,6 +16,7 @@ OF_TYPE = {  # module and class of a type that is no variant of its family's own
     "smolvlm": ("idefics3", "SmolVlm"),
     "gpt_oss": ("gpt_oss", "GptOss"),
     "gemma4_text": ("gemma4", "Gemma4"),
+    "gemma4": ("gemma4_seeing", "Gemma4Seeing"),
     "longt5": ("longt5", "LongT5"),
     "whisper": ("whisper", "Whisper"),
     "led": ("led", "Led"),

@@ -403,6 +403,7 @@ TYPES = {
     "paligemma": GEMMA._replace(stem="model.language_model"),
     "gemma3": GEMMA3._replace(stem="model.language_model"),
     "gemma4_text": Traits(special_tokens=3, kinds=inputs.BOTH, scaled_words=True),
+    "gemma4": Traits(stem="model.language_model", special_tokens=3, kinds=inputs.BOTH, scaled_words=True),
     "gpt_oss": Traits(special_tokens=3, eager_only=True, kinds=inputs.BOTH),
     "gpt_neox": Traits(
         stem="gpt_neox", embed="embed_in", final="final_layer_norm", order=("norm1", "norm2", "attention", "mlp"),

@@ -10,7 +10,7 @@ from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.families.attention import Cache, eager_forward, rotary_tables, rotate_half, sdpa_forward
 from kb.memory.engine.families.decoder import Decoder
-from kb.memory.engine.families.decoder_inputs import DROPPED, masked, numbered_from, of_layer
+from kb.memory.engine.families.decoder_inputs import DROPPED, ByKind, masked, numbered_from, of_layer
 from kb.memory.engine.families.decoder_parts import GatedMlp, activation_of
 from kb.memory.engine.families.decoder_types import traits_of
 from kb.memory.engine.faults import NotFollowedError
@@ -181,6 +181,7 @@ class Gemma4(Decoder):
         self.slides, self.reuses = a.slides, a.reuses or (False,) * a.decoder_layers
         made = [at for at, reused in enumerate(self.reuses) if not reused]
         self.stores = {max(at for at in made if a.slides[at] == kind) for kind in {*a.slides}} if a.reuses else set()
+        self.place_before()
         self.embed = self.table(f"{traits.stem}.{traits.embed}", a.vocab_size, a.d_model)
         self.buffer((), self.options.dtype)
         self.layers: Any = [Layer(self, f"{traits.stem}.layers.{at}", at) for at in range(a.decoder_layers)]
@@ -196,22 +197,33 @@ class Gemma4(Decoder):
             self.buffer((), self.options.dtype)
             self.own_projection = Linear(self, f"{traits.stem}.per_layer_model_projection", a.d_model, whole)
             self.own_norm = Norm(self, f"{traits.stem}.per_layer_projection_norm", a.layer_inputs)
+        self.place_behind()
         self.place_head()
 
-    def inputs_of_layers(self, ids: Tensor, embeds: Tensor) -> Any:
-        """``get_per_layer_inputs`` and ``project_per_layer_inputs``: of each token one for every layer."""
+    def place_before(self) -> None:
+        """What is placed before the language model: nothing of it alone."""
+
+    def place_behind(self) -> None:
+        """And behind it."""
+
+    def own_inputs(self, ids: Tensor) -> Any:
+        """``get_per_layer_inputs``: of each token a row, which is cut into one piece for every layer."""
         if self.own is None:
             return None
         shape = (*ids.shape, self.architecture.decoder_layers, self.architecture.layer_inputs)
         found = ops.embedding(ids, self.own)
         narrow = self.options.dtype == self.own.dtype  # the number lies in the type of loading
         number = Tensor((), self.own.dtype, (), Storage(0)) if narrow else new((), self.own.dtype)
-        found = ops.view(ops.mul(found, number), shape)
-        del number
+        return ops.view(ops.mul(found, number), shape)
+
+    def inputs_of_layers(self, embeds: Tensor, own: Any) -> Any:
+        """``project_per_layer_inputs``: each layer's with a share of the words' embedding."""
+        if own is None:
+            return None
         projected = ops.scale(self.own_projection(embeds))
-        projected = ops.view(projected, shape)
+        projected = ops.view(projected, own.shape)
         projected = self.own_norm(projected)
-        return ops.scale(ops.add(projected, found))
+        return ops.scale(ops.add(projected, own))
 
     def base(
         self,
@@ -224,11 +236,14 @@ class Gemma4(Decoder):
         """From ids to the last hidden states."""
         world.recording.term = "activations_decoder"
         embeds = self.looked_up(ids)
-        own = self.inputs_of_layers(ids, embeds)
+        own = self.inputs_of_layers(embeds, self.own_inputs(ids))
         positions = numbered_from(embeds, positions)
-        masks = masked(self, embeds, padding, cache)
+        return self.passed(embeds, own, masked(self, embeds, padding, cache), positions, cache)
+
+    def passed(self, embeds: Tensor, own: Any, masks: Any, positions: Tensor, cache: Any) -> Tensor:
+        """The layers, and the norm behind them."""
         x = embeds
-        shape = positions.shape[0], ids.shape[1]
+        shape = positions.shape[0], embeds.shape[1]
         tables = {kind: angles(*shape, width, x.dtype) for kind, width in self.widths.items()}
         shared: Shared = {}
         for at, layer in enumerate(self.layers):
@@ -252,5 +267,8 @@ def last_of(x: Tensor, own: Any, masks: Any, tables: Any) -> tuple[Any, ...]:
     """``_maybe_slice_kv_shared_inputs``: views."""
     x = ops.cut(x, 1, 1)
     own = None if own is None else ops.cut(own, 1, 1)
-    masks = type(masks)(each and ops.cut(each, 2, 1) for each in masks)
+    if type(masks) is ByKind:
+        masks = ByKind(each and ops.cut(each, 2, 1) for each in masks)
+    else:
+        masks = masks and ops.cut(masks, 2, 1)
     return x, own, masks, {kind: tuple(ops.cut(each, 1, 1) for each in both) for kind, both in tables.items()}
