@@ -69,8 +69,10 @@ def test_how_large_images_are_is_assumed_aloud(text: str, facts: dict[str, Any],
 
 
 def test_rows_of_a_column_of_text_have_no_picture() -> None:
-    run = checked(PLAIN + "dataset_text_field: text\nmax_length: 1024\nlearning_rate: 1.0e-5\n", {})
+    text = PLAIN + "dataset_text_field: text\nmax_length: 1024\nlearning_rate: 1.0e-5\n"
+    run = checked(text, {})
     assert [each.reason for each in run.prediction.assumed if each.name in (PIXELS, COUNT)] == ["rows_of_text"]
+    assert checked(text + "dataset_kwargs: {skip_prepare_dataset: true}\n", {}).prediction is None
 
 
 @pytest.mark.parametrize(

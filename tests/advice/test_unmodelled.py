@@ -221,8 +221,10 @@ def test_what_unsloth_puts_in_the_place_of_trl_s_classes_has_defaults_of_its_own
     own = python(text.format("SFTConfig('out', learning_rate=1e-4)")).setup
     assert (own.per_device_train_batch_size, own.gradient_accumulation_steps, own.optim) == (4, 2, "adamw_8bit")
     assert own.lora_target_modules == ("all-linear",)
-    plain = python(text.format("TrainingArguments('out', learning_rate=1e-4)")).setup
-    assert (plain.per_device_train_batch_size, plain.optim) == (8, "adamw_torch_fused")
+    before = "from trl import SFTConfig\nfrom unsloth import FastLanguageModel\n"  # TRL's own, by then
+    for start, config in (("", "TrainingArguments"), (before, "SFTConfig")):
+        plain = python(start + text.format(f"{config}('out', learning_rate=1e-4)")).setup
+        assert (plain.per_device_train_batch_size, plain.optim) == (8, "adamw_torch_fused"), config
 
 
 def test_the_batch_of_an_older_ppo_config_is_not_the_trainer_s_default() -> None:

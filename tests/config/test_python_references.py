@@ -30,6 +30,7 @@ def batch_of(text: str) -> Setting:
 
 LOADS = 'model = AutoModelForCausalLM.from_pretrained("facebook/opt-125m")\n'
 FLAG = 'parser.add_argument("--batch", default=4)\nargs = parser.parse_args()\n'
+OF_MAIN = "def main():\n    SIZE = 4\n    " + FLAG.replace("=4", "=SIZE").replace("\n", "\n    ")
 INIT = "class Config:\n    def __init__(self, batch=4):\n        self.batch = batch\n"
 RUN = "def run(batch=4):\n    "
 OF_CONFIG = "def run(config: Config):\n    "
@@ -63,6 +64,8 @@ parser = HfArgumentParser(Own)
         (CLASS + OF_CONFIG, "config.batch", 4, True),
         (CLASS + MAKING, "config.batch", 4, True),
         (CLASS + "    def from_yaml(path): ...\n" + OF_CONFIG, "config.batch", None, False),
+        # flags of a parser that a function makes
+        (OF_MAIN, "args.batch", 4, True),
         # functions
         (RUN, "batch", 4, True),
         (RUN + "batch = 8\n    ", "batch", 8, False),

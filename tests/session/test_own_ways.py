@@ -75,6 +75,10 @@ def test_a_number_as_text_is_no_fault_where_nothing_reads_yaml(tmp_path: Path) -
     rule = "yaml-number-is-text"
     assert said(tmp_path / "a", {"config.yaml": config, "train.py": flags}, "config.yaml", rule) is None
     assert said(tmp_path / "b", {"config.yaml": config, "train.py": "import yaml\n" + flags}, "config.yaml", rule)
+    casts = ('casts = {"learning_rate": float}\n', 'for key in ("learning_rate", "x"):\n    c[key] = float(c[key])\n')
+    for number, cast in enumerate(casts):  # made numbers by the program
+        files = {"config.yaml": config, "train.py": "import yaml\n" + flags + cast}
+        assert said(tmp_path / f"c{number}", files, "config.yaml", rule) is None
 
 
 @pytest.mark.parametrize("loads", ["OmegaConf.load(path)", "yaml.safe_load(open(path))"])

@@ -293,7 +293,8 @@ class Checker:
             return self.catalog.facts
         of, facts = self.catalog.dialects[unit.dialect], self.catalog.facts
         said = unit.settings.get("model.loader")
-        loader = said.value if said is not None and said.value in of.by_loader else ""
+        replaced = "trl.replaced" not in unit.settings or unit.settings["trl.replaced"].value is not False
+        loader = said.value if said is not None and said.value in of.by_loader and replaced else ""
         kind = f"{unit.dialect} {loader}"
         if kind not in self._types_by_dialect:
             theirs = of.by_loader.get(loader, {})

@@ -271,8 +271,8 @@ def _plain(key: str) -> str:
 
 
 def _makes_number(text: str, key: str) -> bool:
-    """Whether a source makes a number of what a config says as text: by ``float``, by a flag of that type whose default
-    the config becomes (argparse converts a default that is text), or by a class that converts.
+    """Whether a source makes a number of what a config says as text: by ``float``, by a table of casts, by a flag of
+    that type whose default the config becomes (argparse converts a default that is text), or by a class that converts.
     """
     if "TrlParser(" in text and re.search(_BY_PYYAML, text) is None:
         return True  # the library's arguments are flags there
@@ -280,7 +280,11 @@ def _makes_number(text: str, key: str) -> bool:
         return False
     name = re.escape(key)
     flag = "[-_]".join(re.escape(part) for part in re.split("[-_]", key))
-    ways = [rf"\bfloat\(\s*[^\n]{{0,80}}?\b{name}\b"]
+    quoted = rf"""["']{name}["']"""
+    ways = [rf"\bfloat\(\s*[^\n]{{0,80}}?\b{name}\b", rf"{quoted}\s*:\s*float\b"]  # {"learning_rate": float}
+    # for key in ("learning_rate", "weight_decay"): config[key] = float(config[key])
+    listed = rf"[(\[{{][^()\[\]{{}}]{{0,400}}?{quoted}[^()\[\]{{}}]{{0,400}}[)\]}}]"
+    ways.append(rf"\bfor\s+\w+\s+in\s+{listed}:(?:[^\n]*\n){{0,3}}?[^\n]*\bfloat\(")
     if "set_defaults(**" in text:
         ways.append(rf"""["']--{flag}["'][^()]*?\btype\s*=\s*float\b""")
     if re.search(_CONVERTS, text):

@@ -214,13 +214,17 @@ class AdapterFacts:
         return (found, tuple(name for name in missing if name.rpartition(".")[2] not in anew))[which]
 
     def _suggested_targets(self) -> Any:
-        """The LoRA targets that match, with T5's feed-forward input under the name that this model gives it."""
+        """The LoRA targets that match, with T5's feed-forward input under the name that this model gives it, and
+        without the commas of a list that a shell parts at its spaces: ``"q_proj", "v_proj"``."""
         named, missing = self._setup.lora_target_modules, self._targets(1)
         if not isinstance(named, tuple) or not isinstance(missing, tuple) or self._model is None:
             return None
         inputs = ("wi_0", "wi_1") if self._model.architecture.gated else ("wi",)
         suggested: dict[str, None] = {}
-        for name in named:
+        modules = self._modules()
+        for each in named:
+            bare = each.strip(" ,'\"")
+            name = bare if bare in modules else each
             wanted = self._model.architecture.family == "t5" and name in ("wi", "wi_0", "wi_1")
             suggested |= dict.fromkeys((name,) if name not in missing else inputs if wanted else ())
         return tuple(suggested) or None

@@ -212,21 +212,22 @@ def with_pictures(setup: TrainingSetup, read: SettingsReader, unit: Unit, model:
     if read.value(VIDEOS):
         read.beyond.append("video")
     return setup._replace(
-        images=_images(read, seen),
+        images=_images(read, seen, unit),
         frozen=frozen,
         frozen_weights=narrow if widened else None,
         checkpoints_trained=unit.dialect == OF_ITS_OWN,
     )
 
 
-def _images(read: SettingsReader, vision: Vision) -> Images | None:
+def _images(read: SettingsReader, vision: Vision, unit: Unit) -> Images | None:
     """Each sample's pictures, all as large as the run lets them be; None where nobody says how large that is.
 
     A tower that takes one size gets that, whatever size the pictures have (LLaVA).
     """
     count = read.number(COUNT, least=0)
-    if count is None and COUNT not in read.unresolved and read.value("trl.dataset_text_field"):
-        count = int(read.or_assume(COUNT, None, 0, "rows_of_text"))  # of pictures it is left empty
+    made_by_trl = SKIPPED not in unit.keys and "trl.own_collator" not in unit.settings  # others never read the column
+    if count is None and COUNT not in read.unresolved and made_by_trl and read.value("trl.dataset_text_field"):
+        count = int(read.or_assume(COUNT, None, 0, "rows_of_text"))
     if count == 0:
         return NO_PICTURES
     if vision.image and not vision.tilings:

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
-from kb.config.python.places import Argument, Binding, Imported, Scope, Where, walk
+from kb.config.python.places import END, Argument, Binding, Imported, Scope, Where, walk
 from kb.config.python.syntax import called_name, dotted_name
 
 
@@ -56,6 +56,12 @@ class Names:
                 return scope
             scope = scope[:-1] if scope else None
         return None
+
+    def end_around(self, value: ast.expr) -> Where:
+        """The end of the one function in which a name is bound, as a flag's default sees it that is declared there; for
+        any other expression, that of the module."""
+        scopes = [scope for scope, name in self._found.bound if isinstance(value, ast.Name) and name == value.id]
+        return END._replace(scope=scopes[0]) if len(scopes) == 1 else END
 
     def every(self, name: str, at: Where) -> tuple[Scope, list[Binding]]:
         """Every binding of a name in the scope whose name is seen at a place, though it is changed in place."""

@@ -19,7 +19,7 @@ from kb.config.python.held import (
     UnknownValueError,
 )
 from kb.config.python.names import Names
-from kb.config.python.places import END, MAX_STEPS, Where
+from kb.config.python.places import MAX_STEPS, Where
 from kb.config.python.syntax import dotted_name, is_called
 from kb.config.text.nodes import SCALAR, Node, Place, by_omegaconf
 from kb.core.document import Setting
@@ -75,7 +75,7 @@ def _default(flags: Flags, known: Default) -> Found:
         return Loaded(flag_value(known.text))
     if known.value is None:
         raise UnknownValueError
-    return Held(flags.owner, known.value, END)
+    return Held(flags.owner, known.value, flags.owner.names.end_around(known.value))
 
 
 def of_launcher(own: "Expressions", name: str) -> Loaded | None:

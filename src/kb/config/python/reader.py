@@ -28,11 +28,13 @@ from kb.config.python.own_classes import as_based, as_declared, left_to_class, o
 from kb.config.python.own_loop import OF_LOOP, loops_of
 from kb.config.python.refused import (
     LOADER,
+    REPLACED,
     TrainerArguments,
     gone_imports,
     metric_of_nobody,
     never_had,
     takes_more,
+    takes_trl_first,
     trainer_arguments,
     with_arguments,
     with_gone,
@@ -215,6 +217,8 @@ class PythonReader:
         found = said_by_source(analysis.module.text, settings, span)
         if own.kind.dialect == "trl" and not settings.keys() & {LOADER, "model.name"} and analysis.takes_more:
             found |= {LOADER: Setting(untold(LOADER), span, span, (LOADER,), alias=True)}
+        if own.kind.dialect == "trl" and takes_trl_first(analysis.module.text):
+            found |= {REPLACED: Setting(False, span, span, (REPLACED,), alias=True)}
         given = next((call.argument("model") for call in calls if call.kind.group == TRAINER), None)
         model = dotted_name(given) if given is not None else None
         if model is None or any(name == ADAPTER or name.startswith("lora.") for name in (*settings, *found)):

@@ -132,7 +132,7 @@ def with_gone(
     return [unit._replace(hidden=tuple(dict.fromkeys((*unit.hidden, *EVERYTHING)))) for unit in every]
 
 
-LOADER = "model.loader"
+LOADER, REPLACED = "model.loader", "trl.replaced"
 _TAKES_MORE = "unsloth"  # puts classes of its own in the place of TRL's, which take any name
 # A class put in the place of a library's, or its arguments changed: `transformers.Trainer = A`, `Trainer.__init__ = a`
 _PUTS = (
@@ -196,6 +196,13 @@ def takes_more(calls: Collection[Call], module: Module, names: Names, path: str,
     if any(_TAKES_MORE in text or re.search(_PUTS, text) for text in _texts(module, names, path, sources)):
         return True
     return not any(LOADER in call.kind.sets for call in calls) and sources.any_imports(path, _TAKES_MORE)
+
+
+def takes_trl_first(text: str) -> bool:
+    """Whether a module takes TRL's names before it imports Unsloth, which puts its own classes under them."""
+    words = (r"from[ \t]+trl", rf"(?:from|import)[ \t]+{_TAKES_MORE}")
+    first, own = (re.search(rf"(?m)^[ \t]*{each}\b", text) for each in words)
+    return first is not None and own is not None and first.start() < own.start()
 
 
 def _texts(module: Module, names: Names, path: str, sources: Sources) -> Iterator[str]:
