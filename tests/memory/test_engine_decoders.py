@@ -34,6 +34,8 @@ LORA: dict[str, Any] = {"method": "lora", "lora_target_modules": ("q_proj", "v_p
         (GPT2, {"attn_implementation": "flash"}, None),
         ({**LLAMA, "model_type": "gemma2"}, {"attn_implementation": "flash"}, None),
         (LFM2, {"world_size": 2, "zero_stage": 3}, "ZeRO-3 of lfm2"),
+        (LFM2, {"method": "lora", "lora_target_modules": ("in_proj", "conv")}, "LoRA on conv of lfm2"),
+        ({**LLAMA, "model_type": "gemma4_text", "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0}, {}, None),
         (GEMMA_4, {"images": Images(0, 1, 1), **LORA}, "target_modules of gemma4"),
         (GEMMA_4, {"images": Images(0, 1, 1), "method": "lora"}, None),  # PEFT's own pattern leaves towers out
         (GEMMA_4, {"images": Images(1, 4, 4)}, "images of gemma4"),

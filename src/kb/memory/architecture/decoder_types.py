@@ -331,6 +331,11 @@ def _gpt_oss(config: Mapping[str, Any]) -> Architecture:
     )
 
 
+def _or_none(config: Mapping[str, Any], name: str, default: int) -> int:
+    """A number that may be 0 or null, which are none."""
+    return number(config, name, default=default) if config.get(name, default) else 0
+
+
 def gemma4(config: Mapping[str, Any]) -> Architecture:
     """Gemma 4's language model, with the defaults of ``Gemma4TextConfig``; without experts, and with keys apart from
     values."""
@@ -341,14 +346,12 @@ def gemma4(config: Mapping[str, Any]) -> Architecture:
     layers = number(config, "num_hidden_layers", default=30)
     slides = slides_of(config, layers, 6)
     slides = (*slides[:-1], False)  # the last one sees everything, whatever is written
-    shared = number(config, "num_kv_shared_layers", default=0)
+    shared = _or_none(config, "num_kv_shared_layers", 0)
     if shared and {*slides[: layers - shared]} != {*slides}:
         raise UnsupportedArchitectureError("config.json: num_kv_shared_layers leaves no layer of a kind")
     size, wide = number(config, "head_dim", default=256), number(config, "global_head_dim", default=512)
     biased = flag(config, "attention_bias", False)
-    width = config.get("hidden_size_per_layer_input", 256) and number(
-        config, "hidden_size_per_layer_input", default=256
-    )
+    width = _or_none(config, "hidden_size_per_layer_input", 256)
     return decoder_of(
         config,
         decoder_layers=layers,

@@ -500,6 +500,8 @@ def check_run(a: Architecture, setup: TrainingSetup) -> None:
         "ZeRO-3": setup.zero_stage == 3 and bool((mixture and not together) or a.mixes),
         "reward": rewards and (written or traits.scores_apart),
         "LoRA on experts": together and wraps,
+        # PEFT refuses the name, which is also that of what holds the convolution
+        "LoRA on conv": bool(a.mixes) and setup.method != "full" and "conv" in (setup.lora_target_modules or ()),
         "output_router_logits": a.router_loss,
         f"experts of {a.expert_ff}": together and bool(a.expert_ff % experts.STEP or a.d_model % experts.STEP),
     }
