@@ -508,3 +508,20 @@ RUN = "python -m trl.scripts.sft --per_device_train_batch_size"
 def test_a_shell_within_a_script_has_variables_of_its_own(script: str, batches: list[object]) -> None:
     found = [values(unit).get("training.per_device_train_batch_size") for unit in read(script)]
     assert [None if is_unknown(each) else each for each in found] == batches
+
+
+@pytest.mark.parametrize(
+    ("script", "program", "folder"),
+    [
+        ('if true; then\n  S="$HOME/tuning/train.py"\n  python $S {}\nfi\n', "tuning/train.py", ""),
+        ("cat > x <<EOF\nS=a/b.py\nEOF\nD=$HOME/work\nS=$D/train.py\npython $S {}\n", "work/train.py", ""),
+        ("D=$HOME/work\ncd $D\nA=(python $D/train.py {})\n${{A[@]}}\n", "work/train.py", "*/work"),
+    ],
+)
+def test_of_a_variable_known_in_part_what_is_known_counts(script: str, program: str, folder: str) -> None:
+    flags = 'L=--learning_rate=$1\nB="--per_device_train_batch_size=$2 --bf16"\n'
+    (unit,) = read(flags + script.format("$L $B --output_dir out"))
+    assert (unit.program, unit.folder) == (program, folder)
+    said = values(unit)
+    assert is_unknown(said["training.learning_rate"]) and is_unknown(said["training.per_device_train_batch_size"])
+    assert said["training.bf16"] is True

@@ -326,6 +326,7 @@ def test_what_only_looks_like_a_start_is_none(project: Path, text: str) -> None:
     [
         f"1. ~~~sh\n   {STARTED}\n   ~~~\nThat's all\n",
         f"```bash\n# don't forget\n{STARTED}\n```\n",
+        f"```bash\n(cd data && make)\n{STARTED}\ncd results && ls\n```\n",
         f"```text\nIt isn't done\n```\n> ```\n> {STARTED}\n> ```\n",
     ],
 )

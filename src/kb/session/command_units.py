@@ -32,7 +32,6 @@ _OF_LLAMAFACTORY = r"(?m)^[ \t]*from (?:llamafactory|llmtuner)[\w.]* import (?:\
 _STARTS_OTHERWISE = r"\brun_exp\b(?!\s*\(\s*\))|\bargv\b"
 MAX_KEPT = 64  # scripts whose runs are kept, for the next file that they name
 COUNT = "launch.num_processes"
-_GOES = r"(?m)^[ \t]*(?:cd|pushd)\b|[;&][ \t]*(?:cd|pushd)\b"
 _OF_LAUNCH = ("launch.", "accelerate.", "deepspeed.")
 OF_SHARDING = ("training.deepspeed", "training.fsdp", "training.fsdp_config")  # flags that win over the config
 
@@ -64,10 +63,10 @@ class Commands:
             return []
         whole = os.path.abspath(path).replace(os.sep, "/")
 
-        def means(script: str, named: Any, text: str, unit: Unit) -> bool:
+        def means(script: str, named: Any, unit: Unit) -> bool:
             if script.endswith(DOCUMENTS):  # run from the folder that it lies in, without a step to another
                 from_there = os.path.join(os.path.dirname(script), named) if isinstance(named, str) and named else ""
-                return os.path.normpath(from_there).replace(os.sep, "/") == whole and not re.search(_GOES, text)
+                return os.path.normpath(from_there).replace(os.sep, "/") == whole and not unit.folder
             if not isinstance(named, str) or not named or not whole.endswith(f"/{written_out(named)}"):
                 return False
             return programs.means(script, unit.folder, named, path)
@@ -76,8 +75,8 @@ class Commands:
             unit
             for script, text in programs.scripts_naming(path)
             for unit in self._starting(script, text)
-            if means(script, unit.program, text, unit)
-            or (RUN_CONFIG in unit.settings and means(script, unit.settings[RUN_CONFIG].value, text, unit))
+            if means(script, unit.program, unit)
+            or (RUN_CONFIG in unit.settings and means(script, unit.settings[RUN_CONFIG].value, unit))
         ]
         return [unit for unit in found if not unit.path.endswith(DOCUMENTS)] or found
 

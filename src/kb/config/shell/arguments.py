@@ -10,6 +10,8 @@ LONGEST_TEXT = 2**17  # bytes of one argument that Linux takes (MAX_ARG_STRLEN);
 MOST_ARGUMENTS = 2**13
 UNTOLD, UNTOLD_OPTIONS = "\0", "\1"  # stand in a text of several words for a part that nobody knows: a value, or flags
 UNTOLD_PART = re.compile(r"[\0\1]")
+_NOT_TOLD = re.compile(r"[\0\1]|[$`][^/]*")
+_NAMED = re.compile(r"(?:--)?\+{0,2}[A-Za-z_][\w.-]*=")
 
 
 class Argument(NamedTuple):
@@ -17,8 +19,8 @@ class Argument(NamedTuple):
 
     ``start`` to ``end`` is what stands for it in the text; ``shared`` says that it stands in an assignment, which other
     commands may use too; ``options`` that an unknown one seems to stand for flags rather than for a value. ``begins``
-    is how an unknown one begins, to its first = (``--nproc_per_node=$N``). ``by_default`` says that the environment may
-    have another text: ``${NAME:-default}``.
+    is how an unknown one begins, to its first = (``--nproc_per_node=$N``), ``ends`` how it ends (``$HOME/train.py``).
+    ``by_default`` says that the environment may have another text: ``${NAME:-default}``.
     """
 
     text: str | None
@@ -29,6 +31,7 @@ class Argument(NamedTuple):
     options: bool = False
     begins: str = ""
     by_default: bool = False
+    ends: str = ""
 
 
 class Held(NamedTuple):
@@ -97,22 +100,24 @@ def behind(frame: Frame) -> dict[str, Held | None]:
 
 
 def share(argument: Argument) -> Argument:
-    return argument._replace(shared=True, begins="")
+    return argument._replace(shared=True)
+
+
+def partly_told(text: str, argument: Argument) -> Argument:
+    """The argument of which a text says all but what is marked in it, or stands for a variable."""
+    named = _NAMED.match(text)
+    return argument._replace(text=None, begins=named[0] if named else "", ends=_NOT_TOLD.split(text)[-1])
 
 
 def split(value: Held) -> tuple[Argument, ...]:
     """The blank-separated parts of a value, each at its place; of one with a variable in it the text is not known."""
-    return tuple(
-        Argument(
-            None if "$" in match[0] or "`" in match[0] or UNTOLD_PART.search(match[0]) else match[0],
-            value.offsets[match.start()],
-            value.offsets[match.end() - 1] + 1,
-            shared=True,
-            options=UNTOLD_OPTIONS in match[0],
-            by_default=not value.defaults.isdisjoint(value.offsets[match.start() : match.end()]),
-        )
-        for match in re.finditer(r"\S+", value.text)
-    )
+    found = list[Argument]()
+    for match in re.finditer(r"\S+", value.text):
+        places = value.offsets[match.start() : match.end()]
+        whole = Argument(match[0], places[0], places[-1] + 1, shared=True, options=UNTOLD_OPTIONS in match[0])
+        whole = whole._replace(by_default=not value.defaults.isdisjoint(places))
+        found.append(whole if _NOT_TOLD.search(match[0]) is None else partly_told(match[0], whole))
+    return tuple(found)
 
 
 LONGEST_SUM = 200  # characters; and no number of more digits than a shell's has

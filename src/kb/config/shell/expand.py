@@ -19,6 +19,7 @@ from kb.config.shell.arguments import (
     held_at,
     join,
     open_ended,
+    partly_told,
     plain,
     reckoned,
     share,
@@ -49,7 +50,6 @@ _DEEPEST = 100
 _POSITIONS = tuple("@123456789")
 _APART = frozenset(("|", "|&", "&"))  # behind a command: it runs in a shell of its own
 _CONTINUED = re.compile(r"\\\r?\n")
-_NAMED = re.compile(r"(?:--)?\+{0,2}[A-Za-z_][\w.-]*=")
 _FLAGS = re.compile(r"(?:^|[\s=])--([A-Za-z][\w.-]*)")
 _WHERE_STARTED = frozenset((("unknown", OWN_FOLDER), *(("variable", name) for name in SUBMITTED)))
 _OPTIONS = re.compile(r"ARG(?!E|I|O)|OPT(?!IM)|FLAG|PARAM|EXTRA|^[@*]$", re.I)  # no target, no optimizer
@@ -185,8 +185,8 @@ class Environment:
         started = bool(pieces) and (pieces[0].kind, pieces[0].text) in _WHERE_STARTED
         text = "." if started else ""
         for piece in pieces[started:]:
-            known = plain(self._lookup(piece))
-            text += "$" if known is None else known
+            known = self.known(piece)
+            text += "$" if known is None else UNTOLD_PART.sub("$", known[0])
         return text, started
 
     def _follow(self, operators: Sequence[str]) -> None:
@@ -345,7 +345,11 @@ class Environment:
         """Those of ``names`` that are set, and to nothing that the environment may have otherwise."""
         set_here = {match[1]: self._value(word, len(match[0])) for word in command.words if (match := assigned(word))}
         held = {name: set_here.get(name, self.variables.get(name)) for name in names}
-        return frozenset(name for name, value in held.items() if value is not None and not value.defaults)
+        return frozenset(
+            name
+            for name, value in held.items()
+            if value is not None and plain(value) is not None and not value.defaults
+        )
 
     def know(self, variables: Mapping[str, str]) -> None:
         """Take these for set before the script begins."""
@@ -421,9 +425,8 @@ class Environment:
             defaults |= part.defaults
             if len(text) > LONGEST_TEXT:
                 return None
-        several = any(character.isspace() for character in text)
-        known = several or UNTOLD_PART.search(text) is None
-        return Held(text, tuple(offsets), defaults=frozenset(defaults)) if known else None
+        told = not text or UNTOLD_PART.sub("", text) != ""
+        return Held(text, tuple(offsets), defaults=frozenset(defaults)) if told else None
 
     def _lookup(self, piece: Piece) -> Held | None:
         """The value of one piece. ``${NAME:-default}`` of a name that the script never sets is its default."""
@@ -479,14 +482,15 @@ class Environment:
         text, by_default = "", False
         for piece in word.pieces:
             part = self._lookup(piece)
-            if part is None or plain(part) is None:
-                named = _NAMED.match(text)
-                return (Argument(None, word.start, word.end, begins=named[0] if named else ""),)
+            if part is None or part.items is not None:
+                text += UNTOLD
+                continue
             if piece.kind == "variable" and not piece.quoted and any(map(str.isspace, part.text)):
                 return (Argument(None, word.start, word.end),)  # it is cut into several
             text += part.text
             by_default |= bool(part.defaults)
-        return (Argument(text, word.start, word.end, from_variable=True, by_default=by_default),)
+        found = Argument(text, word.start, word.end, from_variable=True, by_default=by_default)
+        return (found if UNTOLD_PART.search(text) is None else partly_told(text, found),)
 
 
 def _seems_options(piece: Piece) -> bool:

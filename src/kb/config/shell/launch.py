@@ -420,7 +420,7 @@ def _split_launch(launcher: str, rest: Sequence[Argument], text: str, tools: Too
             return None
         rest = rest[1:]
     for index, argument in enumerate(rest):
-        word = _script_at(argument, text) if argument.text is None else argument.text
+        word = _script_at(argument) if argument.text is None else argument.text
         if word in ("-m", "--module") and index + 1 < len(rest):
             return _launch(rest[:index], rest[index + 1].text or "", rest[index + 2 :], text, tools)
         if word == "-c" or (word == "-" and launcher == "python"):
@@ -430,18 +430,10 @@ def _split_launch(launcher: str, rest: Sequence[Argument], text: str, tools: Too
     return None
 
 
-def _script_at(argument: Argument, text: str) -> str:
-    """``work/train.py`` of ``$HOME/work/train.py``: the folder is known only when the command runs, the file is. So it
-    is of a variable that holds that, where the script sets it once, at the beginning of a line, and in no other way."""
-    written = text[argument.start : argument.end].strip("\"'")
-    named = re.fullmatch(r"\$\{?(\w+)\}?", written)
-    if named is not None:
-        name = named[1]
-        values = re.findall(rf"(?m)^(?:(?:export|readonly)[ \t]+)?{name}=(\S+)[ \t]*(?:#.*)?$", text)
-        others = re.findall(rf"(?<![\w${{]){name}\b|\$\{{{name}:?[=-]|\beval\b", text)  # read NAME, for NAME, NAME+=, …
-        written = values[0].strip("\"'") if len(values) == len(others) == 1 else ""
-    known = re.split(r"[$`][^/]*", written)[-1].lstrip("/")
-    return known if known.endswith(".py") and "/" + known in written else ""
+def _script_at(argument: Argument) -> str:
+    """``work/train.py`` of ``$HOME/work/train.py``, or of a variable that holds that: the folder is known only when the
+    command runs, the file is."""
+    return argument.ends.lstrip("/") if "/" in argument.ends and argument.ends.endswith(".py") else ""
 
 
 def _launch(
