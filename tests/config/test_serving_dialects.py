@@ -612,7 +612,7 @@ def test_words_for_vllms_own_image_may_begin_with_the_model(tmp_path: Path) -> N
     texts = {
         "run.sh": f"docker run {image} {LLAMA} {' '.join(flags)}\n",
         "compose.yaml": f"services:\n  a:\n    image: {image}\n    command: {json.dumps([LLAMA, *flags])}\n",
-        "Containerfile": f"FROM {image}\nCMD {json.dumps([LLAMA, *flags])}\n",
+        "Containerfile": f"FROM {image}\n# HEALTHCHECK \\\n#  CMD curl\nCMD {json.dumps([LLAMA, *flags])}\n",
     }
     for name, text in texts.items():
         (unit,) = check(written(tmp_path, name, text))["files"]

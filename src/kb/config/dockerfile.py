@@ -99,6 +99,8 @@ def _instructions(text: str) -> Iterator[_Instruction]:
         start, parts = at, [lines[number]]
         at += len(lines[number])
         number += 1
+        if _COMMENT.match(parts[0]):  # none goes on, whatever it ends with
+            continue
         while number < len(lines) and (_GOES_ON.search(parts[-1]) or (len(parts) > 1 and parts[-1].isspace())):
             line = lines[number]
             blank = _COMMENT.match(line) is not None
