@@ -227,6 +227,14 @@ def test_what_unsloth_puts_in_the_place_of_trl_s_classes_has_defaults_of_its_own
         assert (plain.per_device_train_batch_size, plain.optim) == (8, "adamw_torch_fused"), config
 
 
+@pytest.mark.parametrize(("accumulated", "known"), [(4, True), (1, False)])
+def test_a_batch_that_unsloth_makes_whole_groups_of_is_not_the_written_one(accumulated: int, known: bool) -> None:
+    load = "model, tok = FastLanguageModel.from_pretrained('unsloth/Qwen3-0.6B', load_in_4bit=True)\n"
+    given = f"per_device_train_batch_size=1, gradient_accumulation_steps={accumulated}, num_generations=4"
+    setup = python(f"{load}GRPOTrainer(model=model, args=GRPOConfig('out', {given})).train()\n").setup
+    assert setup.batch_known is known
+
+
 def test_the_batch_of_an_older_ppo_config_is_not_the_trainer_s_default() -> None:
     text = "config = PPOConfig(model_name='gpt2', learning_rate=1e-5{})\nPPOTrainer(model=model, config=config)\n"
     assert not python(text.format("")).setup.batch_known

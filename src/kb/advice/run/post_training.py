@@ -1,10 +1,12 @@
 """What a run of TRL, Axolotl or LLaMA-Factory does beyond plain training, as far as the memory engine follows it."""
 
+import math
 from collections.abc import Mapping
 
 from kb.advice.run.no_prediction import TRL_READ, unfollowed
 from kb.advice.run.settings_reader import SettingsReader
 from kb.core.document import Unit
+from kb.core.expression import Unknown
 from kb.core.facts import VersionOf
 from kb.core.model import Model
 from kb.core.release import LATEST
@@ -241,3 +243,23 @@ def _of_llamafactory(read: SettingsReader, kind: PostKind, method: Method) -> tu
     if read.value("llamafactory.pref_loss") in ("orpo", "simpo") or read.value("llamafactory.ref_model") is not None:
         return None
     return PostTraining(kind, head="wide", reference="model" if method == "full" else "adapter_off"), None
+
+
+BATCH = "training.per_device_train_batch_size"
+_BY_UNSLOTH = ((BATCH, 4), ("training.gradient_accumulation_steps", 2), ("launch.num_processes", 1))  # with defaults
+
+
+def in_whole_groups(unit: Unit) -> Unit:
+    """The unit with its batch unknown where Unsloth changes it as the run starts: to the answers of one prompt, where
+    those of a step are no whole number of prompts (unsloth/models/rl.py).
+    """
+    written, ahead = unit.settings, ("trl.steps_per_generation", "trl.generation_batch_size")
+    if unit.dialect != "trl" or BATCH not in written or any(name in written for name in ahead):
+        return unit
+    rows = ((name, written[name].value if name in written else default) for name, default in _BY_UNSLOTH)
+    factors = [value for _, value in rows]
+    group = written["trl.num_generations"].value if "trl.num_generations" in written else 8
+    if not all(type(each) is int and each > 0 for each in (*factors, group)) or math.prod(factors) % group == 0:
+        return unit
+    opened = written[BATCH]._replace(value=Unknown(frozenset((BATCH,))))
+    return unit._replace(settings={**written, BATCH: opened})

@@ -5,7 +5,14 @@ from collections.abc import Iterable, Mapping
 from kb.advice.facts.grounds import defaults_of_memory
 from kb.advice.facts.run_facts import prepared_in_vain
 from kb.advice.run.named_model import IN_4BIT, may_be_stored_packed
-from kb.advice.run.post_training import embedding_of, fused_loss_of, liger_kernels_of, post_training_of, with_fused_head
+from kb.advice.run.post_training import (
+    embedding_of,
+    fused_loss_of,
+    in_whole_groups,
+    liger_kernels_of,
+    post_training_of,
+    with_fused_head,
+)
 from kb.advice.run.row_lengths import (
     FULL,
     LENGTHS,
@@ -175,6 +182,8 @@ def setup_of(
         given: settings that the project gives where the config has none, and the lengths of its data.
     """
     unit = as_loaded(unit)
+    if loaded_by_unsloth(unit) and (said := unit.settings.get("script.trainer")) is not None and said.value == "grpo":
+        unit = in_whole_groups(unit)
     read = SettingsReader(unit, facts, given, versions)
     if model is not None and model.guessed_from:
         read.assumed.append(Assumption(name="model.name", value=model.id, reason="guessed_from_name"))
