@@ -227,6 +227,14 @@ def test_what_unsloth_puts_in_the_place_of_trl_s_classes_has_defaults_of_its_own
         assert (plain.per_device_train_batch_size, plain.optim) == (8, "adamw_torch_fused"), config
 
 
+def test_what_nobody_writes_is_not_among_what_cannot_be_told() -> None:
+    text = "if fast:\n    model, tok = FastLanguageModel.from_pretrained(name, load_in_4bit=True)\n"
+    text += "    model = FastLanguageModel.get_peft_model(model, r=16)\n"
+    run = python(text + "SFTTrainer(model=model, args=SFTConfig('out', per_device_train_batch_size=4)).train()\n")
+    said = run.note_values["settings"]
+    assert said.startswith("lora.enabled, load_in_4bit, model_name") and "loader" not in said
+
+
 @pytest.mark.parametrize(("accumulated", "known"), [(4, True), (1, False)])
 def test_a_batch_that_unsloth_makes_whole_groups_of_is_not_the_written_one(accumulated: int, known: bool) -> None:
     load = "model, tok = FastLanguageModel.from_pretrained('unsloth/Qwen3-0.6B', load_in_4bit=True)\n"

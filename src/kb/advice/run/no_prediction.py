@@ -16,6 +16,8 @@ PROCESSES, PIXELS = "launch.num_processes", "data.image_max_pixels"
 Note = tuple[str, Mapping[str, Any]]
 CPU_ONLY = ("training.use_cpu", "training.no_cuda", "accelerate.use_cpu", "launch.cpu")  # of which any keeps to the CPU
 TRAINER = "script.trainer"
+# Said by what is called; nobody writes them.
+OF_CALLS = ("model.loader", "model.fused_loss", "model.fused_evaluation", "training.offloaded_checkpoints")
 QUANTIZED_ALONE: Note = ("quantized_alone", {})
 MOST_NAMED = 4  # settings in one sentence
 # Notes that are errors as they stand, where a prediction was asked for.
@@ -160,7 +162,8 @@ def _why(unit: Unit, name: str) -> str:
 
 
 def _listed(settings: Mapping[str, Setting | None]) -> str:
-    keys = tuple(dict.fromkeys(_written_as(name, each) for name, each in settings.items()))
+    written = {name: each for name, each in settings.items() if name not in OF_CALLS} or settings
+    keys = tuple(dict.fromkeys(_written_as(name, each) for name, each in written.items()))
     return ", ".join(keys[:MOST_NAMED]) + ("" if len(keys) <= MOST_NAMED else " …")
 
 
@@ -169,9 +172,10 @@ def _written_as(name: str, setting: Setting | None) -> str:
     key = str(setting.path[-1]) if setting is not None and setting.path else ""
     if name == "model.name" and key in ("", "name"):
         return "pretrained_model_name_or_path"
-    if (name == "lora.enabled" and not key) or (name == PROCESSES and not re.search("^-|proc|gpu|node|size", key)):
+    by_call = not key or key.isdigit()
+    if (name == "lora.enabled" and by_call) or (name == PROCESSES and not re.search("^-|proc|gpu|node|size", key)):
         return name  # the last word of it, or the program that is started, says nothing
-    return name.rpartition(".")[2] if not key or key.isdigit() else key
+    return name.rpartition(".")[2] if by_call else key
 
 
 def unfollowed(setup: TrainingSetup, architecture: Architecture) -> str | None:
