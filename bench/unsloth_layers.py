@@ -64,7 +64,8 @@ def kernels_of(folder: Path, capability: tuple[int, int]) -> Any:
     _stand_in("unsloth_zoo.utils", Version=lambda text: Version(str(text).partition("+")[0]))
     names = {"lora": "fast_lora", "norms": "rms_layernorm", "rope": "rope_embedding"}
     found = SimpleNamespace(**{name: import_module(f"unsloth.kernels.{each}") for name, each in names.items()})
-    found.norms._launch = found.rope._rope_launch = lambda *_, **__: None
+    for module, launch in ((found.norms, "_launch"), (found.rope, "_rope_launch")):
+        setattr(module, launch, lambda *_, **__: None)
     return found
 
 

@@ -145,8 +145,8 @@ def given_as(path: Path) -> Input:
     return Input(str(path), "python", path.read_bytes(), named=True)
 
 
-def checked(path: Path) -> UnitResult:
-    checker = file_checker(CATALOG, Project(), Question.of(gpu="rtx-3090"))
+def checked(path: Path, gpu: str = "rtx-3090") -> UnitResult:
+    checker = file_checker(CATALOG, Project(), Question.of(gpu=gpu))
     result = check_input(given_as(path), checker)
     return result.results[0]  # type: ignore[union-attr]
 
@@ -229,6 +229,53 @@ def test_unsloth_makes_no_logits_unless_it_is_told_to(tmp_path, before, fused, f
     setup = checked(path).setup
     found = (setup.fused_loss, setup.fused_evaluation, setup.prediction_loss_only)
     assert found == (fused, fused_evaluation, loss_only)
+
+
+ADAPTED = """
+model, tokenizer = FastLanguageModel.from_pretrained("unsloth/Llama-3.2-1B", max_seq_length=2048)
+model = FastLanguageModel.get_peft_model(model{given})
+trainer = SFTTrainer(model=model, args={args})
+"""
+ALONE = """
+lora = LoraConfig(task_type="CAUSAL_LM")
+trainer = SFTTrainer(model="meta-llama/Llama-3.2-1B", peft_config=lora, args=SFTConfig("out"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "args", "checkpoints", "offloads"),
+    [
+        ("", 'TrainingArguments("out")', True, True),  # Unsloth's own default
+        (', use_gradient_checkpointing="unsloth"', 'SFTConfig("out")', True, True),
+        (", use_gradient_checkpointing=True", 'SFTConfig("out")', True, False),
+        (", use_gradient_checkpointing=False", 'TrainingArguments("out")', False, False),
+        ("", 'SFTConfig("out", max_length=256)', True, False),  # short rows are left on the GPU
+    ],
+)
+def test_unsloth_keeps_what_it_is_told_to_on_the_host(tmp_path, given, args, checkpoints, offloads):
+    path = tmp_path / "train.py"
+    path.write_text(ADAPTED.format(given=given, args=args), "utf-8")
+    setup = checked(path).setup
+    assert (setup.gradient_checkpointing, setup.gradient_checkpointing and setup.offloads_checkpoints) == (
+        checkpoints,
+        offloads,
+    )
+    assert (setup.lora_r, setup.lora_dropout, setup.unsloth) == (16, 0.0, True)
+
+
+def test_adapters_of_a_program_have_pefts_defaults_not_those_of_trls_command(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(ALONE, "utf-8")
+    setup = checked(path).setup
+    assert (setup.lora_r, setup.lora_dropout) == (8, 0.0)
+
+
+@pytest.mark.parametrize(("gpu", "types"), [("t4", ("fp16", True, False)), ("l4", ("bf16", False, True))])
+def test_unsloth_takes_the_types_that_the_gpu_has(tmp_path, gpu, types):
+    path = tmp_path / "train.py"
+    path.write_text(ADAPTED.format(given="", args='SFTConfig("out")'), "utf-8")
+    setup = checked(path, gpu=gpu).setup
+    assert (setup.weights, setup.fp16, setup.bf16) == types
 
 
 @pytest.mark.parametrize(

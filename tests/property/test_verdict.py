@@ -97,7 +97,7 @@ def has_its_finding(text: str, checker: Checker) -> None:
         assert status != "fits" or not fit.keys() & GPU_RULES - {"over-the-danger-line"}, (text, fit)
         host = result.prediction.host.status
         # where the base alone is over, no number of workers is to blame
-        over_host = {"host-memory-over-limit", "host-floor-over-limit", "host-base-over-limit"} & fit.keys()
+        over_host = OVER_HOST & fit.keys()
         assert host != "oom" or {fit[rule] for rule in over_host} & {severe, "error"}, (text, fit)
         assert host != "tight" or over_host or "host-memory-over-80-percent" in fit, (text, fit)
 
@@ -108,6 +108,12 @@ def checker_for(gpu: str, host_memory: str, *, shallow: bool = False) -> Checker
     return Checker(known, detect(known.gpus, gpu=gpu, host_memory=host_memory, cpus="16"))
 
 
+OVER_HOST = {
+    "host-memory-over-limit",
+    "host-floor-over-limit",
+    "host-base-over-limit",
+    "offloaded-inputs-over-host-memory",
+}
 OVER_RULES = {
     "training-peak-exceeds-gpu",
     "evaluation-peak-exceeds-gpu",

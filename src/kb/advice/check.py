@@ -13,6 +13,7 @@ from kb.advice.run.left_to_program import left_to_program
 from kb.advice.run.named_model import ModelIndex, packed_by_name, with_head
 from kb.advice.run.no_prediction import note_of_server, why_no_prediction
 from kb.advice.run.row_lengths import with_taken
+from kb.advice.run.settings_reader import typed_by_unsloth
 from kb.advice.run.setup import setup_of, with_width_of_config, without_vain_preparation
 from kb.core.catalog import Catalog, Entries, Rule, outlines_of
 from kb.core.document import EVERY_GPU, Event, Unit, locate, said_effective_batch
@@ -216,6 +217,7 @@ class Checker:
         model, identity, fault = self._model_named(named)
         types = self._types_in(unit)
         unit, model = with_head(unit, model)
+        unit = typed_by_unsloth(unit, model, self._native_bf16)
         setup = setup_of(
             unit,
             model,
@@ -272,6 +274,12 @@ class Checker:
             self._linters_by_dialect[dialect] = Linter(self.catalog.rules, kept)
         return self._linters_by_dialect[dialect]
 
+    @property
+    def _native_bf16(self) -> bool | None:
+        """Whether the GPUs have bf16; None where none is known, or some have it."""
+        native = {gpu.native_bf16 for gpu in self.machine.gpus}
+        return next(iter(native)) if len(native) == 1 else None
+
     def _on_this_gpu(self, unit: Unit) -> Unit:
         """The unit with what it asks of the GPUs answered, where they are known; their number only of this machine."""
         count = unit.settings.get(PROCESSES)
@@ -279,11 +287,11 @@ class Checker:
         if here and count is not None and getattr(count.value, "reason", "") == EVERY_GPU:
             counted = count._replace(value=len(self.machine.gpus))
             unit = unit._replace(settings={**unit.settings, PROCESSES: counted})
-        native = {gpu.native_bf16 for gpu in self.machine.gpus}
+        native = self._native_bf16
         waiting = [(name, each) for name, each in unit.settings.items() if isinstance(each.value, Unknown)]
-        if len(native) != 1 or None in native or not waiting:
+        if native is None or not waiting:
             return unit
-        answers = ((name, each, settled(each.value, bool(next(iter(native))))) for name, each in waiting)
+        answers = ((name, each, settled(each.value, native)) for name, each in waiting)
         known = {name: each._replace(value=answer) for name, each, answer in answers if answer is not None}
         return unit._replace(settings={**unit.settings, **known}) if known else unit
 

@@ -49,7 +49,8 @@ def host_ledger(
     process = {"host_process": round(ranks * constants["host_process_high_bytes"])}
     reading = process | {"model_load": ranks * loads.checkpoint}
     workers = round(ranks * setup.dataloader_num_workers * constants["worker_observed_bytes"])
-    running = floor | process | {"workers": workers}
+    # of the longest rows: what their layers get is there once, where rows are as long
+    running = floor | process | {"workers": workers, "layer_inputs": loads.inputs}
     chosen = max(running, reading, key=lambda terms: sum(terms.values()))
     claimed = rule_of_thumb(setup, loads, constants)
     return HostLedger(
@@ -79,7 +80,6 @@ def measured_floor(setup: TrainingSetup, loads: Loads, constants: Mapping[str, f
         "pinned": ranks * pinned_bytes(setup),
         "checkpoint_save": loads.saved,
         "offloaded": loads.offloaded,
-        "layer_inputs": loads.inputs,
         "gathered": loads.gathered,
     }
 

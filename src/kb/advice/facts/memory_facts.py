@@ -258,12 +258,9 @@ def memory_fact(report: MemoryReport, name: str) -> Any:
     _, part, field = name.split(".")
     if part == "host":
         host = report.host
-        workers = sum(term.bytes for term in host.terms if term.name == "workers")
-        return {
-            "peak": host.peak_bytes,
-            "low": host.low_bytes,
-            "workers": workers,
-        }[field]
+        if field in ("workers", "layer_inputs"):
+            return sum(term.bytes for term in host.terms if term.name == field)
+        return {"peak": host.peak_bytes, "low": host.low_bytes}[field]
     phase = report.phase(PHASES.get(part, part))
     if phase is None:
         return 0 if field != "status" else None if report.verdict.status == "unknown" else "fits"

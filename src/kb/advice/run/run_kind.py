@@ -371,7 +371,8 @@ def dropout_of(
 
 
 def _by_command(read: SettingsReader, unit: Unit) -> bool:
-    return unit.dialect == "trl" and bool(read.value("lora.enabled"))
+    switched = read.key("lora.enabled").lstrip("-").replace("-", "_") == "use_peft"  # not by a call of the program
+    return unit.dialect == "trl" and switched and bool(read.value("lora.enabled"))
 
 
 # The release of transformers before which 4-bit weights go to the host, each as soon as it is packed, while FSDP is on

@@ -6,9 +6,13 @@ from kb.advice.facts.run_facts import NAMES_A_FILE, hidden_behind, stage_in_name
 from kb.core.document import Unit, names_one_gpu, speaks_of_several_gpus
 from kb.core.expression import is_unknown
 from kb.core.facts import FactType, VersionOf, coerce, default_is_open, default_of
+from kb.core.model import Model
 from kb.core.setup import Assumption, Spread, TrainingSetup
 from kb.core.typed import Any, Literal
 
+# Types that Unsloth computes in fp32 where a GPU has no bf16: fp16 has too small a range (FORCE_FLOAT32, loader.py).
+IN_FP32_WITHOUT_BF16 = ("gemma3", "gemma4", "glm4_moe", "gpt_oss", "qwen3_5", "qwen3_moe")
+PASSED_OVER = 1024  # tokens: TRL's default, of which Unsloth cannot tell whether it was written
 OFFLOADED_FROM = 512  # tokens of a sample: Unsloth leaves shorter ones on the GPU
 
 
@@ -284,6 +288,36 @@ def loaded_by_unsloth(unit: Unit) -> bool:
     """Whether Unsloth loads the model: by its own config, or as a program calls it."""
     loader = unit.settings.get("model.loader")
     return unit.dialect == "unsloth" or (loader is not None and loader.value == "unsloth")
+
+
+def typed_by_unsloth(unit: Unit, model: Model | None, native_bf16: bool | None) -> Unit:
+    """The unit with the types that Unsloth takes on such GPUs: it loads in fp16 where they have no bf16, and computes
+    in the type of loading unless one is asked for (unsloth/models/loader.py, rl.py). Of models that it computes in fp32
+    there nothing is said.
+    """
+    if native_bf16 is None or not unit.settings or not loaded_by_unsloth(unit):
+        return unit
+    if not native_bf16 and (model is None or model.architecture.model_type.startswith(IN_FP32_WITHOUT_BF16)):
+        return unit
+    like = unit.settings.get("model.loader") or next(iter(unit.settings.values()))
+    dtype, halves = unit.settings.get("model.torch_dtype"), ("training.bf16", "training.fp16")
+    said: dict[str, Any] = {}
+    if not native_bf16 and (dtype is None or dtype.value in (None, "bfloat16", "torch.bfloat16")):
+        said["model.torch_dtype"] = "float16"
+    asked = [each.value for name in halves if (each := unit.settings.get(name)) is not None]
+    if not any(value is True or is_unknown(value) for value in asked):
+        said |= dict(zip(halves, (native_bf16, not native_bf16), strict=True))
+    made = {name: like._replace(value=value) for name, value in said.items()}
+    return unit._replace(settings={**unit.settings, **made})
+
+
+def cut_by_unsloth(read: SettingsReader, source: int | None) -> int | None:
+    """A sample's length, which Unsloth cuts to the less of what its loader and the trainer are given
+    (unsloth/models/rl.py)."""
+    if source is None or read.value("model.loader") != "unsloth":
+        return source
+    given = (read.as_written(name) for name in ("trl.max_seq_length", "trl.max_length"))
+    return min([source, *(each for each in given if isinstance(each, int) and each != PASSED_OVER)])
 
 
 def checkpoints_of(read: SettingsReader, *, unsloth: bool, source: int) -> Mapping[str, bool]:

@@ -46,6 +46,7 @@ from kb.advice.run.settings_reader import (
     assume_one_unit,
     checkpoints_by_fsdp,
     checkpoints_of,
+    cut_by_unsloth,
     loaded_by_unsloth,
     offloads_fsdp,
     processes_of,
@@ -411,9 +412,7 @@ def _lengths(
         return lengths_of_sound(read, model, constants)
     one_row = model is not None and not reads_target(model.architecture)  # else max_length may be the generation's
     source = read.number("data.max_source_length", *(("trl.max_length", "trl.max_seq_length") if one_row else ()))
-    shorter = read.as_written("trl.max_seq_length") if read.value("model.loader") == "unsloth" else None
-    if source is not None and isinstance(shorter, int):  # unsloth/models/rl.py cuts to the less of the two
-        source = min(source, shorter)
+    source = cut_by_unsloth(read, source)
     usual_source = read.default("data.max_source_length")
     if usual_source is not None:  # the format's own
         source = read.or_assume("data.max_source_length", source, usual_source, "library_default")

@@ -127,7 +127,8 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | str | None) -> 
         reentrant=setup.use_reentrant,
         eager=setup.attn_implementation == "eager",
         flash=setup.attn_implementation == "flash",
-        padded=setup.padded and setup.attn_implementation != "flash",  # of packed sequences there is no mask
+        # of packed sequences there is no mask, nor where Unsloth trains
+        padded=setup.padded and setup.attn_implementation != "flash" and not (setup.unsloth and setup.do_train),
         adapters=adapters,
         quantization=quantization,
         images=setup.images,

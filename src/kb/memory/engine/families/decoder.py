@@ -11,7 +11,15 @@ from typing import Any
 from kb.core.setup import CausalLoss
 from kb.memory.engine import ops
 from kb.memory.engine.adapters import adapted
-from kb.memory.engine.families.attention import Cache, SlidingCache, eager_forward, for_flash, heads_of, sdpa_forward
+from kb.memory.engine.families.attention import (
+    Cache,
+    SlidingCache,
+    eager_forward,
+    for_flash,
+    heads_of,
+    repeat_kv,
+    sdpa_forward,
+)
 from kb.memory.engine.families.decoder_inputs import DROPPED, ONE, of_layer
 from kb.memory.engine.families.decoder_liger import has_fused_head, with_kernels
 from kb.memory.engine.families.decoder_parts import as_it_is, number_of_words, scaled_words
@@ -24,7 +32,7 @@ from kb.memory.engine.modules import LayerNorm, Linear, Model
 from kb.memory.engine.ops.liger import fused_cross_entropy
 from kb.memory.engine.ops.log_probs import without_last
 from kb.memory.engine.tensor import F32, I64, Tensor, new
-from kb.memory.engine.world import world
+from kb.memory.engine.world import AMPERE, world
 
 ROTARY_POSITIONS = 2048  # of GPT-NeoX, whose architecture says none: the default of GPTNeoXConfig
 
@@ -96,6 +104,8 @@ class Attention:
             return eager_forward(q, k, v, mask, dropout=self.dropout, wide=wide, narrow=not wide, caps=caps)
         if self.model.options.flash:
             q, k, v = for_flash(q, k, v, self.model.options.dtype)
+        if self.traits.repeats_kv and world.capability < AMPERE:
+            k, v = (repeat_kv(each, self.heads // self.kv_heads) for each in (k, v))
         return sdpa_forward(q, k, v, mask, causal=True, dropout=self.dropout), None
 
     def head(self, x: Tensor, kv: bool = False) -> Tensor:

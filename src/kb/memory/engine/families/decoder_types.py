@@ -301,6 +301,7 @@ class Traits(NamedTuple):
     dense_mlp: Callable[..., Any] = parts.GatedMlp  # of a mixture's layers without experts
     scales: Callable[..., Any] | None = None  # what turned queries are multiplied by, of their places
     norms_turned: bool = False  # queries and keys are turned before their norms
+    repeats_kv: bool = False  # keys and values are repeated for kernels of GPUs before Ampere, which know no groups
     dropped_output: bool = False  # dropout behind attention's output layer, inside of it
     mixer: Callable[..., Any] | None = None  # what layers without attention have in its place
 

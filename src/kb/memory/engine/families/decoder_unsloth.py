@@ -79,7 +79,7 @@ def with_unsloth(traits: Any, a: Architecture) -> Any:
     def linear(model: Any, path: str, *shape: int, **more: Any) -> Linear:
         return (Output if path.endswith(traits.output) else traits.linear)(model, path, *shape, **more)
 
-    return traits._replace(norm=norm, mlp=Mlp, turn=liger.rotary, project=project, linear=linear)
+    return traits._replace(norm=norm, mlp=Mlp, turn=liger.rotary, project=project, linear=linear, repeats_kv=True)
 
 
 # --- layers with LoRA -------------------------------------------------------------------------------------------------

@@ -152,6 +152,9 @@ class Whisper(Model):
         weight = self.decoder.words if a.tied else None
         self.output = Linear(self, "proj_out", a.d_model, a.vocab_size, weight=weight, packs=False, head=True)
 
+    def every_layer(self) -> list[Any]:
+        return [*self.encoder.layers, *self.decoder.layers]
+
     def batch(self, rows: int, source: int, target: int) -> list[Any]:
         """Features of one length whatever ``source`` is, and no mask; autocast alone takes fp32 for narrow weights.
 
