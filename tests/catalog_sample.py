@@ -41,7 +41,9 @@ def shallow(model: Model, layers: int = 2) -> Model:
         depths["vision"] = arch.vision._replace(
             depth=2, full_layers=(1,) if full else (), states=(1,) if states else ()
         )
-    of_each = {name: getattr(arch, name)[:layers] for name in ("slides", "turns", "dense", "windows")}  # by layer
+    of_each = {
+        name: getattr(arch, name)[:layers] for name in ("slides", "turns", "dense", "windows", "reuses")
+    }  # by layer
     arch = arch._replace(**depths, **of_each)
     return model._replace(architecture=arch, parameters=parameter_count(arch))
 
