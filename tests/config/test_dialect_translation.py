@@ -107,12 +107,15 @@ def test_several_keys_add_up_to_one_list():
 
 
 def test_a_reference_within_the_document_is_filled_in():
-    for text in ("${group.size}", "${oc.env:BATCH,3}", "${group.sizes[1]}", "${group.${which}}", "${group.same}"):
+    for text in ("${group.size}", "${group.sizes[1]}", "${group.${which}}", "${group.same}"):
         document = f"out: /tmp/x\nbatch: {text}\nwhich: size\ngroup: {{size: 3, sizes: [1, 3], same: '${{.size}}'}}\n"
         assert value(document, "training.per_device_train_batch_size") == 3, text
 
 
-@pytest.mark.parametrize("text", ["batch: ${nowhere}\n", "batch: ${batch}\n", "batch: ${oc.env:BATCH}\n"])
+CHAIN = "batch: ${group.n0}\ngroup:\n" + "".join(f"  n{at}: ${{.n{at + 1}}}\n" for at in range(500)) + "  n500: 3\n"
+
+
+@pytest.mark.parametrize("text", ["batch: ${nowhere}\n", "batch: ${batch}\n", "batch: ${oc.env:BATCH,3}\n", CHAIN])
 def test_a_reference_that_leads_nowhere_is_named_and_not_guessed(text: str):
     unit = read(text)
     assert is_unknown(unit.settings["training.per_device_train_batch_size"].value)

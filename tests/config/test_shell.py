@@ -502,6 +502,13 @@ RUN = "python -m trl.scripts.sft --per_device_train_batch_size"
         (f'BS=8\nbash -c "BS=2; ls"\n{RUN} $BS\n', [8]),  # that shell's own
         (f'bash -euo pipefail -xc "{RUN} 3; {RUN} 4"\n', [None]),  # one place, two runs of a program
         (f"BS=8\nsbatch -p gpu <<EOF\n#!/bin/bash\nBS=2\n{RUN} \\$BS\nEOF\n{RUN} $BS\n", [2, 8]),
+        (f"BS=8\nbash <<'EOF'\n{RUN} $BS\nEOF\n", [None]),  # not exported
+        (f"BS=8\nbash <<EOF\n{RUN} $BS\nEOF\n", [8]),  # the script fills it in
+        (f"export BS=8\nsbatch --export=ALL,BS=4 <<'EOF'\n{RUN} $BS\nEOF\n", [None]),
+        (f"BS=8\nBS=4 bash -c '{RUN} $BS'\n", [4]),
+        (f"export BS=8\nbash -c '{RUN} $BS'\n", [8]),
+        (f"set -- 9\nbash -c '{RUN} $1' _ 3\n", [None]),
+        (f"echo bash -c '{RUN} 2'\n", []),
         (f"bash prepare.sh <<EOF\n{RUN} 2\nEOF\n{RUN} 4\n", [4]),  # what that script makes of it is not told
     ],
 )

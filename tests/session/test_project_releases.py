@@ -416,15 +416,17 @@ def test_a_script_that_installs_a_list_beside_it(tree: Tree) -> None:
 
 def test_a_script_installs_what_its_shell_runs(tree: Tree) -> None:
     shown = "echo 'For the old trainer:\n  pip install peft==0.2.0\nand run again'\n"
+    for before in ("docker run --rm img", "ssh host", "kubectl exec pod --", "echo"):  # no environment of this run
+        shown += f"{before} bash -c 'pip install datasets==1.0.0'\n"
     image = "cat > Dockerfile <<END\nRUN pip install torch==1.0.0\nEND\n"
     own = (
         "V=4.40.0\npip install transformers==$V trl==$1 \"accelerate==${A:-0.30}\"\nbash -c 'pip install vllm==0.6.0'\n"
     )
     found = tree.own("run.sh", shown + image + own, "shell")
-    assert said(found) == ("==4.40.0", "pinned", "run.sh", 8)
+    assert said(found) == ("==4.40.0", "pinned", "run.sh", 12)
     assert said(found, "vllm")[:2] == ("==0.6.0", "pinned")
     assert [said(found, each)[0] for each in ("trl", "accelerate")] == ["", ""]
-    assert "peft" not in found.known and "torch" not in found.known
+    assert found.known.keys().isdisjoint(("peft", "torch", "datasets"))
 
 
 def test_a_sign_that_the_shell_takes_for_itself_names_no_release(tree: Tree) -> None:

@@ -171,7 +171,7 @@ class _DocumentReading:
         if "${" in self.source.text:
             from kb.config.text.interpolation import resolve  # few configs have such
 
-            resolve(self._document)
+            resolve(self._document, defaults=False)  # the environment may have another value
             self.entries = {}
             flatten(self._document, self.entries)
         return self.entries

@@ -94,14 +94,14 @@ def _commands(text: str) -> Iterator[tuple[list[str], int]]:
     """The words of each command, and where it begins. A word that is not the same in every run is as it is written."""
     environment = Environment(text)
     for command in split_commands(text):
-        for run in runs_in(command, environment.take(command), environment):
+        for run in runs_in(command, environment.take(command), environment, here=True):
             written = (text[word.start : word.end].strip("\"'") for word in run)
             yield (
                 [
                     raw if word.text is None or word.by_default else word.text
                     for word, raw in zip(run, written, strict=True)
                 ],
-                command.start,
+                run[0].start if run and not run[0].shared else command.start,
             )
 
 

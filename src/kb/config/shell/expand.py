@@ -1,8 +1,7 @@
 """From words to arguments: variables that the script itself sets to literal text are filled in, all else is unknown."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from kb.config.shell.arguments import (
@@ -47,7 +46,7 @@ _NEXT_BRANCH = frozenset(("else", "elif", ";;", ";&", ";;&"))
 _STARTED = Held("", ())  # the folder that a script is started in
 _SURE = frozenset(("cd", "pushd", "mkdir", "source", ".", "set", "true", ":", "echo", "module", "conda"))
 _DEEPEST = 100
-_POSITIONS = tuple("@123456789")
+POSITIONS = tuple("@123456789")
 _APART = frozenset(("|", "|&", "&"))  # behind a command: it runs in a shell of its own
 _CONTINUED = re.compile(r"\\\r?\n")
 _FLAGS = re.compile(r"(?:^|[\s=])--([A-Za-z][\w.-]*)")
@@ -75,6 +74,7 @@ class Environment:
     line: tuple[Held | None] | None = None  # the folder in which each line begins, where that has a shell of its own
     before_chain: Held | None = _STARTED  # the folder before the first of the commands that ``&&`` joins
     behind_chain: tuple[Held | None] | None = None  # the folder behind the last of them, where it is another
+    exported: set[str] = field(default_factory=set)  # names whose values the programs that it starts get
     deeper: int = 0  # what is open beyond the deepest that is followed: nothing is known of what is set there
 
     @property
@@ -148,6 +148,8 @@ class Environment:
         if function is not None and "g" not in options and words[0].literal in ("local", "declare", "typeset"):
             function.own.update(map(name_of, named))
         self._assign(named)
+        if words[0].literal == "export" or "x" in options:
+            self.exported.update(map(name_of, named))
         if any(word.pieces[0].text[:1] != "<" and word.literal is None and not assigned(word) for word in named):
             self._forget_all()
         if "n" in options and words[0].literal != "export":  # another name for a variable
@@ -201,7 +203,7 @@ class Environment:
             if operator == "(" and operators[at + 1 : at + 2] != (")",):
                 self.open("(")
             elif operator == ")" and operators[at - 1 : at] != ("(",):
-                self._close("(")
+                self.close("(")
             elif operator in _NEXT_BRANCH:
                 self._next_branch()
                 self.pattern = True
@@ -225,7 +227,7 @@ class Environment:
             kind = OPENING[word]
             self.open("branch" if kind == "{" and not self.sure else kind)
         elif word in CLOSING:
-            self._close(CLOSING[word])
+            self.close(CLOSING[word])
         elif word in _NEXT_BRANCH:
             self._next_branch()
         self.sure = self.sure or word not in ("!", "time")
@@ -239,14 +241,8 @@ class Environment:
         if kind == "loop":
             self.variables |= dict.fromkeys(self.changing)
 
-    @contextmanager
-    def in_shell(self) -> Iterator[None]:
-        """What runs meanwhile runs in a shell of its own: what it sets is gone behind it."""
-        self.open("(")
-        yield
-        self._close("(")
-
-    def _close(self, kind: str) -> None:
+    def close(self, kind: str) -> None:
+        """End what :meth:`open` began."""
         if self.deeper:
             self.deeper -= 1
             return
@@ -263,13 +259,15 @@ class Environment:
         if self.frames and self.frames[-1].kind == "branch":
             self.variables = dict(self.frames[-1].before)
 
+    def prefixed(self) -> dict[str, Held | None]:
+        """What ``NAME=value`` before the command taken last sets for it alone."""
+        return {name_of(word): self._value(word, len(name_of(word)) + 1) for word in self.prefixes}
+
     def call(self, arguments: Sequence[Argument] | None) -> None:
         """A function begins, with these arguments, None unknown; :meth:`returned` ends it."""
-        told = {
-            name_of(word): self._value(word, len(name_of(word)) + 1) for word in self.prefixes if arguments is not None
-        }
+        told = self.prefixed() if arguments is not None else {}
         self.open("function" if self.sure and arguments is not None else "function, perhaps")
-        self.frames[-1].own.update(_POSITIONS, told)
+        self.frames[-1].own.update(POSITIONS, told)
         self.variables |= told
         self._number((ANY,) if arguments is None else tuple(arguments))
 
@@ -293,7 +291,7 @@ class Environment:
         held = [None if each.text is None else held_at(each.text, each.start, each.end) for each in words[:several]]
         known = several == len(words)
         rest = (Held("", ()) if known else None,) * 9
-        for name, value in zip(_POSITIONS[1:], (*held, *rest), strict=False):
+        for name, value in zip(POSITIONS[1:], (*held, *rest), strict=False):
             self._set(name, value)
         every = Held("", (), tuple(map(share, words))) if known else None
         self._set("@", every)
@@ -301,7 +299,7 @@ class Environment:
     def returned(self) -> None:
         """The function that began last ends: what it set stays, but for its own names."""
         while self.frames and not self.frames[-1].kind.startswith("function"):
-            self._close(self.frames[-1].kind)
+            self.close(self.frames[-1].kind)
         if not self.frames:
             return
         frame = self.frames.pop()
@@ -353,6 +351,7 @@ class Environment:
 
     def know(self, variables: Mapping[str, str]) -> None:
         """Take these for set before the script begins."""
+        self.exported.update(variables)
         for name, text in variables.items():
             self.variables.setdefault(name, Held(text, (0,) * len(text)))
 

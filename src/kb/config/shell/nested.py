@@ -2,16 +2,20 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from kb.config.shell.arguments import UNTOLD, UNTOLD_OPTIONS, Argument
-from kb.config.shell.expand import Environment
+from kb.config.shell.arguments import UNTOLD, UNTOLD_OPTIONS, UNTOLD_PART, Argument
+from kb.config.shell.expand import POSITIONS, Environment
+from kb.config.shell.folders import FOLDER
 from kb.config.shell.launch import wraps
-from kb.config.shell.lexer import Command, Word, split_commands
+from kb.config.shell.lexer import Command, Piece, Word, split_commands
 from kb.config.shell.serving import read_server
 
 _SHELL = re.compile(r"(?:.*/)?(?:ba|da|z|a)?sh\Z")
 _TEXT_FOLLOWS = re.compile(r"-[a-z]*c\Z")
+_FILLED = re.compile(r"\\([$`\\])|\$(?:\{(\w+)\}|([A-Za-z_]\w*|\d))")
 _VALUE_FOLLOWS = re.compile(r"-[a-z]*[oO]\Z")  # `-o pipefail`
+_SHOWS = ("echo", "printf", "git", "cat", "grep")  # what stands behind them is run by nobody
 _READS_INPUT = ("sbatch", "qsub", "bsub")  # they take a script from where a shell takes commands
 
 
@@ -28,18 +32,21 @@ def text_of_shell(words: Sequence[str | None]) -> int | None:
 
 
 def runs_in(
-    command: Command, arguments: tuple[Argument, ...], environment: Environment
+    command: Command, arguments: tuple[Argument, ...], environment: Environment, *, here: bool = False
 ) -> Iterator[Sequence[Argument]]:
-    """The arguments of the command itself, and of each command in the text that it hands to a shell.
+    """The arguments of the command itself, and of each command in the text that it hands to a shell; with ``here`` to
+    one of this machine, not of a container or of another host.
 
     What wraps the shell (``srun -n 8``) stands before each of those. Places are those in the script.
     """
     yield arguments
     if len(command.words) == 2 and arguments and arguments[0].text == "eval":
-        yield from _commands_in(command.words[1], environment, ())
+        yield from commands_of_text(*_text_of(command.words[1], environment), environment)
         return
     texts = [argument.text for argument in arguments]
-    for at in range(len(arguments) - 2):
+    first = (texts[0] or "").rpartition("/")[2] if texts else ""
+    alone = first in _SHOWS or (here and not wraps(first))
+    for at in range(min(1, len(arguments) - 2) if alone else len(arguments) - 2):
         place = text_of_shell(texts[at:])
         if place is None:
             continue
@@ -48,14 +55,37 @@ def runs_in(
         if word is None:
             return
         before = arguments[:at] if at and wraps(arguments[0].text or "") else ()
-        with environment.in_shell():
-            for found in _commands_in(word, environment, before):
+        text, places = _text_of(word, environment)
+        with _in_shell(environment, texts):
+            for inner in commands_of_text(text, places, environment):
+                found = (*before, *inner)
                 within = (*arguments[:at], *found)  # of `docker run IMAGE bash -c`, `ssh host bash -c`
                 yield within if not before and at and read_server(within) is not None else found
         return
     if command.heredoc is not None and _takes_commands(texts):
-        with environment.in_shell():
-            yield from commands_of_text(*_typed_in(environment.script, *command.heredoc), environment)
+        text, places = _typed_in(command.start, *command.heredoc, environment)
+        with _in_shell(environment, texts):
+            yield from commands_of_text(text, places, environment)
+
+
+@contextmanager
+def _in_shell(environment: Environment, words: Sequence[str | None]) -> Iterator[None]:
+    """What runs meanwhile runs in a shell of its own, which has what the script hands on: what it exports, and sets for
+    this command. What is set there is gone behind it."""
+    before = dict(environment.variables)
+    kept = {name for name in before if name in environment.exported or name.startswith(("SLURM_", FOLDER))}
+    environment.variables |= dict.fromkeys((*(before.keys() - kept), *POSITIONS)) | environment.prefixed()
+    environment.variables |= dict.fromkeys(_set_for(words))
+    environment.open("(")
+    yield
+    environment.close("(")
+    environment.variables = before
+
+
+def _set_for(words: Sequence[str | None]) -> list[str]:
+    """The variables that a command sets for the script that it submits: ``sbatch --export=ALL,BATCH=4``."""
+    given = [word for word in words if word is not None and word.startswith("--export=")]
+    return [part.partition("=")[0] for word in given for part in word[len("--export=") :].split(",")]
 
 
 def _takes_commands(words: Sequence[str | None]) -> bool:
@@ -65,19 +95,22 @@ def _takes_commands(words: Sequence[str | None]) -> bool:
     return "-s" in words or all((word or "").startswith("-") for word in words[1:])
 
 
-def _typed_in(script: str, start: int, end: int) -> tuple[str, list[int]]:
-    """The body of a here-document as a shell gets it, and where each character stands: ``\\$`` is for that shell."""
-    places = [
-        at
-        for at in range(start, min(end, len(script)))
-        if not (script[at] == "\\" and script[at + 1 : at + 2] in ("$", "`"))
-    ]
-    return "".join(script[at] for at in places), places
-
-
-def _commands_in(word: Word, environment: Environment, before: Sequence[Argument]) -> Iterator[Sequence[Argument]]:
-    text, places = _text_of(word, environment)
-    yield from ((*before, *found) for found in commands_of_text(text, places, environment))
+def _typed_in(at: int, start: int, end: int, environment: Environment) -> tuple[str, list[int]]:
+    """The body of a here-document as a shell gets it, and where each character stands: what is not quoted in it,
+    nor its mark, the script fills in."""
+    script = environment.script
+    body = script[start:end]
+    if re.search(r"<<-?[ \t]*[\"'\\]", script[at:start]) is not None:
+        return body, list(range(start, start + len(body)))
+    text, places, after = "", list[int](), 0
+    for found in _FILLED.finditer(body):
+        name = found[2] or found[3]
+        value = None if name is None else environment.known(Piece("variable", name, start + found.start(), True))
+        said = found[1] or ("${_}" if value is None else UNTOLD_PART.sub("${_}", value[0]))
+        text += body[after : found.start()] + said
+        places += [*range(start + after, start + found.start()), *[start + found.start()] * len(said)]
+        after = found.end()
+    return text + body[after:], [*places, *range(start + after, start + len(body))]
 
 
 def commands_of_text(text: str, places: Sequence[int], environment: Environment) -> Iterator[tuple[Argument, ...]]:

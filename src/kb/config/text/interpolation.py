@@ -7,25 +7,29 @@ from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node, number_of_omeg
 
 MAX_TEXT = 10_000
 MAX_NODES = 20_000
+MAX_CHAIN = 64  # values that name one another
 _RESOLVER = r"(?s)\s*([A-Za-z_][\w.]*)\s*:(.*)\Z"
 _STEP = r"[^.\[\]]+"
 
 Path = tuple[str, ...]
 
 
-def resolve(root: Node) -> None:
+def resolve(root: Node, *, defaults: bool = True) -> None:
     """Fill in what the mapping ``root`` says elsewhere, in place.
 
     ``${a.b}``, ``${.b}``, ``${a[0]}`` and ``${oc.select:a,1}`` take another entry's value; ``${oc.env:NAME,8}`` its
     default, as where the variable is not set. What leads nowhere, round in a circle, or to a resolver of the program's
     own is left alone: it is unknown. A value that was filled in is an alias: what it says is written elsewhere.
+
+    Args:
+        defaults: whether the default of a variable of the environment is taken for its value.
     """
-    _Resolution(root).inside(root, ())
+    _Resolution(root, defaults).inside(root, ())
 
 
 class _Resolution:
-    def __init__(self, root: Node) -> None:
-        self._root = root
+    def __init__(self, root: Node, defaults: bool) -> None:
+        self._root, self._defaults = root, defaults
         self._busy: set[int] = set()
         self._done: set[int] = set()
         self._left = MAX_NODES
@@ -42,8 +46,8 @@ class _Resolution:
         """The value of one entry, resolved."""
         child = _child(node, at)
         if child.kind == SCALAR and "${" in child.value and not child.alias:
-            if id(child) in self._busy:
-                return child  # a circle
+            if id(child) in self._busy or len(self._busy) >= MAX_CHAIN:
+                return child  # a circle, or too long a chain
             self._busy.add(id(child))
             child = self._value(child, path)
             self._busy.discard(id(child))
@@ -87,7 +91,8 @@ class _Resolution:
         if resolver[1] == "oc.select":
             found = self._at(key.strip(), path)
             return found if found is not None or not comma else _plain(default, self._root)
-        return _plain(default, self._root) if resolver[1] == "oc.env" and comma else None
+        told = resolver[1] == "oc.env" and comma and self._defaults
+        return _plain(default, self._root) if told else None
 
     def _at(self, key: str, path: Path) -> Node | None:
         """The value that a key path leads to: from the top, or with dots before it from here."""
