@@ -132,6 +132,8 @@ RUN = "python train.py recipes/sft.yaml --learning_rate 1e-5"
         ("run.sh", f"if ls two; then\n  cd one\nelse\n  cd two\nfi\n{RUN}", ALL),
         ("run.sh", f"for d in one two; do cd $d; {RUN}; cd ..; done", ALL),
         ("run.sh", f"for d in one two; do\n  {RUN}\n  cd one\ndone", ALL),
+        ("run.sh", f"cd one\nwhile [ ! -d .git ]; do cd ..; done\n{RUN}", ALL),
+        ("run.sh", f'for d in "$@"; do\n  cd $d\ndone\n{RUN}', ALL),
         ("run.sh", f"for lr in 1 2; do\n  (cd one && ls)\n  {RUN}\ndone", {""}),
         ("run.sh", f"for lr in 1 2; do\n  (cd one && {RUN})\ndone", {"one"}),
         ("run.sh", f"case $1 in\n  a) cd one ;;\n  b) cd two ;;\nesac\n{RUN}", ALL),

@@ -173,7 +173,8 @@ class Environment:
         put_by = self.variables.get(PUSHED, _STARTED)
         target, started = self._target(words[0]) if len(words) == 1 else (None, False)
         folder, pushed = stepped(verb, target, started, self.folder, "" if put_by is None else put_by.text)
-        if self.apart or (folder == self.folder and verb == "cd"):
+        stays = verb == "cd" and folder == self.folder and not folder.startswith(ANY_FOLDER)
+        if self.apart or stays:
             return
         chained = not self.sure and self.chained
         self._set(FOLDER, None if folder == ANY_FOLDER or not (self.sure or chained) else Held(folder, ()))
