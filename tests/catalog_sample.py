@@ -42,7 +42,7 @@ def shallow(model: Model, layers: int = 2) -> Model:
             depth=2, full_layers=(1,) if full else (), states=(1,) if states else ()
         )
     of_each = {
-        name: getattr(arch, name)[:layers] for name in ("slides", "turns", "dense", "windows", "reuses")
+        name: getattr(arch, name)[:layers] for name in ("slides", "turns", "dense", "windows", "mixes", "reuses")
     }  # by layer
     arch = arch._replace(**depths, **of_each)
     return model._replace(architecture=arch, parameters=parameter_count(arch))

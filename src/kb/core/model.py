@@ -35,6 +35,7 @@ class Vision(NamedTuple):
     tilings: tuple[tuple[int, int], ...] = ()  # LLaVA-NeXT: heights and widths that a picture is cut into tiles of
     splits: int = 0  # Idefics3: tiles of a picture's longer side, whatever size it has
     places: int = 0  # learned, of which those of a picture are interpolated (Qwen3-VL); 0: none
+    centres: bool = False  # what it gives is moved and scaled by two vectors (Gemma 4)
     clamps: bool = False  # its linear layers clamp what comes in and what goes out (Gemma 4)
 
     @property
@@ -106,6 +107,8 @@ class Architecture(NamedTuple):
     mixes: tuple[bool, ...] = ()  # which layers have no attention: a convolution (LFM2) mixes their tokens
     reuses: tuple[bool, ...] = ()  # which layers take the keys and values of an earlier one of their kind (Gemma 4)
     wide_d_kv: int = 0  # d_kv of layers that see everything, where it is another than that of those that slide
+    wide_kv_heads: int = 0  # kv_heads of the same layers, likewise
+    keys_are_values: bool = False  # in the same layers (Gemma 4)
     wide_reusing: bool = False  # feed-forwards of layers that reuse keys and values are twice as wide
     layer_inputs: int = 0  # width of what each layer gets of a token by a table of its own (Gemma 4)
     layer_vocab: int = 0  # rows of that table

@@ -170,13 +170,13 @@ def _cache_of_one(case: Case, length: int) -> int:
     token that it sees, and in an encoder-decoder for each token of the prompt besides."""
     architecture, source = case.estimator.model.architecture, case.setup.max_source_length
     heads = architecture.kv_heads or architecture.num_heads
-    of_a_head = 2 * heads * (4 if generating(case, 1).weights == "fp32" else 2)
+    of_both = 2 * (4 if generating(case, 1).weights == "fp32" else 2)
     tokens = length + (source if architecture.family == "decoder" else 0)
     seen = min(tokens, architecture.window or tokens)
     layers, sliding = architecture.caching
     cross = 0 if architecture.family == "decoder" else architecture.decoder_layers * source
-    wide = architecture.wide_d_kv or architecture.d_kv
-    return of_a_head * (layers * tokens * wide + (sliding * seen + cross) * architecture.d_kv)
+    wide = (architecture.wide_kv_heads or heads) * (architecture.wide_d_kv or architecture.d_kv)
+    return of_both * (layers * tokens * wide + (sliding * seen + cross) * heads * architecture.d_kv)
 
 
 def _cache(words: Words, size: int, phase: Phase) -> Cell:

@@ -389,10 +389,11 @@ def test_longt5_asks_for_the_same_blocks(kind: str, given: dict[str, Any]) -> No
 # all of whose layers see everything: else transformers makes masks in the order of a set
 GEMMA_4 = {
     "model_type": "gemma4", "architectures": ["Gemma4ForConditionalGeneration"], "tie_word_embeddings": True,
-    "text_config": {**CONFIGS["gemma 4"], "layer_types": ["full_attention"] * 5},
+    "text_config": {**CONFIGS["gemma 4"], "layer_types": ["full_attention"] * 5, "attention_k_eq_v": True,
+                    "num_global_key_value_heads": 1},
     "vision_config": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2,
                       "num_key_value_heads": 2, "head_dim": 32, "position_embedding_size": 64,
-                      "use_clipped_linears": True},
+                      "use_clipped_linears": True, "standardize": True},
     "audio_config": {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "output_proj_dims": 48},
     **{f"{name}_token_id": 990 for name in ("image", "video", "audio", "boi", "eoi", "boa")}, "eoa_token_index": 990,
 }  # fmt: skip

@@ -337,10 +337,8 @@ def _or_none(config: Mapping[str, Any], name: str, default: int) -> int:
 
 
 def gemma4(config: Mapping[str, Any]) -> Architecture:
-    """Gemma 4's language model, with the defaults of ``Gemma4TextConfig``; without experts, and with keys apart from
-    values."""
-    for name in ("enable_moe_block", "attention_k_eq_v"):
-        refuse(config, name)
+    """Gemma 4's language model, with the defaults of ``Gemma4TextConfig``; without experts."""
+    refuse(config, "enable_moe_block")
     if config.get("use_bidirectional_attention") == "all" or config.get("per_layer_config"):
         raise unpredicted("use_bidirectional_attention all, or per_layer_config")
     layers = number(config, "num_hidden_layers", default=30)
@@ -351,6 +349,10 @@ def gemma4(config: Mapping[str, Any]) -> Architecture:
         raise UnsupportedArchitectureError("config.json: num_kv_shared_layers leaves no layer of a kind")
     size, wide = number(config, "head_dim", default=256), number(config, "global_head_dim", default=512)
     biased = flag(config, "attention_bias", False)
+    joined = flag(config, "attention_k_eq_v", False)
+    wide_heads = _or_none(config, "num_global_key_value_heads", 0) if joined else 0
+    if wide_heads and number(config, "num_attention_heads") % wide_heads:
+        raise unpredicted(f"num_global_key_value_heads {wide_heads}")
     width = _or_none(config, "hidden_size_per_layer_input", 256)
     return decoder_of(
         config,
@@ -358,6 +360,8 @@ def gemma4(config: Mapping[str, Any]) -> Architecture:
         kv_heads=kv_heads_of(config, 4),
         d_kv=size,
         wide_d_kv=wide if wide != size else 0,
+        wide_kv_heads=wide_heads,
+        keys_are_values=joined,
         tied=flag(config, "tie_word_embeddings", True),
         gated=True,
         activation=word(config, "hidden_activation", default="gelu_pytorch_tanh"),

@@ -119,7 +119,6 @@ def gemma4(config: Mapping[str, Any]) -> Architecture:
     seen, heard = config.get("vision_config"), config.get("audio_config")
     vision = hearing = None
     if isinstance(seen, Mapping):
-        refuse(seen, "standardize")
         width, heads = number(seen, "hidden_size", default=768), number(seen, "num_attention_heads", default=12)
         if width % heads or number(seen, "head_dim", default=64) != width // heads:
             raise unpredicted("head_dim of the vision_config")
@@ -136,6 +135,7 @@ def gemma4(config: Mapping[str, Any]) -> Architecture:
             merge=number(seen, "pooling_kernel_size", default=3),
             activation=word(seen, "hidden_activation", default="gelu_pytorch_tanh"),
             places=number(seen, "position_embedding_size", default=10240),
+            centres=flag(seen, "standardize", False),
             clamps=flag(seen, "use_clipped_linears", False),
         )
     if isinstance(heard, Mapping):

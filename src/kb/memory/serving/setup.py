@@ -175,7 +175,8 @@ def served_model(name: str, a: Architecture, positions: int | None) -> ServedMod
         raise UnsupportedArchitectureError(f"{a.model_type} is no decoder-only model", "no_decoder", type=a.model_type)
     counts, kv = count(a), a.kv_heads or a.num_heads
     mixing, (whole, windowed) = sum(a.mixes), a.caching
-    keys_values = 2 * a.d_model * kv * (whole * (a.wide_d_kv or a.d_kv) + windowed * a.d_kv)
+    rows = whole * (a.wide_kv_heads or kv) * (a.wide_d_kv or a.d_kv) * (2 - a.keys_are_values) / 2
+    keys_values = round(2 * a.d_model * (rows + windowed * kv * a.d_kv))
     return ServedModel(
         name=name,
         model_type=a.model_type,
@@ -193,7 +194,7 @@ def served_model(name: str, a: Architecture, positions: int | None) -> ServedMod
         positions=positions or a.max_positions,
         rotary=round(a.d_kv * a.rotary),
         recurrent_layers=mixing,
-        not_modelled=STATES if mixing else WIDE if a.wide_d_kv else "",
+        not_modelled=STATES if mixing else WIDE if a.wide_d_kv or a.wide_kv_heads else "",
         weights=Weights(
             embedding=counts.embedding + counts.head,
             keys_values=keys_values,

@@ -62,8 +62,9 @@ class Attention:
     def __init__(self, model: "Gemma4", path: str, at: int) -> None:
         a, self.model, self.at, self.path = model.architecture, model, at, path
         self.slides, self.reuses, self.stores = a.slides[at], model.reuses[at], at in model.stores
-        self.heads, self.kv_heads = a.num_heads, a.kv_heads or a.num_heads
-        self.width = a.d_kv if self.slides or not a.wide_d_kv else a.wide_d_kv
+        self.heads, self.kv_heads, self.width = a.num_heads, a.kv_heads or a.num_heads, a.d_kv
+        if not self.slides:
+            self.kv_heads, self.width = a.wide_kv_heads or self.kv_heads, a.wide_d_kv or a.d_kv
         self.dropout = DROPPED if a.attention_dropout else 0.0
         inner, narrow = self.heads * self.width, self.kv_heads * self.width
         self.q = Linear(model, f"{path}.q_proj", a.d_model, inner, bias=a.qkv_bias)
@@ -72,7 +73,9 @@ class Attention:
             self.k_norm = Norm(model, f"{path}.k_norm", self.width)
             self.v_norm = Norm(model, f"{path}.v_norm", self.width, scaled=False)
             self.k = Linear(model, f"{path}.k_proj", a.d_model, narrow, bias=a.qkv_bias)
-            self.v = Linear(model, f"{path}.v_proj", a.d_model, narrow, bias=a.qkv_bias)
+            self.v: Linear | None = None
+            if self.slides or not a.keys_are_values:
+                self.v = Linear(model, f"{path}.v_proj", a.d_model, narrow, bias=a.qkv_bias)
         self.o = Linear(model, f"{path}.o_proj", inner, a.d_model, bias=a.output_bias)
 
     def __call__(
@@ -88,7 +91,7 @@ class Attention:
             k, v = shared[self.slides]
         else:
             k = ops.view(self.k(x), (batch, length, self.kv_heads, self.width))
-            v = ops.view(self.v(x), (batch, length, self.kv_heads, self.width))
+            v = k if self.v is None else ops.view(self.v(x), (batch, length, self.kv_heads, self.width))
             k = self.k_norm(k)
             k = turned(k, cos, sin)
             k = ops.transpose(k, 1, 2)

@@ -81,6 +81,9 @@ class Gemma4Seeing(Gemma4):
             for name in ("input", "post_attention", "pre_feedforward", "post_feedforward"):
                 Norm(self, f"{layer}.{name}_layernorm", v.width)
 
+        for _ in range(2 if v.centres else 0):
+            self.buffer((v.width,), self.options.dtype)
+
     def _place_hearing(self, path: str, h: Hearing) -> None:
         """``Gemma4AudioModel``."""
         first, second = h.channels
