@@ -225,6 +225,9 @@ def test_what_unsloth_puts_in_the_place_of_trl_s_classes_has_defaults_of_its_own
     for start, config in (("", "TrainingArguments"), (before, "SFTConfig")):
         plain = python(start + text.format(f"{config}('out', learning_rate=1e-4)")).setup
         assert (plain.per_device_train_batch_size, plain.optim) == (8, "adamw_torch_fused"), config
+    older = Checker(SHALLOW, MACHINE, versions={"unsloth": "2024.8", "trl": "0.8.6"}.get)
+    (unit,) = PYTHON.read(text.format("SFTConfig('out', learning_rate=1e-4)"), "train.py")
+    assert older.check(unit).setup.per_device_train_batch_size == 8
 
 
 def test_what_nobody_writes_is_not_among_what_cannot_be_told() -> None:
@@ -235,10 +238,16 @@ def test_what_nobody_writes_is_not_among_what_cannot_be_told() -> None:
     assert said.startswith("lora.enabled, load_in_4bit, model_name") and "loader" not in said
 
 
-@pytest.mark.parametrize(("accumulated", "known"), [(4, True), (1, False)])
-def test_a_batch_that_unsloth_makes_whole_groups_of_is_not_the_written_one(accumulated: int, known: bool) -> None:
+@pytest.mark.parametrize(
+    ("given", "known"),
+    [
+        ("per_device_train_batch_size=1, gradient_accumulation_steps=4, num_generations=4", True),
+        ("per_device_train_batch_size=1, gradient_accumulation_steps=1, num_generations=4", False),
+        ("gradient_accumulation_steps=1, num_generations=8", False),  # of its default, 4
+    ],
+)
+def test_a_batch_that_unsloth_makes_whole_groups_of_is_not_the_written_one(given: str, known: bool) -> None:
     load = "model, tok = FastLanguageModel.from_pretrained('unsloth/Qwen3-0.6B', load_in_4bit=True)\n"
-    given = f"per_device_train_batch_size=1, gradient_accumulation_steps={accumulated}, num_generations=4"
     setup = python(f"{load}GRPOTrainer(model=model, args=GRPOConfig('out', {given})).train()\n").setup
     assert setup.batch_known is known
 

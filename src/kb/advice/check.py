@@ -18,7 +18,7 @@ from kb.advice.run.setup import setup_of, with_width_of_config, without_vain_pre
 from kb.core.catalog import Catalog, Entries, Rule, outlines_of
 from kb.core.document import EVERY_GPU, Event, Unit, locate, said_effective_batch
 from kb.core.expression import Unknown
-from kb.core.facts import Facts, FactType, settled
+from kb.core.facts import Facts, FactType, VersionOf, settled
 from kb.core.finding import Finding
 from kb.core.hardware import Machine
 from kb.core.lint import Linter, LintResult, Release, nothing_pinned, place_of
@@ -27,7 +27,7 @@ from kb.core.model import Model, ModelIdentity
 from kb.core.naming import Names
 from kb.core.program import Program
 from kb.core.record import NamedTuple
-from kb.core.release import Versions, named_releases
+from kb.core.release import Versions, named_releases, parse_version
 from kb.core.result import UnitResult
 from kb.core.setup import Assumption, TrainingSetup
 from kb.core.text import UserError
@@ -215,7 +215,7 @@ class Checker:
         name = unit.settings.get("model.name")
         named = name.value if name is not None and isinstance(name.value, str) else None
         model, identity, fault = self._model_named(named)
-        types = self._types_in(unit)
+        types = self._types_in(unit, version_of)
         unit, model = with_head(unit, model)
         unit = typed_by_unsloth(unit, model, self._native_bf16)
         setup = setup_of(
@@ -295,7 +295,7 @@ class Checker:
         known = {name: each._replace(value=answer) for name, each, answer in answers if answer is not None}
         return unit._replace(settings={**unit.settings, **known}) if known else unit
 
-    def _types_in(self, unit: Unit) -> Mapping[str, FactType]:
+    def _types_in(self, unit: Unit, versions: VersionOf) -> Mapping[str, FactType]:
         """The vocabulary with the defaults that hold in the unit's dialect, of a model that this library loads."""
         if unit.dialect is None or not self.catalog.dialects[unit.dialect].defaults:
             return self.catalog.facts
@@ -303,9 +303,13 @@ class Checker:
         said = unit.settings.get("model.loader")
         replaced = "trl.replaced" not in unit.settings or unit.settings["trl.replaced"].value is not False
         loader = said.value if said is not None and said.value in of.by_loader and replaced else ""
+        if loader:
+            since = parse_version(of.by_loader[loader]["since"])
+            release = versions(loader, since)
+            loader = loader if release is None or release >= since else ""
         kind = f"{unit.dialect} {loader}"
         if kind not in self._types_by_dialect:
-            theirs = of.by_loader.get(loader, {})
+            theirs = of.by_loader[loader]["defaults"] if loader else {}
             moved = {name: () if name in theirs else of.moved.get(name, ()) for name in {**of.defaults, **theirs}}
             default = {**of.defaults, **theirs}
             own = {name: facts[name]._replace(default=default[name], moved=moved[name]) for name in moved}

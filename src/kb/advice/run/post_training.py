@@ -245,21 +245,24 @@ def _of_llamafactory(read: SettingsReader, kind: PostKind, method: Method) -> tu
     return PostTraining(kind, head="wide", reference="model" if method == "full" else "adapter_off"), None
 
 
-BATCH = "training.per_device_train_batch_size"
+BATCH, OWN_CLASSES = "training.per_device_train_batch_size", (2025, 2)  # Unsloth's first release with its own of TRL's
 _BY_UNSLOTH = ((BATCH, 4), ("training.gradient_accumulation_steps", 2), ("launch.num_processes", 1))  # with defaults
 
 
-def in_whole_groups(unit: Unit) -> Unit:
+def in_whole_groups(unit: Unit, versions: VersionOf) -> Unit:
     """The unit with its batch unknown where Unsloth changes it as the run starts: to the answers of one prompt, where
     those of a step are no whole number of prompts (unsloth/models/rl.py).
     """
     written, ahead = unit.settings, ("trl.steps_per_generation", "trl.generation_batch_size")
-    if unit.dialect != "trl" or BATCH not in written or any(name in written for name in ahead):
+    release = versions("unsloth", OWN_CLASSES)
+    older = release is not None and release < OWN_CLASSES
+    if unit.dialect != "trl" or older or any(name in written for name in ahead):
         return unit
     rows = ((name, written[name].value if name in written else default) for name, default in _BY_UNSLOTH)
     factors = [value for _, value in rows]
     group = written["trl.num_generations"].value if "trl.num_generations" in written else 8
     if not all(type(each) is int and each > 0 for each in (*factors, group)) or math.prod(factors) % group == 0:
         return unit
-    opened = written[BATCH]._replace(value=Unknown(frozenset((BATCH,))))
+    place = written.get(BATCH, written["script.trainer"])
+    opened = place._replace(value=Unknown(frozenset((BATCH,))), path=(BATCH.rpartition(".")[2],))
     return unit._replace(settings={**written, BATCH: opened})

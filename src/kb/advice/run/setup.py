@@ -184,7 +184,7 @@ def setup_of(
     """
     unit = as_loaded(unit)
     if loaded_by_unsloth(unit) and (said := unit.settings.get("script.trainer")) is not None and said.value == "grpo":
-        unit = in_whole_groups(unit)
+        unit = in_whole_groups(unit, versions)
     read = SettingsReader(unit, facts, given, versions)
     if model is not None and model.guessed_from:
         read.assumed.append(Assumption(name="model.name", value=model.id, reason="guessed_from_name"))
