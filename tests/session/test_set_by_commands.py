@@ -118,6 +118,8 @@ RUN = "python train.py recipes/sft.yaml --learning_rate 1e-5"
         ("run.sh", f"cat > x <<'EOF'\ncd one\nEOF\n{RUN}", {""}),
         ("run.sh", f"bash <<EOF\ncd one\n{RUN}\nEOF", {"one"}),
         ("run.sh", f"(\ncd one\n)\n{RUN}", {""}),
+        ("run.sh", f"(cd one && make)\nfunction run {{\n  {RUN}\n}}\nrun", {""}),
+        ("run.sh", f"( go() {{\n  cd one\n}}\ngo )\n{RUN}", {""}),
         ("run.sh", f"(\ncd one\n{RUN}\n)", {"one"}),
         ("run.sh", f"echo 'now; cd one'\n{RUN}", {""}),
         ("run.sh", f"echo it is '#' and; cd one\n{RUN}", {"one"}),

@@ -90,7 +90,7 @@ class Environment:
 
     def take(self, command: Command) -> tuple[Argument, ...]:
         """The arguments of the command after keywords and ``NAME=value`` prefixes; assignments are remembered."""
-        self._follow(command.before)
+        self.follow(command.before)
         self.apart = command.after in _APART
         self.sure = self.sure and not self.apart
         words = list(command.words)
@@ -192,7 +192,7 @@ class Environment:
             text += "$" if known is None else UNTOLD_PART.sub("$", known[0])
         return text, started
 
-    def _follow(self, operators: Sequence[str]) -> None:
+    def follow(self, operators: Sequence[str]) -> None:
         """The operators in front of a command: how it hangs on the one above."""
         self.chained = tuple(operators) == ("&&",)
         if not self.chained:

@@ -136,6 +136,7 @@ class _Walk:
         environment, at = self._environment, first
         while at < last and not self._ended:
             if at in self._begins and (depth == 0 or at > first):
+                environment.follow(self._commands[at].before)
                 at = self._define(self._begins[at])
                 continue
             self._steps += 1
