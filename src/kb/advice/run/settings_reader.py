@@ -292,14 +292,15 @@ def loaded_by_unsloth(unit: Unit) -> bool:
 
 def typed_by_unsloth(unit: Unit, model: Model | None, native_bf16: bool | None) -> Unit:
     """The unit with the types that Unsloth takes on such GPUs: it loads in fp16 where they have no bf16, and computes
-    in the type of loading unless one is asked for (unsloth/models/loader.py, rl.py). Of models that it computes in fp32
-    there nothing is said.
+    in the type of loading unless one is asked for (unsloth/models/loader.py, rl.py). Models that it computes in fp32
+    there are not followed.
     """
     if native_bf16 is None or not unit.settings or not loaded_by_unsloth(unit):
         return unit
-    if not native_bf16 and (model is None or model.architecture.model_type.startswith(IN_FP32_WITHOUT_BF16)):
-        return unit
     like = unit.settings.get("model.loader") or next(iter(unit.settings.values()))
+    if not native_bf16 and (model is None or model.architecture.model_type.startswith(IN_FP32_WITHOUT_BF16)):
+        told = {} if model is None else {"run.not_modelled": like._replace(value="Unsloth fp32")}
+        return unit._replace(settings={**unit.settings, **told})
     dtype, halves = unit.settings.get("model.torch_dtype"), ("training.bf16", "training.fp16")
     said: dict[str, Any] = {}
     if not native_bf16 and (dtype is None or dtype.value in (None, "bfloat16", "torch.bfloat16")):
