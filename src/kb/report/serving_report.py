@@ -95,8 +95,8 @@ def _budget(served: Served, words: Words, style: Style) -> list[str]:
 
 def _holds(answer: Answer, words: Words, style: Style) -> list[str]:
     served = answer.served
-    token = max(rank.kv_bytes_per_token for rank in served.ranks)
-    lines = wrap(words("serving.token", bytes=round(token)), style.width)
+    token = _token_of(served)
+    lines = [] if token is None else wrap(words("serving.token", bytes=round(token)), style.width)
     if served.not_predicted:
         what = words.named("serving_unknown", served.not_predicted.replace(" ", "_"))
         return [*lines, *wrap(words("serving.not_predicted", what=what), style.width)]
@@ -232,8 +232,13 @@ def serving_json(answer: Answer, words: Words, version: str, rules_version: str)
     return to_json(whole)
 
 
+def _token_of(served: Served) -> float | None:
+    """Bytes of one token on the rank that needs most; None where that is not known."""
+    return max((rank.kv_bytes_per_token for rank in served.ranks if rank.kv_bytes_per_token is not None), default=None)
+
+
 def _figures_json(served: Served) -> Object:
-    token = max(rank.kv_bytes_per_token for rank in served.ranks)
+    token = _token_of(served)
     status = served.budget.status if served.budget and served.longest is not None else "unknown"
     figures = _rank_json(served.budget, token, served.kv_tokens if served.kv_tokens is not None else 0)
     figures |= {
@@ -251,12 +256,12 @@ def _figures_json(served: Served) -> Object:
     return figures
 
 
-def _rank_json(budget: Budget | None, token: float, tokens: int) -> Object:
+def _rank_json(budget: Budget | None, token: float | None, tokens: int | None) -> Object:
     weights = budget.terms[0] if budget is not None else None
     status = budget.status if budget is not None else "unknown"
     return {
         "weights_bytes": weights.bytes if weights else None,
-        "kv_bytes_per_token": round(token) if token == round(token) else token,
+        "kv_bytes_per_token": round(token) if token is not None and token == round(token) else token,
         "kv_budget_bytes": budget.kv if budget else None,
         "kv_budget_low_bytes": budget.kv_low if budget else None,
         "kv_budget_high_bytes": budget.kv_high if budget else None,
@@ -267,8 +272,8 @@ def _rank_json(budget: Budget | None, token: float, tokens: int) -> Object:
         ],
         "status": {
             "weights_bytes": weights.status if weights else "unknown",
-            "kv_bytes_per_token": "exact",
+            "kv_bytes_per_token": "unknown" if token is None else "exact",
             "kv_budget_bytes": status,
-            "kv_tokens": status,
+            "kv_tokens": "unknown" if tokens is None else status,
         },
     }

@@ -329,7 +329,8 @@ def checkpoints_of(read: SettingsReader, *, unsloth: bool, source: int) -> Mappi
     if checkpoints_by_fsdp(read):
         return {"use_reentrant": False, "offloads_checkpoints": False}
     reenters = bool(read.or_default("training.gradient_checkpointing_kwargs.use_reentrant"))
-    offloads = bool(read.or_default("training.offloaded_checkpoints")) and not (unsloth and source < OFFLOADED_FROM)
+    longest = read.number("data.max_source_length") or source  # as the loader is told, whatever samples are cut to
+    offloads = bool(read.or_default("training.offloaded_checkpoints")) and not (unsloth and longest < OFFLOADED_FROM)
     return {"use_reentrant": reenters or unsloth or offloads, "offloads_checkpoints": offloads}
 
 

@@ -14,7 +14,7 @@ from kb.memory.serving.budget import (
     default_of,
     resolve,
 )
-from kb.memory.serving.setup import ServedModel, ServingSetup
+from kb.memory.serving.setup import OF_SEVERAL_SIZES, ServedModel, ServingSetup
 
 FIT_LEAST = 4096  # tokens: llama.cpp's --fit shrinks no context below this
 LONGEST = 1 << 24  # tokens: no model's positions lie above
@@ -23,12 +23,13 @@ TOO_MUCH = {"vllm": 0.98, "sglang": 0.95, "tgi": 1.01}
 
 
 class Rank(NamedTuple):
-    """One rank: its pipeline stage, bytes and tokens. ``tokens`` are whole blocks of this rank's budget."""
+    """One rank: its pipeline stage, bytes and tokens. ``tokens`` are whole blocks of this rank's budget. Both are None
+    where layers keep caches of several sizes."""
 
     number: int
     stage: int
-    kv_bytes_per_token: float
-    kv_tokens: int
+    kv_bytes_per_token: float | None
+    kv_tokens: int | None
 
 
 class Served(NamedTuple):
@@ -95,7 +96,7 @@ def serve(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any], co
     if unknown or budget is None:
         return Served(setup, model, options, budget, ranks, None, None, None, None, unknown)
     need = _need(model, setup, options, options.max_model_len)
-    tokens = min(rank.kv_tokens for rank in ranks)
+    tokens = min(rank.kv_tokens for rank in ranks if rank.kv_tokens is not None)
     longest = _longest(model, setup, engine, constants)
     if setup.max_model_len is None and model.longest is None:  # it is the model's own, which nothing says
         held = None if model.windowed_layers else tokens
@@ -181,6 +182,9 @@ def smallest(
 def _ranks(model: ServedModel, setup: ServingSetup, options: Resolved, budget: Budget | None) -> Iterable[Rank]:
     for number in range(setup.tensor_parallel * setup.pipeline_parallel):
         stage = number // setup.tensor_parallel
+        if model.not_modelled in OF_SEVERAL_SIZES:
+            yield Rank(number, stage, None, None)
+            continue
         token = bytes_of_token(model, setup, stage)
         blocks = math.floor(max(budget.kv, 0) / (token * options.block)) if budget is not None and token else 0
         yield Rank(number, stage, token, blocks * options.block)
