@@ -206,7 +206,12 @@ def test_a_finding_on_a_default_of_the_program_names_the_program(tmp_path: Path)
 
 def test_a_default_that_cannot_be_told_is_no_default_of_the_librarys(tmp_path: Path) -> None:
     program = CLASSES.replace("per_device_train_batch_size: int = 3", "per_device_train_batch_size: int = ROWS")
-    for more in ("", 'ROWS = int(os.environ.get("ROWS", 4))\n', "ROWS = 4\nROWS = rows_that_fit()\n"):
+    for more in (
+        "",
+        'ROWS = int(os.environ.get("ROWS", 4))\n',
+        "ROWS = 4\nROWS = rows_that_fit()\n",
+        "ROWS = 4\nROWS = 64\n",
+    ):
         result = checked(tmp_path, f"import os\n{more}{program}")
         assert result.prediction is None
         assert "training.per_device_train_batch_size" in result.unit.settings

@@ -63,6 +63,11 @@ class Names:
         scopes = [scope for scope, name in self._found.bound if isinstance(value, ast.Name) and name == value.id]
         return END._replace(scope=scopes[0]) if len(scopes) == 1 else END
 
+    def are_bound_again(self, value: ast.expr) -> bool:
+        """Whether a name in an expression gets a value in several places, so that it matters where it is read."""
+        named = {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}
+        return any(len(bound) > 1 for (_, name), bound in self._found.bound.items() if name in named)
+
     def every(self, name: str, at: Where) -> tuple[Scope, list[Binding]]:
         """Every binding of a name in the scope whose name is seen at a place, though it is changed in place."""
         scope: Scope | None = at.scope

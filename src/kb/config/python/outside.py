@@ -73,7 +73,7 @@ def _default(flags: Flags, known: Default) -> Found:
     """
     if known.can_be_told:
         return Loaded(flag_value(known.text))
-    if known.value is None:
+    if known.value is None or flags.owner.names.are_bound_again(known.value):  # of which value it took one
         raise UnknownValueError
     return Held(flags.owner, known.value, flags.owner.names.end_around(known.value))
 

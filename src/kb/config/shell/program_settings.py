@@ -150,9 +150,12 @@ def _with_names_meant(defaults: Mapping[str, Default], program: Program) -> Mapp
     tree = parsed(text) if open_ else None
     if tree is None:
         return defaults
-    source = Expressions(Names(tree), {}, text)
+    names = Names(tree)
+    source = Expressions(names, {}, text)
     found = dict(defaults)
     for name, each in open_.items():
+        if each.value is not None and names.are_bound_again(each.value):  # a flag takes the value where it is declared
+            continue
         source.shared.by_default = False
         try:
             value = source.read(each.value, END).data if each.value is not None else None
