@@ -508,6 +508,7 @@ RUN = "python -m trl.scripts.sft --per_device_train_batch_size"
         (f"BS=8\nBS=4 bash -c '{RUN} $BS'\n", [4]),
         (f"export BS=8\nbash -c '{RUN} $BS'\n", [8]),
         (f"set -- 9\nbash -c '{RUN} $1' _ 3\n", [None]),
+        (f"bash -c 'export BS=2'\nBS=8\nbash -c '{RUN} $BS'\n", [None]),  # exported there alone
         (f"echo bash -c '{RUN} 2'\n", []),
         (f"bash prepare.sh <<EOF\n{RUN} 2\nEOF\n{RUN} 4\n", [4]),  # what that script makes of it is not told
     ],
@@ -515,6 +516,31 @@ RUN = "python -m trl.scripts.sft --per_device_train_batch_size"
 def test_a_shell_within_a_script_has_variables_of_its_own(script: str, batches: list[object]) -> None:
     found = [values(unit).get("training.per_device_train_batch_size") for unit in read(script)]
     assert [None if is_unknown(each) else each for each in found] == batches
+
+
+@pytest.mark.parametrize(
+    ("batch", "starts"),
+    [
+        (8, "|nohup|timeout 5|srun -n 1 -e err.log|srun -N $N --export=ALL|env A=1|env -u A|xargs -n 1"),
+        (8, "apptainer exec --nv --env A=1 docker://x|time singularity exec $IMAGE|conda run -n e|sudo -E"),
+        (
+            None,
+            "env BS=5|timeout 5 env BS=$N|env -u BS|env -i|env - A=1|env $SETS|srun --export=NONE|srun --export=A=1",
+        ),
+        (None, "srun --export=ALL,BS=$N|srun --export ALL,BS=5|srun $SRUN_ARGS|sudo|sudo --preserve-env=A|BS=5 sudo"),
+        (None, "docker run img|docker run -eBS=5 img|time docker-compose exec a|srun podman run img|ssh h"),
+        (None, "apptainer exec --env A=1,BS=5 x.sif|apptainer exec --env A=1,BS=$N x.sif|singularity exec -e x.sif"),
+        (
+            None,
+            "singularity exec --cleanenv x.sif|apptainer run --env-file f x.sif|./start.sh|$START|kubectl exec p --",
+        ),
+    ],
+)
+def test_a_shell_behind_another_program_has_the_exported_where_that_hands_it_on(batch: object, starts: str) -> None:
+    for start in starts.split("|"):
+        (unit,) = read(f"export BS=8\n{start} bash -c '{RUN} $BS'\n")
+        found = unit.settings["training.per_device_train_batch_size"].value
+        assert (None if is_unknown(found) else found) == batch, start
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,18 @@ _FILLED = re.compile(r"\\([$`\\])|\$(?:\{(\w+)\}|([A-Za-z_]\w*|\d))")
 _VALUE_FOLLOWS = re.compile(r"-[a-z]*[oO]\Z")  # `-o pipefail`
 _SHOWS = ("echo", "printf", "git", "cat", "grep")  # what stands behind them is run by nobody
 _READS_INPUT = ("sbatch", "qsub", "bsub")  # they take a script from where a shell takes commands
+_HAND_ON = ("xargs", "apptainer", "singularity")  # beside what wraps a command
+# The words of a command behind which a shell has another environment than the script: of a container, another host or
+# another user, an emptied one, or one of variables that are not told (``$`` stands for a word that is not known).
+_APART = re.compile(
+    r"""(?sx)(?:^|[ /])(?:
+        (?:(?:docker|podman|nerdctl|kubectl|ssh|pdsh|mpirun|mpiexec)[\w.-]*|oc|su|ray)[ ]
+        | sudo[ ](?!.*(?:-E|--preserve-env)[ ]) | qsub(?!.*[ ]-V[ ])
+        | env[ ](?:.*[ ])?(?:\$|-[ ]|-\w*i|--ignore-) | exec[ ]-\w*c
+        | (?:apptainer|singularity)[ ](?:.*[ ])?(?:-[A-Za-z]*[eC][A-Za-z]*[ ]|--(?:containall|compat))
+    ) | --env-file | --clean-?env | --env[= ]\S*\$ | --export[= ](?!ALL\b) | [ ]-env[ ](?!all\b) | \$\$"""
+)
+_NAMED = re.compile(r"(?:^|[\s=,])(?:-[A-Za-z])?([A-Za-z_]\w*)(?=[\s=,])")  # maybe variables: `-e NAME=8`, `-u NAME`
 
 
 def text_of_shell(words: Sequence[str | None]) -> int | None:
@@ -56,7 +68,7 @@ def runs_in(
             return
         before = arguments[:at] if at and wraps(arguments[0].text or "") else ()
         text, places = _text_of(word, environment)
-        with _in_shell(environment, texts):
+        with _in_shell(environment, arguments[:at]):
             for inner in commands_of_text(text, places, environment):
                 found = (*before, *inner)
                 within = (*arguments[:at], *found)  # of `docker run IMAGE bash -c`, `ssh host bash -c`
@@ -64,28 +76,33 @@ def runs_in(
         return
     if command.heredoc is not None and _takes_commands(texts):
         text, places = _typed_in(command.start, *command.heredoc, environment)
-        with _in_shell(environment, texts):
+        with _in_shell(environment, () if _SHELL.match(texts[0] or "") else arguments):
             yield from commands_of_text(text, places, environment)
 
 
 @contextmanager
-def _in_shell(environment: Environment, words: Sequence[str | None]) -> Iterator[None]:
-    """What runs meanwhile runs in a shell of its own, which has what the script hands on: what it exports, and sets for
-    this command. What is set there is gone behind it."""
-    before = dict(environment.variables)
-    kept = {name for name in before if name in environment.exported or name.startswith(("SLURM_", FOLDER))}
-    environment.variables |= dict.fromkeys((*(before.keys() - kept), *POSITIONS)) | environment.prefixed()
-    environment.variables |= dict.fromkeys(_set_for(words))
+def _in_shell(environment: Environment, words: Sequence[Argument]) -> Iterator[None]:
+    """What runs meanwhile runs in a shell of its own, which has what the script hands on through ``words``, the command
+    that starts it: what it exports, and sets for this command. What is set there is gone behind it."""
+    before, exported, prefixed = environment.variables, environment.exported, environment.prefixed()
+    texts = (f"{each.begins}{'$' * (1 + each.options)}" if each.text is None else each.text for each in words)
+    through = "".join(f"{text} " for text in texts)
+    handed_on = not words or (_hands_on(words[0].text or "") and _APART.search(through) is None)
+    kept = {*exported, *prefixed} if handed_on else set[str]()
+    always = (FOLDER, "SLURM_") if handed_on else (FOLDER,)
+    environment.variables = {
+        name: value if name in kept or name.startswith(always) else None for name, value in (before | prefixed).items()
+    } | dict.fromkeys((*POSITIONS, *_NAMED.findall(through)))
+    environment.exported = {*exported, *prefixed}
     environment.open("(")
     yield
     environment.close("(")
-    environment.variables = before
+    environment.variables, environment.exported = before, exported
 
 
-def _set_for(words: Sequence[str | None]) -> list[str]:
-    """The variables that a command sets for the script that it submits: ``sbatch --export=ALL,BATCH=4``."""
-    given = [word for word in words if word is not None and word.startswith("--export=")]
-    return [part.partition("=")[0] for word in given for part in word[len("--export=") :].split(",")]
+def _hands_on(word: str) -> bool:
+    """Whether a program may leave its environment to the shell that it starts."""
+    return wraps(word) or word.rpartition("/")[2] in (*_HAND_ON, *_READS_INPUT)
 
 
 def _takes_commands(words: Sequence[str | None]) -> bool:
