@@ -201,7 +201,7 @@ def test_what_cannot_be_done_is_said_in_one_sentence(tmp_path: Path, arguments: 
     ("path", "content", "said"),
     [
         ("run.sh", "trl dpo --model_name_or_path gpt2 --dataset_name a/b --output_dir o\n", "a DPO run"),
-        ("run.yaml", f"{RUN}use_liger_kernel: true\n", "Liger kernels"),
+        ("run.yaml", f"{RUN}use_liger_kernel: true\n", "(Liger, Unsloth)"),
         ("run.yaml", f"{RUN}deepspeed: {{zero_optimization: {{stage: 3}}}}\n", "without DeepSpeed ZeRO-3"),
         ("run.yaml", f"{RUN}deepspeed: {{zero_optimization: {{stage: 0}}}}\n", "without DeepSpeed ZeRO-0"),
     ],
