@@ -23,8 +23,8 @@ TOO_MUCH = {"vllm": 0.98, "sglang": 0.95, "tgi": 1.01}
 
 
 class Rank(NamedTuple):
-    """One rank: its pipeline stage, bytes and tokens. ``tokens`` are whole blocks of this rank's budget. Both are None
-    where layers keep caches of several sizes."""
+    """One rank: its stage of the pipeline, bytes, and tokens in whole blocks of its budget. Tokens are None where some
+    layers keep what is not modelled. Bytes are None, too, where layers keep caches of several sizes."""
 
     number: int
     stage: int
@@ -186,6 +186,9 @@ def _ranks(model: ServedModel, setup: ServingSetup, options: Resolved, budget: B
             yield Rank(number, stage, None, None)
             continue
         token = bytes_of_token(model, setup, stage)
+        if model.not_modelled:
+            yield Rank(number, stage, token, None)
+            continue
         blocks = math.floor(max(budget.kv, 0) / (token * options.block)) if budget is not None and token else 0
         yield Rank(number, stage, token, blocks * options.block)
 
