@@ -173,6 +173,7 @@ def catalog() -> Catalog:
         # another architecture, other weights, or another size beside
         ("x/Qwen2-Audio-7B-Instruct", None),
         ("google/gemma-3n-e2b-it", None),
+        ("x/7b-mistral-sft", "mistral-7b"),  # the size before the family
         ("unsloth/gemma-3n-E4B-it", None),  # of which kb knows a gemma-3-4b
         ("google/t5-efficient-base", None),
         ("KETI-AIR/ke-t5-base", None),

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping
+from itertools import takewhile
 
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
@@ -111,7 +112,7 @@ def _speaks_of(tokens: tuple[str, ...], marks: _Marks) -> bool:
             return False
     elif behind[:1] and behind[0][0].isdigit() and behind[0] not in marks.size:
         return False  # another version: gemma-3 is no gemma
-    elif any(len(each) == 1 and each not in own for each in behind[: behind.index(marks.size[0])]):
+    elif any(len(each) == 1 and each not in own for each in takewhile(lambda each: each != marks.size[0], behind)):
         return False  # gemma-3n-E4B is no gemma-3-4b
     return not marks.rest or _contains(behind, marks.rest)
 
