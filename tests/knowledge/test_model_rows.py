@@ -316,7 +316,7 @@ NO_RECORD = {
     "whisper-medium", "whisper-large-v2", "whisper-large-v3-turbo", "longformer-base-4096", "led-base-16384",
     "bigbird-roberta-base", "xlnet-base-cased", "mpnet-base", "paligemma-3b-pt-224",
     "starcoder2-3b", "starcoder2-7b", "codet5-large", "sheared-llama-1.3b", "sheared-llama-2.7b",
-    "olmo-2-1b", "olmo-2-7b", "olmo-2-13b",
+    "olmo-2-1b", "olmo-2-7b", "olmo-2-13b", "orpheus-3b", "llama-outetts-1.0-1b",
 }  # fmt: skip
 
 

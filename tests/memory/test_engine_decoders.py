@@ -94,3 +94,12 @@ def test_layers_that_turn_nothing() -> None:
     assert architecture_from_config({**LLAMA, "model_type": "smollm3"}).turns == (True, True, True, False)
     assert architecture_from_config({**LLAMA, "model_type": "exaone4"}).turns == (True, True, True, False)
     assert architecture_from_config({**LLAMA, "model_type": "exaone4", "sliding_window": None}).turns == ()
+
+
+def test_a_tower_of_gemma_4_has_twelve_heads_of_keys_where_none_are_written() -> None:
+    """transformers' default, which a tower of another number of heads is not built with."""
+    vision = {"hidden_size": 1152, "num_attention_heads": 16, "head_dim": 72, "num_hidden_layers": 1}
+    with pytest.raises(ValueError, match="num_key_value_heads"):
+        architecture_from_config({**GEMMA_4, "vision_config": vision})
+    found = architecture_from_config({**GEMMA_4, "vision_config": {**vision, "num_key_value_heads": 16}})
+    assert found.vision is not None and found.vision.heads == 16

@@ -122,7 +122,7 @@ def gemma4(config: Mapping[str, Any]) -> Architecture:
         width, heads = number(seen, "hidden_size", default=768), number(seen, "num_attention_heads", default=12)
         if width % heads or number(seen, "head_dim", default=64) != width // heads:
             raise unpredicted("head_dim of the vision_config")
-        if number(seen, "num_key_value_heads", default=heads) != heads:
+        if number(seen, "num_key_value_heads", default=12) != heads:
             raise unpredicted("num_key_value_heads of the vision_config")
         vision = Vision(
             depth=number(seen, "num_hidden_layers", default=16),
