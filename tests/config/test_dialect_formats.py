@@ -335,6 +335,7 @@ def test_unsloth_says_its_run():
     setup = result.setup
     assert result.model is not None and result.model.id == "llama-3.1-8b"
     assert (setup.method, setup.lora_target_modules, setup.lora_r) == ("qlora", ("q_proj", "k_proj"), 16)
+    assert setup.unsloth and setup.fused_loss and setup.fused_evaluation
     assert told(UNSLOTH) <= {"under-the-target-range", "no-dataloader-workers"}
 
 

@@ -274,8 +274,13 @@ def test_adapters_of_a_program_have_pefts_defaults_not_those_of_trls_command(tmp
 def test_unsloth_takes_the_types_that_the_gpu_has(tmp_path, gpu, types):
     path = tmp_path / "train.py"
     path.write_text(ADAPTED.format(given="", args='SFTConfig("out")'), "utf-8")
-    setup = checked(path, gpu=gpu).setup
+    result = checked(path, gpu=gpu)
+    setup = result.setup
     assert (setup.weights, setup.fp16, setup.bf16) == types
+    # its checkpoints have their constants packed too, and perhaps layers in 16 bits; its attention is its own
+    assumed = {each.reason if each.reason == "dynamic_4bit" else each.name for each in result.prediction.assumed}
+    assert setup.bnb_4bit_use_double_quant and "dynamic_4bit" in assumed
+    assert "model.attn_implementation" not in assumed
 
 
 @pytest.mark.parametrize(

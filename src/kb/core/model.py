@@ -5,6 +5,9 @@ from kb.core.setup import WeightType
 from kb.core.typed import Literal
 
 Family = Literal["t5", "bart", "decoder", "encoder"]
+# Types whose layers Unsloth runs by code of its own that is followed: Gemma 2, Granite, Cohere, mixtures have others.
+OF_UNSLOTH = ("llama", "mistral", "qwen2", "qwen3", "gemma")
+DYNAMIC_4BIT = "-unsloth-bnb-4bit"  # ends the names of checkpoints that Unsloth stores in 4 bits but for some layers
 Norm = Literal["layer", "rms", "rms_offset"]  # rms_offset: Gemma's, in fp32 and scaled by one plus its weight
 QkNorm = Literal["none", "head", "whole"]  # over each head's dimensions, or over all of them
 # span: question answering; embedding: none, the states themselves are read

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
-from kb.advice.run.named_model import DYNAMIC, IN_4BIT
+from kb.advice.run.named_model import IN_4BIT
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
 from kb.core.hardware import DetectedGpu
-from kb.core.model import Model
+from kb.core.model import DYNAMIC_4BIT, Model
 from kb.core.release import parse_version
 from kb.core.setup import Colocated, TrainingSetup
 from kb.core.units import GIB
@@ -308,7 +308,7 @@ def stored_packing(name: str, engine: str) -> tuple[str | None, bool]:
     name = name.casefold().rstrip("/")
     if not name.endswith(IN_4BIT):
         return None, True
-    known = engine == "vllm" and not name.endswith(DYNAMIC)
+    known = engine == "vllm" and not name.endswith(DYNAMIC_4BIT)
     return "bitsandbytes" if known else None, known
 
 

@@ -6,7 +6,7 @@ from itertools import takewhile
 
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
-from kb.core.model import Model
+from kb.core.model import DYNAMIC_4BIT, Model
 from kb.core.record import NamedTuple
 from kb.core.text import UserError, fold, nearest
 
@@ -121,11 +121,9 @@ def _contains(tokens: tuple[str, ...], part: tuple[str, ...]) -> bool:
     return any(tokens[at : at + len(part)] == part for at in range(len(tokens)))
 
 
-# Unsloth's names for a model whose weights it stores in 4 bits.
-# Their copies under `unsloth/` are saved as Llama's architecture: the same size, the fused projections in parts.
-_SPLIT_BY_UNSLOTH = ("phi-4", "phi-3-mini")
-DYNAMIC = "-unsloth-bnb-4bit"  # some layers are left in 16 bits
-IN_4BIT = (DYNAMIC, "-bnb-4bit")
+# Saved under `unsloth/` as Llama's or Mistral's architecture: the same size, the fused projections in parts.
+_SPLIT_BY_UNSLOTH = ("phi-4", "phi-3-mini", "phi-3-medium-4k-instruct")
+IN_4BIT = (DYNAMIC_4BIT, "-bnb-4bit")  # end Unsloth's names for a model whose weights it stores in 4 bits
 
 
 class ModelIndex:

@@ -230,7 +230,7 @@ def fused_loss_of(read: SettingsReader, post: PostTraining | None) -> bool:
     if read.or_default("model.logits_of_answers") and read.value("script.trainer") != "pretraining":
         read.assumed.append(Assumption(name="model.logits_of_answers", value=True, reason="every_token_an_answer"))
     if post is None:
-        return kernel or bool(read.value("model.fused_loss"))
+        return kernel or bool(read.or_default("model.fused_loss"))
     if kernel:
         read.assumed.append(Assumption(name="training.use_liger_kernel", value=True, reason="liger_layers"))
     return False

@@ -6,7 +6,7 @@ from kb.advice.facts.run_facts import NAMES_A_FILE, hidden_behind, stage_in_name
 from kb.core.document import Unit, names_one_gpu, speaks_of_several_gpus
 from kb.core.expression import is_unknown
 from kb.core.facts import FactType, VersionOf, coerce, default_is_open, default_of
-from kb.core.model import Model
+from kb.core.model import OF_UNSLOTH, Model
 from kb.core.setup import Assumption, Spread, TrainingSetup
 from kb.core.typed import Any, Literal
 
@@ -293,11 +293,16 @@ def loaded_by_unsloth(unit: Unit) -> bool:
 def typed_by_unsloth(unit: Unit, model: Model | None, native_bf16: bool | None) -> Unit:
     """The unit with the types that Unsloth takes on such GPUs: it loads in fp16 where they have no bf16, and computes
     in the type of loading unless one is asked for (unsloth/models/loader.py, rl.py). Models that it computes in fp32
-    there are not followed.
+    there are not followed. The attention of its own layers is its own, whatever is asked for (llama.py).
     """
-    if native_bf16 is None or not unit.settings or not loaded_by_unsloth(unit):
+    if not unit.settings or not loaded_by_unsloth(unit):
         return unit
     like = unit.settings.get("model.loader") or next(iter(unit.settings.values()))
+    if model is not None and model.architecture.model_type in OF_UNSLOTH:
+        attention = like._replace(value="sdpa")
+        unit = unit._replace(settings={**unit.settings, "model.attn_implementation": attention})
+    if native_bf16 is None:
+        return unit
     if not native_bf16 and (model is None or model.architecture.model_type.startswith(IN_FP32_WITHOUT_BF16)):
         told = {} if model is None else {"run.not_modelled": like._replace(value="Unsloth fp32")}
         return unit._replace(settings={**unit.settings, **told})

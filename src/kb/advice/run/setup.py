@@ -240,7 +240,7 @@ def setup_of(
         label_smoothing_factor=float(read.or_default("training.label_smoothing_factor")),
         fused_loss=fused,
         liger_kernels=liger_kernels_of(read, versions, fused=fused),
-        fused_evaluation=bool(read.value("model.fused_evaluation")),
+        fused_evaluation=bool(read.or_default("model.fused_evaluation")),
         predict_with_generate=generates,
         prediction_loss_only=bool(read.or_default("training.prediction_loss_only")),
         eval_accumulation_steps=read.number("training.eval_accumulation_steps"),

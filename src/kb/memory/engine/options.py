@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 
+from kb.core.model import OF_UNSLOTH
 from kb.core.record import NamedTuple
 from kb.core.setup import NEWEST_LIGER, EarlierRelease, Images, PackedOn, PostTraining, TrainingSetup
 from kb.memory.engine.faults import refuse
@@ -14,8 +15,6 @@ TABLES = (
     "token_type_embeddings", "tok_embeddings", "word_embedding", "rel_embeddings", "relative_attention_bias",
 )  # fmt: skip
 OF_FSDP = ("adamw_torch_fused", "adamw_torch", "adamw_hf", "sgd", "none")  # optimizers whose steps on shards are known
-# Types whose layers Unsloth runs by code of its own that is followed: Gemma 2, Granite, Cohere, mixtures have others.
-OF_UNSLOTH = ("llama", "mistral", "qwen2", "qwen3", "gemma")
 TYPES = {"fp32": F32, "fp16": F16, "bf16": BF16}
 
 

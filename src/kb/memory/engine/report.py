@@ -8,7 +8,7 @@ from math import erf, sqrt
 from typing import Any
 
 from kb.core.memory_report import HostLedger, MemoryReport, Phase, TakenByLengths, Verdict
-from kb.core.model import Architecture
+from kb.core.model import DYNAMIC_4BIT, Architecture
 from kb.core.setup import LENGTH_SHARES, Assumption, DataLengths, PostTraining, TrainingSetup
 from kb.memory.answers import kept
 from kb.memory.architecture import BART_TYPES, T5_TYPES
@@ -90,6 +90,8 @@ def assumed_of(
     assumed += _of_fused_loss(setup, architecture)
     if setup.unsloth and setup.do_train:
         assumed += (Assumption("model.loader", "unsloth", "unsloth_source"),)
+    if _perhaps_dynamic(setup):
+        assumed += (Assumption("quantization.load_in_4bit", True, "dynamic_4bit"),)
     if setup.attn_implementation == "sdpa" and _without_sdpa(architecture):
         assumed += (Assumption("training.attn_implementation", "eager", "no_sdpa_of_the_type"),)
     if setup.attn_implementation == "flash":
@@ -132,7 +134,15 @@ def _bands(setup: TrainingSetup, constants: Mapping[str, float]) -> tuple[float,
     """The error of allocated memory, and by how much reserved memory may be found too low."""
     name = "band_earlier_release" if coarsely_compared(setup.earlier) else "band_simulated"
     band = constants["band_train" if _is_read(setup) or setup.uncompared else name]
-    return band, constants["band_simulated_quantized"] if setup.packs else band
+    upper = constants["band_simulated_quantized"] if setup.packs else band
+    return band, upper + constants["dynamic_4bit_share"] if _perhaps_dynamic(setup) else upper
+
+
+def _perhaps_dynamic(setup: TrainingSetup) -> bool:
+    """Whether the checkpoint may have layers that Unsloth left in 16 bits. It loads its own file for many a name that
+    is asked for in 4 bits (unsloth/models/mapper.py); which layers, that file's ``llm_int8_skip_modules`` alone says.
+    """
+    return setup.load_in_4bit and (setup.unsloth or (setup.model_name or "").casefold().endswith(DYNAMIC_4BIT))
 
 
 def _is_read(setup: TrainingSetup) -> bool:

@@ -73,7 +73,7 @@ def project(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def with_unsloth(traits: Any, a: Architecture) -> Any:
-    """The traits of a type of :data:`~kb.memory.engine.options.OF_UNSLOTH` with Unsloth's parts in its blocks."""
+    """The traits of a type of :data:`~kb.core.model.OF_UNSLOTH` with Unsloth's parts in its blocks."""
     norm = Gemma if a.model_type == "gemma" else Norm
 
     def linear(model: Any, path: str, *shape: int, **more: Any) -> Linear:
