@@ -498,6 +498,17 @@ IN_LIBRARY = """\
 """
 
 
+@pytest.mark.parametrize(("language", "said"), [("en", "Memory is not the matter."), ("ko", "메모리 문제가 아닙니다.")])
+def test_that_memory_is_not_the_matter_is_said_only_where_the_log_shows_no_shortage(language: str, said: str) -> None:
+    """A step that one rank left for want of memory is why another's reduction was not finished."""
+    unfinished = (
+        "[rank1]: RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.\n"
+    )
+    for log, expected in ((unfinished, True), (f"[rank0]: {OOM}\n{unfinished}", False)):
+        report = " ".join(run_text("kb.diagnose", "--lang", language, stdin=log).stdout.split())
+        assert "DDP" in report and (said in report) is expected
+
+
 def test_an_unknown_error_is_told_with_its_package_and_the_projects_line_that_led_there() -> None:
     (row,) = of(IN_LIBRARY).unexplained
     assert row.raised is not None and (row.raised.library, row.raised.line) == ("peft", 214)

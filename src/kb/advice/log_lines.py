@@ -24,6 +24,7 @@ _PREFIX = re.compile(
       | (?:stdout|stderr)\s[FP]\s                                                        # Kubernetes
       | [\w.-]{1,60}\s{0,20}\|\s                                                         # docker compose
       | kernel:\s
+      | -\s\*\*Exception\sMessage:\*\*\s                                                  # a report of ComfyUI's
       | \#\#\[\w{1,20}\]\s?                                                               # GitHub Actions
       | -\s[\w.<>]{1,80}\s-\s(?:DEBUG|INFO|ERROR|CRITICAL)\s-\s                            # Python's logging, often
       | \|\s(?:DEBUG|INFO|ERROR|CRITICAL)\s{1,8}\|\s[\w.<>]{1,80}:[\w.<>]{1,80}:\d{1,6}\s-\s  # loguru

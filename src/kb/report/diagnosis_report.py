@@ -27,7 +27,7 @@ def diagnosis_text(diagnosis: Diagnosis, path: str, words: Words, style: Style, 
     read = words.count("diagnose.lines", diagnosis.lines)
     if not diagnosis.causes and not diagnosis.unexplained:
         return "\n".join(wrap(words("diagnose.none", lines=read), style.width)) + "\n"
-    blocks = [_cause(cause, words, style, unit) for cause in diagnosis.causes]
+    blocks = [_cause(cause, diagnosis, words, style, unit) for cause in diagnosis.causes]
     if diagnosis.unexplained:
         blocks.append(_unexplained(diagnosis, words, style))
     place = words("diagnose.standard_input") if path == "-" else printable(path)
@@ -38,22 +38,31 @@ def diagnosis_text(diagnosis: Diagnosis, path: str, words: Words, style: Style, 
     return in_blocks(blocks)
 
 
-def _cause(cause: Cause, words: Words, style: Style, unit: Unit | None) -> list[str]:
+def _cause(cause: Cause, diagnosis: Diagnosis, words: Words, style: Style, unit: Unit | None) -> list[str]:
     title = cause.title.in_language(words.language)
     lines = [style.paint(title, "error"), *wrap(joined(_about(cause, words), style.dot), style.width, INDENT)]
     lines += _quoted(cause.evidence, style)
     if cause.numbers:
         lines += wrap(joined(_numbers(cause, words), style.dot), style.width, INDENT)
-    lines += wrap(_means(cause, words), style.width, INDENT)
+    lines += wrap(_means(cause, diagnosis, words), style.width, INDENT)
     lines += ["", INDENT + style.paint(words("diagnose.steps"), "heading")]
     for number, step in enumerate(cause.steps, 1):
         lines += _step(number, step, words, style, unit)
     return lines
 
 
-def _means(cause: Cause, words: Words) -> str:
-    """What the cause means, and where a name can be had that is not there."""
-    return " ".join(filter(None, (cause.means.in_language(words.language), _released(cause.release, words))))
+_OF_MEMORY = ("gpu", "host", "shm")
+
+
+def _means(cause: Cause, diagnosis: Diagnosis, words: Words) -> str:
+    """What the cause means, and where a name can be had that is not there.
+
+    That memory is not the matter is not said in a log that shows a shortage too: the one may follow of the other.
+    """
+    means = cause.means.in_language(words.language)
+    if any(each.resource in _OF_MEMORY and each.confidence != "low" for each in diagnosis.causes):
+        means = means.removesuffix(words("diagnose.not_memory")).rstrip()
+    return " ".join(filter(None, (means, _released(cause.release, words))))
 
 
 def _released(row: NameRelease | None, words: Words) -> str:
@@ -206,7 +215,7 @@ def diagnosis_object(diagnosis: Diagnosis, words: Words, style: Style, unit: Uni
             "about": joined(_about(cause, words), style.dot),
             "evidence": [[line, printable(text[:LONGEST])] for line, text in cause.evidence],
             "numbers": _numbers(cause, words),
-            "means": _means(cause, words),
+            "means": _means(cause, diagnosis, words),
             "steps": [
                 {
                     "text": _said(step, words),
