@@ -40,6 +40,7 @@ class Vision(NamedTuple):
     places: int = 0  # learned, of which those of a picture are interpolated (Qwen3-VL); 0: none
     centres: bool = False  # what it gives is moved and scaled by two vectors (Gemma 4)
     clamps: bool = False  # its linear layers clamp what comes in and what goes out (Gemma 4)
+    blocks: bool = False  # masks are made with the blocks of pictures where there is none, too (Gemma 4 without towers)
 
     @property
     def side(self) -> int:

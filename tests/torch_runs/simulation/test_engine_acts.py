@@ -399,6 +399,16 @@ GEMMA_4 = {
 }  # fmt: skip
 
 
+# without towers, and with masks over blocks of pictures that are not there
+GEMMA_4_12B = {
+    **GEMMA_4, "model_type": "gemma4_unified", "architectures": ["Gemma4UnifiedForConditionalGeneration"],
+    "text_config": {**GEMMA_4["text_config"], "model_type": "gemma4_unified_text", "num_kv_shared_layers": 0},
+    "vision_config": {"mm_embed_dim": 64, "output_proj_dims": 64, "mm_posemb_size": 16, "patch_size": 2},
+    "audio_config": {"audio_embed_dim": 48, "output_proj_dims": 48},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("config", [GEMMA_4, GEMMA_4_12B], ids=["towers", "no towers"])
 @pytest.mark.parametrize(
     "given",
     [
@@ -410,9 +420,9 @@ GEMMA_4 = {
     ],
     ids=["evaluated", "4 bits", "decoded"],
 )  # fmt: skip
-def test_words_alone_reach_no_tower_of_gemma_4(given: dict[str, Any]) -> None:
+def test_words_alone_reach_no_tower_of_gemma_4(given: dict[str, Any], config: dict[str, Any]) -> None:
     base = TrainingSetup(per_device_train_batch_size=3, max_source_length=72, images=Images(0, 1, 1))
-    same_acts(GEMMA_4, base._replace(**given))
+    same_acts(config, base._replace(**given))
 
 
 GPT_OSS = {**_DECODER, "model_type": "gpt_oss", "head_dim": 32, "intermediate_size": 64, "num_local_experts": 8,

@@ -87,6 +87,7 @@ def _followed() -> Mapping[str, Callable[[Mapping[str, Any]], Architecture]]:
         "paligemma": vision.paligemma,
         "gemma3": vision.gemma3,
         "gemma4": vision.gemma4,
+        "gemma4_unified": vision.gemma4_unified,
         "idefics3": vision.idefics3,
         "smolvlm": vision.idefics3,
         "led": _led,

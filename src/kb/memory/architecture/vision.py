@@ -156,6 +156,32 @@ def gemma4(config: Mapping[str, Any]) -> Architecture:
     return found._replace(tied=tied, vision=vision, hearing=hearing)
 
 
+def gemma4_unified(config: Mapping[str, Any]) -> Architecture:
+    """Gemma 4 12B's: what it sees and hears is projected without a tower."""
+    given, seen, heard = (_part(config, f"{name}_config") for name in ("text", "vision", "audio"))
+    kind, cells = "gemma4_unified", number(seen, "pooling_kernel_size", default=3)
+    width = number(seen, "mm_embed_dim", default=3840)
+    if number(seen, "output_proj_dims", default=3840) != width:
+        raise unpredicted("output_proj_dims of the vision_config")
+    found = gemma4_text({"sliding_window": 1024, **given, "hidden_size_per_layer_input": 0, "model_type": kind})
+    vision = Vision(
+        depth=0,
+        width=width,
+        ff=0,
+        heads=1,
+        channels=3,
+        patch=number(seen, "patch_size", default=16) * cells,
+        frames=1,
+        merge=1,
+        activation="",
+        places=number(seen, "mm_posemb_size", default=1120),
+        blocks=given.get("use_bidirectional_attention", "vision") == "vision",
+    )
+    sound = number(heard, "output_proj_dims", default=640)
+    hearing = Hearing(depth=0, width=sound, heads=1, kernel=0, channels=(), out=sound, clamps=False)
+    return found._replace(tied=flag(config, "tie_word_embeddings", True), vision=vision, hearing=hearing)
+
+
 def _within_words(config: Mapping[str, Any], name: str, default: int, words: Architecture) -> None:
     """Refuse a picture's token that is none of the words: its ids are copied first."""
     if number(config, name, default=default) >= words.vocab_size:

@@ -17,6 +17,7 @@ OF_TYPE = {  # module and class of a type that is no variant of its family's own
     "gpt_oss": ("gpt_oss", "GptOss"),
     "gemma4_text": ("gemma4", "Gemma4"),
     "gemma4": ("gemma4_seeing", "Gemma4Seeing"),
+    "gemma4_unified": ("gemma4_seeing", "Gemma4Unified"),
     "longt5": ("longt5", "LongT5"),
     "whisper": ("whisper", "Whisper"),
     "led": ("led", "Led"),

@@ -320,6 +320,7 @@ GEMMA3 = GEMMA2._replace(
     eager_only=False, caps=False, tables_by_kind=True, inputs=inputs.turned_by_kind, qk_norms=("q_norm", "k_norm"),
     project=parts.project_behind,
 )  # fmt: skip
+GEMMA4 = Traits(special_tokens=3, kinds=inputs.BOTH, scaled_words=True)
 GRANITE = Traits(scaled_embeds=True, scaled_logits=True, scores_apart=True, wiring=scaled)
 OLMO2 = Traits(
     norms=("post_attention_layernorm", "post_feedforward_layernorm"), norm=parts.WideNorm,
@@ -403,8 +404,8 @@ TYPES = {
     **dict.fromkeys(("idefics3", "smolvlm"), Traits(stem="model.text_model")),
     "paligemma": GEMMA._replace(stem="model.language_model"),
     "gemma3": GEMMA3._replace(stem="model.language_model"),
-    "gemma4_text": Traits(special_tokens=3, kinds=inputs.BOTH, scaled_words=True),
-    "gemma4": Traits(stem="model.language_model", special_tokens=3, kinds=inputs.BOTH, scaled_words=True),
+    "gemma4_text": GEMMA4,
+    **dict.fromkeys(("gemma4", "gemma4_unified"), GEMMA4._replace(stem="model.language_model")),
     "gpt_oss": Traits(special_tokens=3, eager_only=True, kinds=inputs.BOTH),
     "gpt_neox": Traits(
         stem="gpt_neox", embed="embed_in", final="final_layer_norm", order=("norm1", "norm2", "attention", "mlp"),

@@ -25,6 +25,7 @@ class Gemma4Seeing(Gemma4):
 
     inputs = 3
     reaches_all = False  # no word reaches a tower
+    clamps = True  # its towers' layers are no linear layers, but hold one
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
@@ -32,11 +33,10 @@ class Gemma4Seeing(Gemma4):
         if architecture.vision is not None and setup.images is None:
             raise NotFollowedError("images of unknown size")
         if setup.images is not None and setup.images.number:
-            raise NotFollowedError("images of gemma4")
+            raise NotFollowedError(f"images of {architecture.model_type}")
         clamping = (architecture.vision and SEEING) or (), (architecture.hearing and HEARING) or ()
-        if setup.method != "full" and {*(setup.lora_target_modules or ())} & {*sum(clamping, ())}:
-            # PEFT refuses such a name: a layer that clamps has it, which is no linear layer but holds one
-            raise NotFollowedError("target_modules of gemma4")
+        if cls.clamps and setup.method != "full" and {*(setup.lora_target_modules or ())} & {*sum(clamping, ())}:
+            raise NotFollowedError("target_modules of gemma4")  # PEFT refuses such a name
 
     def place_before(self) -> None:
         vision = self.architecture.vision
@@ -53,8 +53,11 @@ class Gemma4Seeing(Gemma4):
         behind = [("vision", a.vision and a.vision.width), ("audio", a.hearing and a.hearing.out)]
         behind = [(name, width) for name, width in behind if width]
         for name, width in behind:  # of a tied model the last one stays wide (``get_keys_to_not_convert``)
-            packs = not a.tied or name != behind[-1][0]
-            Linear(self, f"model.embed_{name}.embedding_projection", width or 0, a.d_model, packs=packs)
+            self._project(name, width or 0, packs=not a.tied or name != behind[-1][0])
+
+    def _project(self, name: str, width: int, *, packs: bool) -> None:
+        """``Gemma4MultimodalEmbedder``, and what comes before it."""
+        Linear(self, f"model.embed_{name}.embedding_projection", width, self.architecture.d_model, packs=packs)
 
     def _clamped(self, path: str, columns: int, rows: int, clamps: bool) -> None:
         """``Gemma4ClippableLinear``."""
@@ -134,7 +137,42 @@ class Gemma4Seeing(Gemma4):
             masked_words = gather(embeds, any_of_them, embeds.shape) if pad is not None else None
             own = self.own_inputs(words)
         positions = numbered_from(embeds, positions)
-        masks = masked(self, embeds, padding, cache)
+        blocks = new(embeds.shape[:2], I64) if self.lays_blocks() else None
+        masks = masked(self, embeds, padding, cache, blocks=blocks is not None)
         found = self.passed(embeds, self.inputs_of_layers(embeds, own), masks, positions, cache)
-        del marks, any_of_them, words, own, masked_words, positions, masks
+        del marks, any_of_them, words, own, masked_words, positions, blocks, masks
         return found
+
+    def lays_blocks(self) -> bool:
+        """Whether blocks of pictures are laid over the masks where there is no picture."""
+        return False
+
+
+class Gemma4Unified(Gemma4Seeing):
+    """``Gemma4UnifiedForConditionalGeneration``: patches and sound are projected without a tower."""
+
+    clamps = False
+
+    def _place_sight(self, path: str, v: Vision) -> None:
+        """There is no tower."""
+
+    def _place_hearing(self, path: str, h: Hearing) -> None:
+        """Nor one that hears."""
+
+    def _project(self, name: str, width: int, *, packs: bool) -> None:
+        """``Gemma4UnifiedVisionEmbedder``; a projection alone of sound."""
+        v, path, first = self.architecture.vision, f"model.embed_{name}", len(self.parameters)
+        if name == "audio" or v is None:
+            super()._project(name, width, packs=packs)
+            return
+        pixels = v.channels * v.patch**2
+        LayerNorm(self, f"{path}.patch_ln1", pixels)
+        Linear(self, f"{path}.patch_dense", pixels, width, bias=True)
+        LayerNorm(self, f"{path}.patch_ln2", width)
+        LayerNorm(self, f"{path}.pos_norm", width)
+        Linear(self, f"{path}.multimodal_embedder.embedding_projection", width, self.architecture.d_model, packs=packs)
+        self.parameter(f"{path}.pos_embedding", (v.places, 2, width))
+        self.parameters.insert(first, self.parameters.pop())  # named before the layers, placed behind them
+
+    def lays_blocks(self) -> bool:
+        return self.architecture.vision is not None and self.architecture.vision.blocks

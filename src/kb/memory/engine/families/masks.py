@@ -43,6 +43,8 @@ def causal_mask(
         flags = new(padding.shape, BOOL)
     elif positions and world.grad:
         packed_sequences(batch, keys)
+    whole = keys if padding is None else padding.shape[1]
+    longer = new((batch, whole), I64) if blocks and whole > queries else None  # ``maybe_pad_block_sequence_ids``
     if skips and eager is None and flags is not None and flags.shape[1] > keys:  # of a window, more than it sees
         places = _range(keys)
         cut = new((batch, keys), BOOL)
@@ -76,7 +78,9 @@ def causal_mask(
         out = new((batch, 1, queries, keys), BOOL)
         del index, causal
     del rows, heads, q, k
-    return in_numbers(out, eager)
+    numbers = in_numbers(out, eager)
+    del longer
+    return numbers
 
 
 def _seen(queries: int, keys: int, window: int | None) -> Tensor:
