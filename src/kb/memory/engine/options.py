@@ -232,7 +232,8 @@ def _of_fsdp(setup: TrainingSetup) -> dict[str, bool]:
         return {}
     return {
         **_of_fsdp1(setup),
-        "FSDP on one GPU": setup.world_size < 2,
+        "FSDP on one GPU": setup.world_size < 2 and not setup.offload_param,
+        "FSDP with offload on one GPU": setup.world_size < 2 and setup.offload_param,
         **_of_packed_fsdp(setup),
         "FSDP with use_dora": setup.use_dora,
         "FSDP with modules_to_save": bool(setup.modules_to_save),
