@@ -89,7 +89,10 @@ def test_a_model_beside_the_groups_is_the_models() -> None:
     ],
 )
 def test_groups_of_post_training_are_no_plain_training(text: str) -> None:
-    assert of_config("model_name: facebook/opt-350m\n" + text).prediction is None
+    result = of_config("model_name: facebook/opt-350m\n" + text)
+    assert result.prediction is None
+    group = text.splitlines()[-1].partition(":")[0]
+    assert group == "training" or result.note_values == {"named": group}
 
 
 def test_a_group_that_is_switched_off_says_nothing_and_a_section_may_have_its_name() -> None:

@@ -68,6 +68,55 @@ def test_a_key_that_no_program_reads_comes_to_nothing(tmp_path: Path, more: str,
     assert (said(tmp_path, files, "config.yaml", "max-steps-overrides-epochs") is not None) == holds
 
 
+def test_a_program_that_opens_a_config_by_its_name_reads_what_it_names_alone(tmp_path: Path) -> None:
+    config = (
+        "encoders: {names: [klue/bert-base]}\ntrain_args: {epoch: 1, batch_size: 16, learning_rate: 2e-5, fp16: true}\n"
+    )
+    config += "test_args: {batch_size: 16, output_file: a.csv}\n"
+    reads = "import yaml\nfrom box import Box\nfrom sentence_transformers import SentenceTransformerTrainingArguments\n"
+    reads += "config = Box(yaml.safe_load(open('config.yaml')))\n"
+    reads += "for name in config.encoders.names:\n    model.fit(rows(config.train_args.batch_size))\n"
+    rule = "yaml-number-is-text"
+    for more, told in (("", False), ("Adam(lr=config.train_args.learning_rate)\n", True)):
+        found = said(tmp_path, {"config.yaml": config, "train.py": reads + more}, "config.yaml", rule)
+        assert (found is not None) == told
+
+
+def test_a_loop_that_takes_its_batch_from_elsewhere_has_not_the_trainers(tmp_path: Path) -> None:
+    loop = "import argparse, yaml\nparser = argparse.ArgumentParser()\nparser.add_argument('--config')\n"
+    loop += "config = yaml.safe_load(open(parser.parse_args().config))\n"
+    loop += "model = AutoModelForCausalLM.from_pretrained(config['policy'], torch_dtype=torch.bfloat16)\n"
+    loop += (
+        "model.gradient_checkpointing_enable()\nfor batch in loader_of(config):\n    loss_of(model, batch).backward()\n"
+    )
+    files = {"run.sh": "torchrun --nproc_per_node=2 train.py --config ${1:-config.yaml}\n", "train.py": loop}
+    files["config.yaml"] = "policy: google-t5/t5-base\ndpo_training: {epochs: 1, batch_size: 16}\n"
+    (result,) = results(tmp_path, files, "run.sh")
+    assert result.setup is not None and not result.setup.batch_known
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "trainer: {accelerator: gpu, devices: 2, strategy: ddp, max_epochs: 3}\nmodel: {class_path: own.Model, "
+        "init_args: {model_name_or_path: google-t5/t5-base}}\n"
+        "data: {class_path: own.Data, init_args: {batch_size: 16}}\n",
+        "recipe: TrainFinetuneRecipeForNextTokenPrediction\n"
+        "step_scheduler: {global_batch_size: 64, local_batch_size: 8}\n"
+        "model: {_target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained, "
+        "pretrained_model_name_or_path: google-t5/t5-base}\n",
+    ],
+)
+def test_a_trainer_that_is_not_transformers_looks_for_no_unused_parameters(tmp_path: Path, text: str) -> None:
+    checker = file_checker(CATALOG, find_project(str(tmp_path)), Question.of(gpu="t4", gpus=2))
+    (tmp_path / "a.yaml").write_text(text, "utf-8")
+    outcome = check_input(Input(str(tmp_path / "a.yaml")), checker)
+    assert not isinstance(outcome, Unusable), outcome
+    (result,) = outcome.results
+    assert "find-unused-on-by-default" not in {each.rule for each in result.findings}
+    assert result.setup is None or all("find_unused" not in each.name for each in result.setup.assumed)
+
+
 def test_a_number_as_text_is_no_fault_where_nothing_reads_yaml(tmp_path: Path) -> None:
     config = "model: {name: google-t5/t5-base}\ntraining: {batch_size: 8, learning_rate: 5e-5, fp16: true}\n"
     flags = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float)\n"

@@ -213,7 +213,7 @@ class Names:
         texts = [program.text for program in self._programs if not by or _same_file(program.path, by)]
         if texts and not any(re.search(_BY_YAML, text) for text in texts):
             return None  # nothing here reads YAML
-        if any(self._in_tree_of(text) for text in texts) or is_unread(self._unit, self._programs, key):
+        if any(self._in_tree_of(text) for text in texts) or is_unread(self._unit, self._programs, key, by_name=True):
             return None
         if any(_makes_number(text, key) for text in texts):
             return None
@@ -251,15 +251,20 @@ def readers_of(unit: Unit, programs: Iterable[Program]) -> list[Program]:
     return [each for each in programs if 2 * sum(map(each.speaks_of, keys)) >= len(keys)]
 
 
-def is_unread(unit: Unit, programs: Sequence[Program], key: str) -> bool:
+def is_unread(unit: Unit, programs: Sequence[Program], key: str, *, by_name: bool = False) -> bool:
     """Whether no program has a key of a config, though one has most of its keys and none hands on what it does not
     name: then what the config says there comes to nothing.
+
+    Args:
+        by_name: whether one that names the file is enough, however few of the keys it has.
     """
     if unit.reader != "script" or unit.program or any(each.hands_on or each.spreads for each in programs):
         return False
     if any(each.speaks_of(key) for each in programs):
         return False
-    return bool(readers_of(unit, programs))
+    file = re.escape(re.split(r"[/\\]", unit.path)[-1])
+    named = by_name and any(re.search(rf"""["'/]{file}["']""", each.text) for each in programs)
+    return named or bool(readers_of(unit, programs))
 
 
 def _same_file(one: str, other: str) -> bool:

@@ -55,7 +55,8 @@ def left_to_program(
     project's programs may read, that one of them sets it.
 
     A program that hands every name on to the library's class of arguments has the library's defaults, and only its
-    adapters are its own; one with neither that class nor a trainer of the library has none of them. Of one that is not
+    adapters are its own; one with neither that class nor a trainer of the library has none of them, nor has one that
+    trains by a loop of its own and is told no batch. Of one that is not
     found all that the command leaves out is hidden where it says nothing that such a program is told: then the parser
     is likely its own, with defaults of its own.
 
@@ -94,6 +95,7 @@ def left_to_program(
         unit = _untold(unit, _unread(unit, programs))
     elif not any(program.hands_on for program in programs):
         own = unit.dialect == OF_TRAINING and not any(program.is_of_trainer for program in programs)
+        own = own or (unit.as_written(OWN_LOOP) is True and not any(map(_is_told, unit.settings)))
         hidden.update(_settled(unit, facts, lambda key: own or any(program.decides(key) for program in programs)))
     else:  # the class is made of a table that the program writes: what stands in it is not left to the class
         set_there = _settled(unit, facts, lambda key: any(program.sets(key) for program in programs))

@@ -220,16 +220,16 @@ _OFF = ("false", "0", "no", "off")  # as YAML and people write it
 
 
 def other_trainers(unit: Unit) -> list[str]:
-    """The first key of each such group that holds any and is not switched off."""
-    said: dict[str, str] = {}
+    """The names of such groups that hold any key and are not switched off."""
+    said: dict[str, None] = {}
     off = set()
     for key, setting in unit.keys.items() if unit.dialect == "team" else ():
         name, _, inner = key.partition(".")
         if name.casefold() in _OTHER_TRAINERS and inner:
-            said.setdefault(name, key)
+            said.setdefault(name)
             switch = inner in ("enabled", "enable", "active", "use", f"use_{name.casefold()}")
             off |= {name} if switch and str(setting.value).casefold() in _OFF else set()
-    return [key for name, key in said.items() if name not in off]
+    return [name for name in said if name not in off]
 
 
 def _named(dtype: object) -> bool:

@@ -176,7 +176,7 @@ def spread_of(read: SettingsReader, d_model: int | None, versions: VersionOf) ->
             read.value("training.fsdp_config.forward_prefetch"),
             _of_accelerate(read) and read.value("accelerate.fsdp_forward_prefetch"),
         ),
-        find_unused=read.value("training.ddp_find_unused_parameters"),
+        find_unused=read.or_default("training.ddp_find_unused_parameters"),
     )
 
 
