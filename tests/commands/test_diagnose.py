@@ -119,6 +119,11 @@ def test_a_counter_that_went_below_zero_is_no_free_memory() -> None:
     assert "free" not in of(wrapped).causes[0].numbers and "free" in of(OOM).causes[0].numbers
 
 
+def test_pytorch_on_a_mac_writes_gb_for_powers_of_1024() -> None:
+    cause = of("RuntimeError: MPS backend out of memory (MPS allocated: 8.50 GB, max allowed: 9.07 GB).").causes[0]
+    assert cause.numbers["total"] == round(9.07 * 2**30)
+
+
 def test_numbers_that_a_terminal_wrapped_are_put_together() -> None:
     rows = OOM.replace(" total capacity", "\ntotal capacity").replace(" reserved in", "\nreserved in")
     assert of(rows).causes[0].numbers["reserved"] == round(22.62 * 2**30)
@@ -1000,6 +1005,7 @@ RELEASES = {
         "huggingface_hub no longer has cached_download from 0.26 on (read from its wheels): see which release is "
         "installed (pip show huggingface_hub). In its place there is hf_hub_download."
     ),
+    "ValueError: Could not find module Qwen2_5_VLProcessor in `transformers`.": "has Qwen2_5_VLProcessor from 4.49 on",
     "AttributeError: module 'datasets' has no attribute 'load_metric'": "no longer has load_metric from 3.0 on",
     # of the modules of a library that others take names from, those that came later are known too
     "ImportError: cannot import name 'clear_device_cache' from 'accelerate.utils.memory' (/v)": "from 0.32 on",

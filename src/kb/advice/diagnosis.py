@@ -132,7 +132,8 @@ class Numbers:
         try:
             if row["type"] == "number":
                 return float(written.replace(",", "")) if "." in written else int(written.replace(",", ""))
-            size = parse_bytes(re.sub(r"\bbytes?\b", "B", written))
+            written = re.sub(r"\bbytes?\b", "B", written)
+            size = parse_bytes(re.sub(r"(?<=[KMGT])B", "iB", written) if row.get("binary") else written)
             return size if size < LARGEST_SIZE else None
         except ValueError:
             return None

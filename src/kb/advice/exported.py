@@ -7,10 +7,11 @@ from typing import Any
 from kb.core.record import NamedTuple
 
 _LIBRARY = r"(?P<library>transformers|trl|peft|huggingface_hub|accelerate|datasets)"
-_LINES = (  # a name of a module; a module of a library; a type of model
+_LINES = (  # a name of a module; a module of a library; a class that a model names; a type of model
     re.compile(rf"cannot import name '(?P<name>\w{{1,80}})' from '{_LIBRARY}(?P<module>(?:\.\w{{1,60}}){{0,6}})'"),
     re.compile(rf"module '{_LIBRARY}(?P<module>(?:\.\w{{1,60}}){{0,6}})' has no attribute '(?P<name>\w{{1,80}})'"),
     re.compile(rf"No module named '{_LIBRARY}(?P<module>(?:\.\w{{1,60}}){{1,6}})'(?P<name>)"),
+    re.compile(r"Could not find module (?P<name>\w{1,80}) in `(?P<library>transformers)`(?P<module>)"),
     re.compile(r"has model type `(?P<type>[\w.-]{1,60})` but Transformers does not recognize"),
 )
 # an argument of a class, or an attribute of its object
