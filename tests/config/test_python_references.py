@@ -281,6 +281,10 @@ def test_unsloth_takes_the_types_that_the_gpu_has(tmp_path, gpu, types):
     assumed = {each.reason if each.reason == "dynamic_4bit" else each.name for each in result.prediction.assumed}
     assert setup.bnb_4bit_use_double_quant and "dynamic_4bit" in assumed
     assert "model.attn_implementation" not in assumed
+    assert "qlora-compute-dtype-left-at-fp32" not in {each.rule for each in result.findings}
+    path.write_text(path.read_text("utf-8").replace("FastLanguageModel", "FastModel"), "utf-8")
+    others = checked(path, gpu=gpu).setup
+    assert (setup.unsloth_layers, others.unsloth, others.unsloth_layers) == (True, True, False)
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,8 @@ def test_published_lengths_fit_their_cards_and_nearly_fill_them(billions: int, c
         (LLAMA, {"lora_dropout": 0.05}),  # which releases before 2026 leave to PEFT
         (LLAMA | {"model_type": "granite"}, {}),
         (LLAMA, {"method": "full", "lora_target_modules": None}),
+        (LLAMA, {"unsloth_layers": False}),  # FastModel
+        (LLAMA, {"load_in_8bit": True}),
     ],
 )
 def test_layers_that_are_not_followed_make_no_run_surely_out_of_memory(config: Any, given: Any) -> None:

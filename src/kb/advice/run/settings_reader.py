@@ -298,7 +298,8 @@ def typed_by_unsloth(unit: Unit, model: Model | None, native_bf16: bool | None) 
     if not unit.settings or not loaded_by_unsloth(unit):
         return unit
     like = unit.settings.get("model.loader") or next(iter(unit.settings.values()))
-    if model is not None and model.architecture.model_type in OF_UNSLOTH:
+    replaced = "model.loader_layers" not in unit.settings
+    if replaced and model is not None and model.architecture.model_type in OF_UNSLOTH:
         attention = like._replace(value="sdpa")
         unit = unit._replace(settings={**unit.settings, "model.attn_implementation": attention})
     if native_bf16 is None:
@@ -326,17 +327,25 @@ def cut_by_unsloth(read: SettingsReader, source: int | None) -> int | None:
     return min([source, *(each for each in given if isinstance(each, int) and each != PASSED_OVER)])
 
 
-def checkpoints_of(read: SettingsReader, *, unsloth: bool, source: int) -> Mapping[str, bool]:
-    """Fields of the run: whether checkpoints are reentrant, and whether what goes into a layer waits on the host.
+def decided_by_loader(read: SettingsReader, unit: Unit, source: int) -> Mapping[str, bool]:
+    """Fields of the run that Unsloth decides where it loads the model: whose layers run, whether checkpoints are
+    reentrant and what goes into a layer waits on the host, and whether the constants of 4 bits are quantized too.
 
-    Unsloth knows no others than the first, and does the second for long samples alone (unsloth/models/_utils.py).
+    It knows no other checkpoints than the first, and does the second for long samples alone (unsloth/models/_utils.py).
     """
+    unsloth, doubly = loaded_by_unsloth(unit), read.value("quantization.bnb_4bit_use_double_quant")
+    fields = {
+        "unsloth": unsloth,
+        "unsloth_layers": read.value("model.loader_layers") is not False,
+        "bnb_4bit_use_double_quant": bool(read.or_default("quantization.bnb_4bit_use_double_quant"))
+        or (unsloth and doubly is None),
+    }
     if checkpoints_by_fsdp(read):
-        return {"use_reentrant": False, "offloads_checkpoints": False}
+        return {**fields, "use_reentrant": False, "offloads_checkpoints": False}
     reenters = bool(read.or_default("training.gradient_checkpointing_kwargs.use_reentrant"))
     longest = read.number("data.max_source_length") or source  # as the loader is told, whatever samples are cut to
     offloads = bool(read.or_default("training.offloaded_checkpoints")) and not (unsloth and longest < OFFLOADED_FROM)
-    return {"use_reentrant": reenters or unsloth or offloads, "offloads_checkpoints": offloads}
+    return {**fields, "use_reentrant": reenters or unsloth or offloads, "offloads_checkpoints": offloads}
 
 
 def _elements(read: SettingsReader, name: str, d_model: int | None, factor: float) -> int | None:

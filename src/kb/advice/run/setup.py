@@ -45,8 +45,8 @@ from kb.advice.run.settings_reader import (
     SettingsReader,
     assume_one_unit,
     checkpoints_by_fsdp,
-    checkpoints_of,
     cut_by_unsloth,
+    decided_by_loader,
     loaded_by_unsloth,
     offloads_fsdp,
     processes_of,
@@ -216,7 +216,6 @@ def setup_of(
     bf16 = _open(read, "training.bf16", not fp16, training)
     by_fsdp = checkpoints_by_fsdp(read)
     fused = fused_loss_of(read, post)
-    by_unsloth = loaded_by_unsloth(unit)
     setup = TrainingSetup(
         model_name=read.value("model.name"),
         method=method,
@@ -235,8 +234,7 @@ def setup_of(
         max_target_length=target,
         optim=_optimizer(read, trained),
         gradient_checkpointing=by_fsdp or _open(read, "training.gradient_checkpointing", True, training),
-        **checkpoints_of(read, unsloth=by_unsloth, source=source),  # type: ignore[arg-type]
-        unsloth=by_unsloth,
+        **decided_by_loader(read, unit, source),  # type: ignore[arg-type]
         label_smoothing_factor=float(read.or_default("training.label_smoothing_factor")),
         fused_loss=fused,
         liger_kernels=liger_kernels_of(read, versions, fused=fused),
@@ -259,7 +257,6 @@ def setup_of(
         use_dora=bool(read.or_default("lora.use_dora")),
         load_in_4bit=bool(read.or_default("quantization.load_in_4bit")),
         load_in_8bit=bool(read.or_default("quantization.load_in_8bit")),
-        bnb_4bit_use_double_quant=bool(read.or_default("quantization.bnb_4bit_use_double_quant")),
         dataloader_num_workers=read.number_or_default("training.dataloader_num_workers", least=0),
         dataloader_pin_memory=bool(read.or_default("training.dataloader_pin_memory")),
         dataloader_prefetch_factor=read.number("training.dataloader_prefetch_factor") or 2,

@@ -184,8 +184,9 @@ def _check(setup: TrainingSetup) -> None:
 
 def has_unsloths_layers(model_type: str, setup: TrainingSetup) -> bool:
     """Whether Unsloth's layers are followed: its code for the type, with LoRA, and without a dropout, which only
-    releases of 2026 fuse."""
-    return model_type in OF_UNSLOTH and setup.method != "full" and not setup.use_dora and not setup.lora_dropout
+    releases of 2026 fuse. With 8 bits it takes transformers' (unsloth/models/loader.py)."""
+    own = setup.unsloth_layers and setup.method != "full" and (setup.load_in_4bit or not setup.load_in_8bit)
+    return own and model_type in OF_UNSLOTH and not setup.use_dora and not setup.lora_dropout
 
 
 def check_tables(setup: TrainingSetup, followed: tuple[str, ...]) -> None:
