@@ -17,6 +17,7 @@ from kb.config.shell.command import CommandReader, read_shell
 from kb.config.shell.serving import read_server, release_of_image
 from kb.config.text.parsing import parse
 from kb.core.expression import is_unknown
+from kb.session.lookups import read_named
 from warm_runs import run_text
 
 LLAMA = "meta-llama/Llama-3.1-8B"
@@ -536,6 +537,36 @@ def test_what_rests_on_a_default_that_the_environment_may_change_is_likely(
     assert ("gpu_memory_utilization" in json.dumps(found.get("assumes", []))) == (severity == "warning")
 
 
+def test_the_release_is_that_of_the_image_that_kustomize_puts_and_of_no_other_environment(tmp_path: Path) -> None:
+    """What a kustomization puts in place of an image counts; of an environment other than the project's own that a
+    script activates, no release is known."""
+
+    def release(path: Path) -> object:
+        (unit,) = settings_of(path)
+        found = unit.get("serving.image_release", "the project's")
+        return None if is_unknown(found) else found
+
+    pod = POD.replace("vllm/vllm-openai:latest", "reg.io:5000/vllm/vllm-openai:v0.18.0")
+    path = written(tmp_path, "pod.yaml", pod)
+    put = "resources: [{}]\nimages: [{{name: reg.io:5000/vllm/vllm-openai, {}}}]\n"
+    for files, image, expected in (
+        ("other.yaml", "newTag: v0.10.0", "0.18.0"),
+        ("pod.yaml", "newTag: v0.10.0", "0.10.0"),
+        ("pod.yaml", "newName: vllm/vllm-openai", "0.18.0"),
+        ("pod.yaml", "digest: sha256:ab", None),
+    ):
+        written(tmp_path, "kustomization.yaml", put.format(files, image))
+        assert release(path) == expected, image
+    for before, expected in (
+        ("source other/bin/activate && ", None),
+        ("source ~/envs/x/bin/activate\n", None),
+        ("source other/bin/activate\ndeactivate\n", "the project's"),
+        ("uv venv other\n. other/bin/activate\n", "the project's"),
+        ("source .venv/bin/activate\n", "the project's"),
+    ):
+        assert release(written(tmp_path, "serve.sh", f"{before}vllm serve {LLAMA}\n")) == expected, before
+
+
 def test_an_env_file_further_up_is_another_projects(tmp_path: Path) -> None:
     written(tmp_path, ".env", "RANKS=1\n")
     (tmp_path / "below").mkdir()
@@ -732,7 +763,7 @@ def settings_of(path: Path) -> list[dict[str, Any]]:
     reader = CommandReader(catalog.dialects, catalog.facts)
     units: Any
     if path.suffix == ".yaml":
-        units = servers_in(parse(text, str(path)), str(path), reader)
+        units = servers_in(parse(text, str(path)), str(path), reader, read_named)
     elif path.suffix == ".sh":
         units = read_shell(text, str(path), reader)
     else:

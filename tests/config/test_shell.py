@@ -448,7 +448,6 @@ NOT_TOLD = {
     19,
     22,
     30,
-    31,
     38,
     *range(39, 43),
 }  # of these the reading says that only a run can tell
@@ -541,6 +540,23 @@ def test_a_shell_behind_another_program_has_the_exported_where_that_hands_it_on(
         (unit,) = read(f"export BS=8\n{start} bash -c '{RUN} $BS'\n")
         found = unit.settings["training.per_device_train_batch_size"].value
         assert (None if is_unknown(found) else found) == batch, start
+
+
+@pytest.mark.parametrize(
+    ("script", "folder"),
+    [
+        ("{ cd a &\nRUN\n}\n", ""),
+        ("{ cd a | cat\nRUN\n}\n", ""),
+        ("{ cd a & cd b; }\nRUN\n", "b"),
+        ("{ cd a\nRUN\n} | cat\n", "a"),
+        ("{ cd a\n} &\nRUN\n", ""),
+        ("{ f() {\ncd a\nRUN\n}\nf\nf; }\n", "*"),
+        ("cd b\n{ f() { cd a; }\n}\nf\nRUN\n", "b/a"),
+    ],
+)
+def test_what_stands_first_in_a_group_runs_as_its_own_end_says(script: str, folder: str) -> None:
+    (unit,) = read(script.replace("RUN", "python train.py --learning_rate 1e-4 --bf16 --output_dir o"))
+    assert unit.folder == folder
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from kb.core.release import parse_version
 from kb.core.units import GIB
 from kb.memory import architecture_from_config
 from kb.memory.config_fields import UnsupportedArchitectureError
-from kb.memory.serving.answer import Served, changes, load, serve, smallest
+from kb.memory.serving.answer import OWN_SHARE, Served, changes, load, serve, smallest
 from kb.memory.serving.budget import Term, bytes_of_request, bytes_of_token, weights_bytes
 from kb.memory.serving.setup import Measured, ServedModel, ServingSetup, served_model, served_model_of_config
 
@@ -298,6 +298,21 @@ def test_every_engine_answers_and_what_is_changed_changes(engine: str) -> None:
             found.longest,
         )
         assert not same or change.option in ("max_num_seqs", "max_num_batched_tokens"), change.option
+
+
+def test_the_share_that_sglang_takes_by_itself_is_that_of_its_release() -> None:
+    """A log of March 2025, of QwQ-32B on four GPUs of 22 GiB: 46,611 tokens fit; by the newest rule none do."""
+    four = setup(22.0, engine="sglang", tensor_parallel=4, release=(0, 4, 3))
+    old = served("qwen2.5-32b", four)
+    assert (old.budget, old.kv_tokens, old.not_predicted) == (None, None, OWN_SHARE)
+    said = served("qwen2.5-32b", four._replace(utilization=0.85)).kv_tokens
+    assert said is not None
+    assert said == pytest.approx(46_611, rel=0.15)
+    shares = [four._replace(tensor_parallel=1, release=each) for each in ((0, 5, 19), (0, 5, 20))]
+    found = [served("qwen2.5-7b", each).budget for each in shares]
+    assert [each and round(each.share / GIB, 2) for each in found] == [18.33, 15.29]
+    unknown = served("qwen2.5-32b", four._replace(of_any_release=True)).budget
+    assert unknown is not None and unknown.share == size(22.0)
 
 
 @pytest.mark.parametrize("language", ["ko", "en"])

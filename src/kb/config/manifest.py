@@ -24,6 +24,7 @@ from kb.config.container_variables import (
 )
 from kb.config.dockerfile import commands_at
 from kb.config.dockerfile import server_in_image as server_in_image
+from kb.config.files import ConfigError
 from kb.config.reader import ReadNamed
 from kb.config.shell.arguments import Argument
 from kb.config.shell.command import CommandReader, unit_of
@@ -44,12 +45,13 @@ from kb.config.shell.serving import (
     server_of_image,
 )
 from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node
-from kb.config.text.parsing import Parsed
+from kb.config.text.parsing import Parsed, parse
 from kb.config.text.source import Places
 from kb.core.document import Setting, Unit
 from kb.core.expression import Unknown
 from kb.core.record import NamedTuple
 
+KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml")
 _HEAD = re.compile(r"[|>][-+0-9]*[ \t]*(?:#[^\n]*)?")
 _SEVERAL = re.compile(r"[$,]")  # an id that may stand for several
 # Ray starts the ranks, in other containers too.
@@ -113,9 +115,10 @@ def servers_in(
         if own:
             continue
         variables = _variables(path, read) if is_compose(document) else None
+        put = {} if variables else _images_put(path, read)
         for name, container in _containers(document, "", 0):
             own_variables = variables or Variables(plain_variables(container), of_pod=True)
-            started = _started(container, text, own_variables)
+            started = _started(container, text, own_variables, put)
             if started is None or _on_other_devices(container, started, text):
                 continue
             launch = server_launch(started, text)
@@ -236,13 +239,40 @@ def _text(entries: Mapping[str, tuple[Node, Node]], key: str) -> str | None:
     return str(value.value) if value is not None and value.kind == SCALAR else None
 
 
-def _started(container: Node, text: str, variables: Variables) -> Started | None:
+def _images_put(path: str, read: ReadNamed) -> dict[str, tuple[str, str]]:
+    """What the kustomization beside a manifest that it lists puts in place of images, by their names without a tag: the
+    name, and the tag with its sign, empty where the manifest's own stays.
+    """
+    folder, name = os.path.split(os.path.abspath(path))
+    texts = (read(path, os.path.join(folder, each)) for each in KUSTOMIZATIONS)
+    text = next((each for each in texts if each and name in each), "")
+    if "images:" not in text:
+        return {}
+    try:
+        listed = [_below(each, "images") for each in parse(text, KUSTOMIZATIONS[0]).documents if each is not None]
+    except ConfigError:
+        return {}
+    found = {}
+    for row in (each for node in listed if node is not None and node.kind == SEQUENCE for each in node.value):
+        if row.kind == MAPPING and (image := _text(row.entries(), "name")):
+            other, tag, digest = (_text(row.entries(), key) for key in ("newName", "newTag", "digest"))
+            found[image] = (other or image, f":{tag}" if tag else f"@{digest}" if digest else "")
+    return found
+
+
+def _started(
+    container: Node, text: str, variables: Variables, put: Mapping[str, tuple[str, str]] = {}
+) -> Started | None:
     entries = container.entries()
     given = [entries[key][1] for key in ("entrypoint", "command", "args", "extraArgs") if key in entries]
     words = _arguments([node for node in given if not node.alias], text, variables)
     started = read_server(words)
     image = entries["image"][1] if "image" in entries else None
     named = _image(image, variables) if image is not None else None
+    if named is not None and put:
+        name = re.sub(r"[:@][^/]*\Z", "", named.text or "")
+        other, own = put.get(name, (name, ""))
+        named = named._replace(text=other + (own or (named.text or "")[len(name) :]))
     if started is not None:
         return started._replace(image=named)
     server = server_of_image(named.text or "") or own_image_of(named.text or "", words) if named is not None else None

@@ -5,7 +5,7 @@ from typing import Any
 
 from kb.core.record import NamedTuple
 from kb.core.units import GIB
-from kb.memory.serving.answer import Change, Load, Served
+from kb.memory.serving.answer import OWN_SHARE, Change, Load, Served
 from kb.memory.serving.budget import OPTION_NAMES, Budget
 from kb.report.json_parts import Object, fields, head, release_text, to_json
 from kb.report.terminal import INDENT, Style, in_blocks, joined, table, wrap
@@ -73,7 +73,9 @@ def _heading(answer: Answer, words: Words, style: Style) -> list[str]:
 def _budget(served: Served, words: Words, style: Style) -> list[str]:
     budget = served.budget
     if budget is None:
-        return wrap(words("serving.no_weights"), style.width)
+        return wrap(
+            words("serving.no_share" if served.not_predicted == OWN_SHARE else "serving.no_weights"), style.width
+        )
     rows = [[words("serving.share"), words("serving_status.exact"), _gib(budget.share)]]
     outside: list[list[str]] = []
     for term in budget.terms:
@@ -97,6 +99,8 @@ def _holds(answer: Answer, words: Words, style: Style) -> list[str]:
     served = answer.served
     token = _token_of(served)
     lines = [] if token is None else wrap(words("serving.token", bytes=round(token)), style.width)
+    if served.not_predicted == OWN_SHARE:
+        return lines
     if served.not_predicted:
         what = words.named("serving_unknown", served.not_predicted.replace(" ", "_"))
         return [*lines, *wrap(words("serving.not_predicted", what=what), style.width)]

@@ -175,7 +175,7 @@ class ServingFacts:
             called=str(self._value("serving.called") or "server"),
             **options,
         )
-        if release is None and engine == "vllm":  # what any release would leave at the most
+        if release is None and engine in ("vllm", "sglang"):  # what any release would leave at the most
             setup = setup._replace(of_any_release=True)
         by_length = engine == "vllm" and setup.release < NO_CHUNKS_BELOW  # its first step is as long as a request
         return None if by_length and not self._has_length(setup) else setup

@@ -88,23 +88,25 @@ class Environment:
         opened = (at for at, frame in enumerate(self.frames) if frame.kind.startswith("function"))
         return self.sure and all(frame.kind == "{" for frame in self.frames[max(opened, default=-1) + 1 :])
 
-    def take(self, command: Command) -> tuple[Argument, ...]:
-        """The arguments of the command after keywords and ``NAME=value`` prefixes; assignments are remembered."""
+    def take(self, command: Command, group: str = "") -> tuple[Argument, ...]:
+        """The arguments of the command after keywords and ``NAME=value`` prefixes; assignments are remembered.
+        ``group`` is what stands behind a group that begins with it.
+        """
         self.follow(command.before)
         self.apart = command.after in _APART
-        self.sure = self.sure and not self.apart
         words = list(command.words)
         if self.pattern and words[0].literal != "esac":
             self.pattern = False
             return ()
         self.pattern = False
         while words and (literal := words[0].literal) is not None and literal in OPENING.keys() | BEFORE_COMMANDS:
-            self._keyword(literal)
+            self._keyword(literal, group)
             if literal in ("for", "select", "case"):
                 self.pattern = literal == "case" and len(words) < 4
                 self._forget_names(changed_by(words))
                 return ()
             words.pop(0)
+        self.sure = self.sure and not self.apart
         of_variables = not words or words[0].literal in DECLARATIONS or all(map(assigned, words))
         self.ends_well = of_variables or words[0].literal in _SURE
         taken = self._taken(words, command.heredoc)
@@ -223,10 +225,10 @@ class Environment:
             self.behind_chain = None
         self.before_chain = self.variables.get(FOLDER, _STARTED)
 
-    def _keyword(self, word: str) -> None:
+    def _keyword(self, word: str, group: str) -> None:
         if word in OPENING:
             kind = OPENING[word]
-            self.open("branch" if kind == "{" and not self.sure else kind)
+            self.open(kind if kind != "{" else "(" if group in _APART else "{" if self.sure else "branch")
         elif word in CLOSING:
             self.close(CLOSING[word])
         elif word in _NEXT_BRANCH:
@@ -234,7 +236,7 @@ class Environment:
         self.sure = self.sure or word not in ("!", "time")
 
     def open(self, kind: str) -> None:
-        """Begin what ends with a closing word: ``{`` behind a test is a branch too, which ``}`` ends."""
+        """Begin what ends with a closing word: ``}`` ends ``{``, a branch behind a test, and ``(`` before a pipe."""
         if len(self.frames) >= _DEEPEST and not kind.startswith("function"):
             self.deeper += 1
             return
@@ -247,7 +249,7 @@ class Environment:
         if self.deeper:
             self.deeper -= 1
             return
-        kinds = ("{", "branch") if kind == "{" else (kind,)
+        kinds = ("{", "branch", "(") if kind == "{" else (kind,)
         if not self.frames or self.frames[-1].kind not in kinds:
             return
         frame = self.frames.pop()

@@ -269,7 +269,7 @@ def read_launch(
     """
     started = read_server(arguments)
     if started is not None:
-        return server_launch(started, text, around.variables)
+        return server_launch(started._replace(image=started.image or around.elsewhere), text, around.variables)
     found = _program(arguments, tools)
     if found is None:
         if not any_program or not arguments:

@@ -5,6 +5,7 @@ that a command sets.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 
 from kb.config.shell.folders import FOLDER, VERBS
 from kb.config.shell.lexer import Command, Piece, Word
@@ -136,13 +137,16 @@ class _Walk:
         environment, at = self._environment, first
         while at < last and not self._ended:
             if at in self._begins and (depth == 0 or at > first):
-                environment.follow(self._commands[at].before)
+                if opened := opened_by(self._commands[at]):
+                    environment.take(self._commands[at]._replace(words=opened), self._behind_group(at))
+                else:
+                    environment.follow(self._commands[at].before)
                 at = self._define(self._begins[at])
                 continue
             self._steps += 1
             environment.changing = self._loops.get(at, frozenset())
             command = self._commands[at]
-            arguments = environment.take(self._as_a_group(at))
+            arguments = environment.take(command, self._behind_group(at))
             at += 1
             name = arguments[0].text if arguments else ""
             self._may_call_any |= name is None or name == "eval"
@@ -165,11 +169,11 @@ class _Walk:
         self._known[function.name] = None if again else function
         return function.last + 1
 
-    def _as_a_group(self, at: int) -> Command:
-        """The command; one with which ``{ … } | cat`` begins with what stands behind the group."""
-        command = self._commands[at]
-        last = _end_of_group(self._commands, at) if "{" in _keywords(command, False) else None
-        return command if last is None else command._replace(after=self._commands[last].after)
+    def _behind_group(self, at: int) -> str:
+        """What stands behind the group that a command begins: ``|`` of ``{ … } | cat``; nothing of one that begins
+        none."""
+        last = _end_of_group(self._commands, at) if "{" in _keywords(self._commands[at], False) else None
+        return "" if last is None else self._commands[last].after
 
     def _call(
         self, function: _Function | None, arguments: "Sequence[Argument] | None", depth: int
@@ -196,7 +200,9 @@ class _Walk:
 def _functions(commands: Sequence[Command]) -> Iterator[_Function]:
     """The functions, each with its body in ``{ … }`` or ``( … )``."""
     for at, command in enumerate(commands):
-        words = [word.literal for word in command.words]
+        words = [word.literal for word in command.words[len(opened_by(command)) :]]
+        if not words:
+            continue
         behind = commands[at + 1].before[:3] if at + 1 < len(commands) else ()
         first = at if words[0] == "function" and "{" in words[2:3] else at + 1
         name = words[1] if words[0] == "function" and len(words) > 1 else words[0] if behind[:2] == ("(", ")") else None
@@ -229,9 +235,15 @@ def _end_of_group(commands: Sequence[Command], first: int) -> int | None:
     return None
 
 
+def opened_by(command: Command) -> tuple[Word, ...]:
+    """The words in front of a command that begin or end something else: ``{`` of ``{ f() {``."""
+    return tuple(takewhile(lambda each: each.literal in BEFORE_COMMANDS, command.words))
+
+
 def _keywords(command: Command, named: bool) -> Iterator[str]:
     words = [word.literal for word in command.words]
-    for word in words[2:] if named and words[0] == "function" else words:
+    at = len(opened_by(command))
+    for word in words[at + 2 :] if named and words[at : at + 1] == ["function"] else words:
         if word not in BEFORE_COMMANDS:
             if word in ("for", "case", "select"):
                 yield word

@@ -119,12 +119,14 @@ class Processes(NamedTuple):
 
 class Surroundings(NamedTuple):
     """What stands around a command. ``variables`` are those of its environment that the script sets, None unknown;
-    ``fixed`` those of them that no one else can set otherwise: not ``${NAME:-default}``.
+    ``fixed`` those of them that no one else can set otherwise: not ``${NAME:-default}``; ``elsewhere`` the word that
+    activates an environment of Python other than the project's own.
     """
 
     allotment: Allotment = Allotment()
     variables: Mapping[str, str | None] = {}
     fixed: Container[str] = ()
+    elsewhere: "Argument | None" = None
 
     @property
     def visible_gpus(self) -> int | None:

@@ -70,6 +70,8 @@ _ELSEWHERE = re.compile(
     r"(?:\S*/)?(?:apptainer|singularity|enroot|kubectl|oc|ssh|uvx|pipx|(?:micro)?mamba|conda|modal)$"
     r"|--(?:container-image|with)\b|[~/].*/bin/"  # of `srun` with pyxis, of `uv run`; an environment by its place
 )
+_ACTIVATED = r"(.+)/(?:bin|Scripts)/activate\Z"
+_OF_PROJECT = r"(?:\./)?\.?v?env[\w.-]*\Z"
 _TAG = re.compile(r":v?([0-9]+(?:\.[0-9]+){1,3})(?:$|[-+.a-z])")
 
 
@@ -90,6 +92,21 @@ def release_of_image(image: str) -> str | None:
     """
     match = _TAG.search(image)
     return match[1] if match is not None and _RELEASED.search(image) is not None else None
+
+
+def other_environment(words: Sequence[Argument], text: str, before: Argument | None) -> Argument | None:
+    """The word that activates an environment which is not the project's own: neither called so nor made in this script;
+    ``before`` where the command neither activates nor leaves one.
+    """
+    if words and words[0].text == "deactivate":
+        return None
+    if len(words) < 2 or words[0].text not in ("source", "."):
+        return before
+    named = re.match(_ACTIVATED, words[1].text or "")
+    if named is None:
+        return before
+    own = re.match(_OF_PROJECT, named[1]) or re.search(rf"env\b[^\n]*[\s/]{re.escape(named[1])}(?![\w/])", text)
+    return None if own else words[1]
 
 
 class Started(NamedTuple):

@@ -13,9 +13,11 @@ from kb.memory.serving.budget import (
     bytes_of_token,
     default_of,
     resolve,
+    weights_bytes,
 )
 from kb.memory.serving.setup import OF_SEVERAL_SIZES, ServedModel, ServingSetup
 
+OWN_SHARE = "the share that its release takes"  # what is not known of a server
 FIT_LEAST = 4096  # tokens: llama.cpp's --fit shrinks no context below this
 LONGEST = 1 << 24  # tokens: no model's positions lie above
 # Shares that are never advised: from them on the rules serving-share-near-whole and -static- warn of the very value.
@@ -92,7 +94,8 @@ def serve(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any], co
     options = resolve(model, setup, engine)
     budget = budget_of(model, setup, engine, constants)
     ranks = tuple(_ranks(model, setup, options, budget))
-    unknown = model.not_modelled or ("the weights" if budget is None else "")
+    known = weights_bytes(model, setup) is not None
+    unknown = model.not_modelled or ("" if budget is not None else OWN_SHARE if known else "the weights")
     if unknown or budget is None:
         return Served(setup, model, options, budget, ranks, None, None, None, None, unknown)
     need = _need(model, setup, options, options.max_model_len)

@@ -262,7 +262,7 @@ OPTION_NAMES: Mapping[str, Mapping[str, str]] = {
 def budget_of(
     model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any], constants: Mapping[str, float]
 ) -> Budget | None:
-    """The budget of the fullest rank; None where the weights are not known."""
+    """The budget of the fullest rank; None where the weights are not known, or what the release takes by itself."""
     held = weights_bytes(model, setup)
     if held is None:
         return None
@@ -270,6 +270,8 @@ def budget_of(
     given: Status = "given" if setup.measured.weights is not None else "exact"
     weights = Term("weights", held, held, held, given)
     share = _SHARES[setup.engine](weights, setup, options, engine)
+    if share is None:
+        return None
     activations = _activations(model, setup, options, constants)
     terms = (weights, _non_torch(setup, constants), activations, _graphs(setup, options, constants))
     if setup.engine == "sglang":  # activations and graphs are what the share leaves
@@ -301,11 +303,17 @@ def _share_of_tgi(weights: Term, setup: ServingSetup, options: Resolved, engine:
     return math.floor(setup.gpu_bytes * options.utilization * wiggle)
 
 
-def _share_of_sglang(weights: Term, setup: ServingSetup, options: Resolved, engine: Mapping[str, Any]) -> int:
-    """SGLang's own default where no share is given (arg_groups/memory_hook.py): what is to be left, taken from all."""
+def _share_of_sglang(weights: Term, setup: ServingSetup, options: Resolved, engine: Mapping[str, Any]) -> int | None:
+    """SGLang's own default where no share is given (arg_groups/memory_hook.py): what is to be left, taken from all.
+    None where the release has another rule; of an unknown one none takes more than all.
+    """
     if setup.utilization is not None:
         return math.floor(setup.gpu_bytes * setup.utilization)
-    reserved = default_of(engine, "reserved_base", setup) + 1.5 * max(options.batched_tokens, 2048)
+    if setup.of_any_release:
+        return setup.gpu_bytes
+    if (base := default_of(engine, "reserved_base", setup)) is None:
+        return None
+    reserved = base + 1.5 * max(options.batched_tokens, 2048)
     reserved += setup.tensor_parallel * setup.pipeline_parallel / 8 * 1024 + 2 * options.max_num_seqs
     reserved = max(reserved, default_of(engine, "reserved_least_of_large", setup))
     total = setup.gpu_bytes / MIB
