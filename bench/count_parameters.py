@@ -78,7 +78,7 @@ def count(architecture: dict[str, Any]) -> tuple[int, int]:
         model_class = AutoModelForSeq2SeqLM
     elif kind == "whisper":
         model_class = AutoModelForSpeechSeq2Seq
-    elif kind in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "llava", "llava_next", "paligemma", "gemma3"):
+    elif kind in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "llava", "llava_next", "mistral3", "paligemma", "gemma3"):
         model_class = AutoModelForImageTextToText
     elif kind in ENCODERS:
         model_class = AutoModelForSequenceClassification

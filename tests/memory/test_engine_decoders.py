@@ -17,6 +17,7 @@ GPT2 = {"model_type": "gpt2", "n_embd": 256, "n_layer": 2, "n_head": 4, "vocab_s
 LFM2 = {**LLAMA, "model_type": "lfm2", "layer_types": ["conv", "full_attention"] * 2}
 GEMMA_4 = {"model_type": "gemma4", "text_config": LLAMA,
            "vision_config": {"num_hidden_layers": 1}, "audio_config": {"num_hidden_layers": 1}}  # fmt: skip
+MISTRAL_3 = {"model_type": "mistral3", "text_config": {**LLAMA, "model_type": "ministral3"}, "vision_config": {}}
 LORA: dict[str, Any] = {"method": "lora", "lora_target_modules": ("q_proj", "v_proj")}
 
 
@@ -39,6 +40,8 @@ LORA: dict[str, Any] = {"method": "lora", "lora_target_modules": ("q_proj", "v_p
         (GEMMA_4, {"images": Images(0, 1, 1), **LORA}, "target_modules of gemma4"),
         (GEMMA_4, {"images": Images(0, 1, 1), "method": "lora"}, None),  # PEFT's own pattern leaves towers out
         (GEMMA_4, {"images": Images(1, 4, 4)}, "images of gemma4"),
+        (MISTRAL_3, {"images": Images(1, 4, 4)}, "images of mistral3"),
+        (MISTRAL_3, {"images": Images(0, 1, 1), **LORA}, None),
     ],
 )
 def test_what_is_not_followed_is_refused_by_name(config: dict[str, Any], given: dict[str, Any], what: str) -> None:

@@ -175,6 +175,8 @@ def catalog() -> Catalog:
         ("google/gemma-3n-e2b-it", None),
         ("x/7b-mistral-sft", "mistral-7b"),  # the size before the family
         ("unsloth/gemma-3n-E4B-it", None),  # of which kb knows a gemma-3-4b
+        ("unsloth/gemma-4-12B-it-qat-w4a16", None),
+        ("mistralai/Ministral-3-3B-Instruct-2512", None),  # in FP8
         ("google/t5-efficient-base", None),
         ("KETI-AIR/ke-t5-base", None),
         ("google/byt5-xl", None),

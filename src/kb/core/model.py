@@ -116,6 +116,7 @@ class Architecture(NamedTuple):
     wide_reusing: bool = False  # feed-forwards of layers that reuse keys and values are twice as wide
     layer_inputs: int = 0  # width of what each layer gets of a token by a table of its own (Gemma 4)
     layer_vocab: int = 0  # rows of that table
+    scales_queries: bool = False  # attention multiplies queries by a number of their places (Ministral 3 in Mistral 3)
     score_cap: bool = False  # attention scores pass through a tanh (Gemma 2)
     logit_cap: bool = False  # so do the logits
     experts: int = 0  # mixture of experts: how many

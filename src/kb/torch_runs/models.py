@@ -19,7 +19,18 @@ DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}  # torch's n
 T5_TYPES = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
 UNTIED_BY_DEFAULT = ("mt5",)
 # Types of images and text, whose causal class would be of text alone.
-SEEING = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "llava", "llava_next", "paligemma", "gemma3", "idefics3", "smolvlm")
+SEEING = (
+    "qwen2_vl",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "llava",
+    "llava_next",
+    "mistral3",
+    "paligemma",
+    "gemma3",
+    "idefics3",
+    "smolvlm",
+)
 WIDE_TYPES = ("xlnet",)  # makes parameters in fp32 whatever it is asked for; those of a checkpoint are cast as asked
 PAD, END = 0, 1  # token ids: with random weights any do
 

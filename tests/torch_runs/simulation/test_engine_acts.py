@@ -408,7 +408,15 @@ GEMMA_4_12B = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("config", [GEMMA_4, GEMMA_4_12B], ids=["towers", "no towers"])
+MISTRAL_3 = {
+    "model_type": "mistral3", "architectures": ["Mistral3ForConditionalGeneration"], "tie_word_embeddings": True,
+    "text_config": {**CONFIGS["ministral 3"], "tie_word_embeddings": True},
+    "vision_config": {"model_type": "pixtral", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1,
+                      "num_attention_heads": 2, "patch_size": 4, "image_size": 32},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("config", [GEMMA_4, GEMMA_4_12B, MISTRAL_3], ids=["towers", "no towers", "mistral 3"])
 @pytest.mark.parametrize(
     "given",
     [
@@ -420,7 +428,7 @@ GEMMA_4_12B = {
     ],
     ids=["evaluated", "4 bits", "decoded"],
 )  # fmt: skip
-def test_words_alone_reach_no_tower_of_gemma_4(given: dict[str, Any], config: dict[str, Any]) -> None:
+def test_words_alone_reach_no_tower(given: dict[str, Any], config: dict[str, Any]) -> None:
     base = TrainingSetup(per_device_train_batch_size=3, max_source_length=72, images=Images(0, 1, 1))
     same_acts(config, base._replace(**given))
 

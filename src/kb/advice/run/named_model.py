@@ -34,7 +34,7 @@ _OTHERS = frozenset(
             "upscaled",
         ),
         *("awq", "gptq", "gguf", "ggml", "fp", "int", "exl", "mlx", "onnx", "bit", "bnb", "quantized", "marlin", "hqq"),
-        *("nvfp", "mxfp", "aqlm", "torchao"),
+        *("nvfp", "mxfp", "aqlm", "torchao", "w"),  # w4a16
         # built on a model whose name they keep: a vision tower, encoders over pieces of a long text, two towers
         *("idefics", "vila", "bunny", "cambrian", "colpali", "colqwen", "internvl", "minicpm", "cogvlm", "mipha"),
         *("minigpt", "mplug", "otter", "kosmos", "ovis", "video", "pixtral", "molmo", "openvla", "salmonn"),

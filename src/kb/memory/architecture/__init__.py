@@ -88,6 +88,7 @@ def _followed() -> Mapping[str, Callable[[Mapping[str, Any]], Architecture]]:
         "gemma3": vision.gemma3,
         "gemma4": vision.gemma4,
         "gemma4_unified": vision.gemma4_unified,
+        "mistral3": vision.mistral3,
         "idefics3": vision.idefics3,
         "smolvlm": vision.idefics3,
         "led": _led,

@@ -156,6 +156,42 @@ def gemma4(config: Mapping[str, Any]) -> Architecture:
     return found._replace(tied=tied, vision=vision, hearing=hearing)
 
 
+PIXTRAL = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
+           "num_channels": 3, "patch_size": 16, "hidden_act": "gelu"}  # fmt: skip
+MINISTRAL3 = {"vocab_size": 131072, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 34,
+              "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}  # fmt: skip
+
+
+def mistral3(config: Mapping[str, Any]) -> Architecture:
+    """Mistral Small 3.1's dimensions, and Ministral 3's: the language model's, with a tower of Pixtral's."""
+    given, seen = _part(config, "text_config"), {**PIXTRAL, **_part(config, "vision_config")}
+    kind = word(given, "model_type", default="mistral")
+    if kind not in ("mistral", "ministral3"):
+        raise unpredicted(f"text_config of {kind[:40]}")
+    found = decoder_architecture({**(MINISTRAL3 if kind == "ministral3" else WORDS[kind]), **given, "model_type": kind})
+    depth, width = number(seen, "num_hidden_layers"), number(seen, "hidden_size")
+    vision = Vision(
+        depth=depth,
+        width=width,
+        ff=number(seen, "intermediate_size"),
+        heads=number(seen, "num_attention_heads"),
+        channels=number(seen, "num_channels"),
+        patch=number(seen, "patch_size"),
+        frames=1,
+        merge=number(config, "spatial_merge_size", default=2),
+        activation=word(seen, "hidden_act", default=""),
+        states=_states({"vision_feature_layer": -1, **config}, depth),
+        projector_bias=flag(config, "multimodal_projector_bias", False),
+    )
+    return found._replace(
+        model_type="mistral3",
+        tied=flag(config, "tie_word_embeddings", True),
+        scales_queries=kind == "ministral3",
+        vision=vision,
+        engine=True,
+    )
+
+
 def gemma4_unified(config: Mapping[str, Any]) -> Architecture:
     """Gemma 4 12B's: what it sees and hears is projected without a tower."""
     given, seen, heard = (_part(config, f"{name}_config") for name in ("text", "vision", "audio"))

@@ -9,6 +9,7 @@ from kb.memory.engine.modules import Model
 OF_TYPE = {  # module and class of a type that is no variant of its family's own
     "llava": ("llava", "Llava"),
     "llava_next": ("llava", "LlavaNext"),
+    "mistral3": ("mistral3", "Mistral3"),
     "paligemma": ("paligemma", "PaliGemma"),
     "gemma3": ("paligemma", "Gemma3"),
     "qwen3_vl": ("qwen_vl", "Qwen3Vl"),

@@ -307,6 +307,9 @@ class Traits(NamedTuple):
 
 
 LLAMA = Traits()
+MINISTRAL3 = Traits(
+    special_tokens=3, inputs=inputs.turned_with_places, turn=parts.rotary_of_tables, scales=parts.scale_of_places,
+)  # fmt: skip
 GEMMA_NORMS = 2  # of a layer; Gemma 2 has four
 GEMMA = Traits(special_tokens=3, norm=GemmaNorm, scaled_words=True)
 GEMMA2 = GEMMA._replace(
@@ -343,9 +346,7 @@ TYPES = {
         special_tokens=3, qkv=("qkv_proj",), placed="oq", project=parts.project_cut,
         turn=parts.rotary_part_behind, mlp=parts.FusedGatedMlp, wiring=dropped,
     ),
-    "ministral3": Traits(
-        special_tokens=3, inputs=inputs.turned_with_places, turn=parts.rotary_of_tables, scales=parts.scale_of_places,
-    ),
+    "ministral3": MINISTRAL3,
     "hunyuan_v1_dense": Traits(special_tokens=3, qk_norms=("query_layernorm", "key_layernorm"), norms_turned=True),
     "smollm3": Traits(special_tokens=3, kinds=inputs.NAMED),
     "granite": GRANITE,
@@ -400,7 +401,7 @@ TYPES = {
     "qwen3_vl": Traits(
         stem="model.language_model", qk_norms=("q_norm", "k_norm"), project=parts.project_normed,
     ),
-    **dict.fromkeys(("llava", "llava_next"), Traits(stem="model.language_model")),
+    **dict.fromkeys(("llava", "llava_next", "mistral3"), Traits(stem="model.language_model")),
     **dict.fromkeys(("idefics3", "smolvlm"), Traits(stem="model.text_model")),
     "paligemma": GEMMA._replace(stem="model.language_model"),
     "gemma3": GEMMA3._replace(stem="model.language_model"),
@@ -468,8 +469,8 @@ BEFORE = {
 
 
 def traits_of(model_type: str, a: Architecture | None = None, *, writes: bool = False) -> Traits:
-    """The row of a type; Falcon's norms are named by what they come before, where each has its own, and PaliGemma's
-    words may be Gemma 2's. ``writes``: of a release in which it writes its attention out.
+    """The row of a type; Falcon's norms are named by what they come before, where each has its own; PaliGemma's
+    words may be Gemma 2's, Mistral 3's Ministral 3's. ``writes``: of a release in which it writes its attention out.
 
     Raises:
         NotFollowedError: the type has none.
@@ -481,6 +482,8 @@ def traits_of(model_type: str, a: Architecture | None = None, *, writes: bool = 
         return traits._replace(norms=("ln_attn", "ln_mlp"))
     if a is not None and model_type == "paligemma" and a.norms > GEMMA_NORMS:
         return GEMMA2._replace(stem=traits.stem)
+    if a is not None and model_type == "mistral3" and a.scales_queries:
+        return MINISTRAL3._replace(stem=traits.stem)
     return traits
 
 
