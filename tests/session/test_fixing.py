@@ -13,7 +13,7 @@ from kb.core.text import Text
 from kb.session.file import FileChecker
 from kb.session.fixing import FixedRun, fix_files, replacements_of
 from kb.session.prepare import file_checker
-from kb.session.project import Project
+from kb.session.project import Project, find_project
 from kb.session.run import Input, run
 from kb.session.settling import Choice, chosen_fix, effective
 
@@ -193,6 +193,27 @@ def test_a_fix_that_cannot_be_made_is_said(checker: FileChecker, tmp_path: Path)
     ((key, values),) = said
     assert (key, values["rule"], values["line"]) == ("fix.refused", "t5-fp16-overflow", 3)
     assert values["reason"].startswith("config.fix.")
+
+
+LOADS = """\
+import yaml
+from transformers import AutoModelForSeq2SeqLM, Trainer, TrainingArguments
+cfg = yaml.safe_load(open("conf.yaml"))
+model = AutoModelForSeq2SeqLM.from_pretrained("google/mt5-base")
+args = TrainingArguments(learning_rate=3e-5, **cfg["train"])
+Trainer(model=model, args=args).train()
+"""
+
+
+def test_what_a_loaded_file_says_is_not_written_into_the_call(checker: FileChecker, tmp_path: Path) -> None:
+    """An argument that stands in ``**cfg["train"]`` was written a second time, which Python refuses."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "conf.yaml").write_text("train: {output_dir: o, fp16: true, per_device_train_batch_size: 4096}\n")
+    question = Question.of(gpu="rtx-3090", host_memory="60GB", cpus="8")
+    own = file_checker(shallow_catalog(), find_project(str(tmp_path)), question)
+    _, after, said = fixed(LOADS, own, tmp_path, "train.py")
+    assert "fp16=" not in after and "per_device_train_batch_size=" not in after
+    assert ("fix.refused", "config.fix.by-name") in {(key, values.get("reason")) for key, values in said}
 
 
 def test_safe_fixes_that_wait_for_a_fact_are_named(tmp_path: Path) -> None:

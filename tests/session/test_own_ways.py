@@ -95,12 +95,17 @@ def test_a_loop_that_takes_its_batch_from_elsewhere_has_not_the_trainers(tmp_pat
     assert result.setup is not None and not result.setup.batch_known
 
 
+LIGHTNING = """
+trainer: {accelerator: gpu, devices: 2, strategy: ddp, max_epochs: 3}
+model: {class_path: own.Model, init_args: {model_name_or_path: google-t5/t5-base}}
+data: {class_path: own.Data, init_args: {batch_size: 16}}
+"""
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        "trainer: {accelerator: gpu, devices: 2, strategy: ddp, max_epochs: 3}\nmodel: {class_path: own.Model, "
-        "init_args: {model_name_or_path: google-t5/t5-base}}\n"
-        "data: {class_path: own.Data, init_args: {batch_size: 16}}\n",
+        LIGHTNING,
         "recipe: TrainFinetuneRecipeForNextTokenPrediction\n"
         "step_scheduler: {global_batch_size: 64, local_batch_size: 8}\n"
         "model: {_target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained, "
@@ -115,6 +120,22 @@ def test_a_trainer_that_is_not_transformers_looks_for_no_unused_parameters(tmp_p
     (result,) = outcome.results
     assert "find-unused-on-by-default" not in {each.rule for each in result.findings}
     assert result.setup is None or all("find_unused" not in each.name for each in result.setup.assumed)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "looks"),
+    [
+        ("ddp", False),
+        ("ddp_find_unused_parameters_true", True),
+        ("{class_path: DDPStrategy, init_args: {find_unused_parameters: true}}", True),
+    ],
+)
+def test_lightnings_strategy_says_whether_it_looks_for_unused_parameters(
+    tmp_path: Path, strategy: str, looks: bool
+) -> None:
+    text = LIGHTNING.replace("strategy: ddp", f"strategy: {strategy}")
+    (result,) = results(tmp_path, {"a.yaml": text}, "a.yaml")
+    assert result.setup is not None and result.setup.spread.find_unused is looks
 
 
 def test_a_number_as_text_is_no_fault_where_nothing_reads_yaml(tmp_path: Path) -> None:

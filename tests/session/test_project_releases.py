@@ -176,6 +176,13 @@ def test_constraints_narrow_what_is_required(tree: Tree) -> None:
     assert said(found, "torch")[:3] == (">=2.1,<2.4", "ranged", "requirements.txt")
 
 
+@pytest.mark.parametrize("name", ["requirements.lock.txt", "requirements-lock.txt", "requirements.lock"])
+def test_what_was_installed_for_the_requirements_pins_them(tree: Tree, name: str) -> None:
+    tree.write("requirements.txt", "transformers>=4.51\n")
+    tree.write(name, "torch==2.8.0+cu128\ntransformers==5.7.0\n")
+    assert said(tree.find())[:3] == ("==5.7.0", "pinned", name)
+
+
 def test_requirements_bring_in_others(tree: Tree) -> None:
     tree.write("requirements.txt", "-r train/base.txt\n--requirement=eval.txt\npeft>=0.10\n")
     tree.write("train/base.txt", "-r ../torch.txt\ntransformers==4.44.0\n")

@@ -28,7 +28,7 @@ from kb.config.python.syntax import Module
 from kb.config.python.values import Given
 from kb.config.text.nodes import MAPPING
 from kb.config.text.source import Source
-from kb.core.document import KEY, Unit
+from kb.core.document import KEY, Setting, Unit
 from kb.core.expression import is_unknown
 from kb.core.finding import Edit
 from kb.core.record import NamedTuple
@@ -139,6 +139,11 @@ def _without_settings(node: ast.AST, places: set[tuple[int, int]], module: Modul
 _GROUPS = {"lora.": "lora", "quantization.": "quantization", "model.": "model"}
 
 
+def _is_given(setting: Setting) -> bool:
+    """Whether a call is given a setting, by its name there."""
+    return len(setting.path) > 1 and str(setting.path[0]).isdecimal()
+
+
 class _List(NamedTuple):
     """The elements of a call or a dictionary, as extents in order; ``opening`` is after its bracket."""
 
@@ -169,6 +174,10 @@ class PythonEdits:
             own = None if setting is None else self._given(setting.path)
             if own is None and self._unit.dialect == LOOP:
                 raise CannotEditError("config.fix.in-loop", name=edit.name.rpartition(".")[2])
+            if own is None and setting is not None and setting.alias and _is_given(setting):
+                raise CannotEditError(
+                    "config.fix.by-name"
+                )  # in a file that the program loads: Config(**loaded["train"])
             if edit.op == "set":
                 if setting is not None:
                     refuse_unresolved(setting)

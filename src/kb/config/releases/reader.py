@@ -39,6 +39,8 @@ _NAMES = {
 _PATTERNS = (  # what a name begins with, and ends with
     (("pylock.",), (".toml",), "lock"),
     (("constraints",), (".txt",), "constraints"),
+    # what a tool, or `pip freeze`, wrote of an environment that the project's requirements were installed in
+    (("requirements",), (".lock", ".lock.txt", "-lock.txt", "_lock.txt"), "constraints"),
     (("environment", "conda"), (".yml", ".yaml"), "conda"),
     (("requirement",), (".txt", ".in"), "variant"),
     (("Dockerfile", "Containerfile"), ("",), "image"),

@@ -133,7 +133,7 @@ def _describe(edit: Edit, unit: Unit, words: Words, style: Style, sources: Sourc
     if edit.op == "rename":
         return f"{key} {style.arrow} {printable(str(edit.value))}"
     setting = unit.setting(edit.name)
-    if setting is not None and setting.bare and setting.path:  # `--fp16` has no value to show
+    if setting is not None and setting.bare and setting.path and not setting.alias:  # `--fp16` has no value to show
         if edit.value == setting.value:
             return ""
         words_after = "" if isinstance(edit.value, bool) else f" {as_written(edit.value)}"
