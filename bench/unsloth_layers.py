@@ -126,7 +126,7 @@ def main() -> int:
     given = {name: yaml.safe_load(value) for name, _, value in (each.partition("=") for each in options.settings)}
     setup = setup_from(given)
     wanted, peaks = simulated(config, setup, (major, minor))
-    mine, own = followed(config, setup._replace(unsloth=True), (major, minor))
+    mine, own = followed(config, setup._replace(unsloth=True, unsloth_layers=True), (major, minor))
     for name, peak in peaks.items():
         one = own.get(name, (0, 0))
         print(f"{'=' if one == peak else '!'} {name:9} allocated {peak[0]:>14,} {one[0]:>14,}", end="   ")

@@ -282,9 +282,13 @@ def test_unsloth_takes_the_types_that_the_gpu_has(tmp_path, gpu, types):
     assert setup.bnb_4bit_use_double_quant and "dynamic_4bit" in assumed
     assert "model.attn_implementation" not in assumed
     assert "qlora-compute-dtype-left-at-fp32" not in {each.rule for each in result.findings}
-    path.write_text(path.read_text("utf-8").replace("FastLanguageModel", "FastModel"), "utf-8")
-    others = checked(path, gpu=gpu).setup
-    assert (setup.unsloth_layers, others.unsloth, others.unsloth_layers) == (True, True, False)
+    assert setup.unsloth_layers
+    eager = ADAPTED.replace('1B"', '1B", attn_implementation="eager"')
+    for old, new in (("Fast", "Fast"), ("FastLanguageModel", "FastModel"), ('B"', 'B", load_in_8bit=True')):
+        path.write_text(eager.replace(old, new).format(given="", args='SFTConfig("out")'), "utf-8")
+        others = checked(path, gpu=gpu).setup
+        assert (others.unsloth, others.unsloth_layers) == (True, old == new)
+        assert others.attn_implementation == ("sdpa" if others.unsloth_layers else "eager")
 
 
 @pytest.mark.parametrize(

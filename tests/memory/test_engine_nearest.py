@@ -58,7 +58,6 @@ CASES: dict[str, tuple[dict[str, Any], TrainingSetup]] = {
     "ZeRO in fp16": (T5, FOUR._replace(zero_stage=2, **FP16)),
     "DeepSpeed in fp16": (T5, FOUR._replace(spread=DEEPSPEED, **FP16)),
     "FSDP on one GPU": (LLAMA, BASE._replace(fsdp=True)),
-    "FSDP with offload on one GPU": (LLAMA, BASE._replace(fsdp=True, offload_param=True)),
     "FSDP of 8 bits": (LLAMA, EIGHT._replace(world_size=4, fsdp=True)),
     "FSDP1 of 4 bits in uint8": (LLAMA, QLORA._replace(world_size=4, fsdp=True, spread=FSDP1)),
     "FSDP1 without reshard_after_forward": (

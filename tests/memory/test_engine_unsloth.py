@@ -18,7 +18,7 @@ QWEN3: dict[str, Any] = SMALL | {"model_type": "qwen3", "head_dim": 64, "archite
 MISTRAL: dict[str, Any] = SMALL | {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
 CHECKPOINTED = {"gradient_checkpointing": True, "use_reentrant": True}
 ADAPTED: dict[str, Any] = {"method": "lora", "bf16": True, "weights": "bf16", "lora_target_modules": TARGETS,
-                           "padded": False, "unsloth": True}  # fmt: skip
+                           "padded": False, "unsloth": True, "unsloth_layers": True}  # fmt: skip
 # By bench/unsloth_layers.py: the functions of Unsloth 2026.10.9 on fake tensors (transformers 5.23.0, torch 2.13.0):
 # bytes of training, allocated and reserved.
 ROWS: list[tuple[dict[str, Any], int, int, dict[str, Any], tuple[int, int]]] = [
@@ -95,9 +95,7 @@ def test_published_lengths_fit_their_cards_and_nearly_fill_them(billions: int, c
     [
         (LLAMA, {"lora_dropout": 0.05}),  # which releases before 2026 leave to PEFT
         (LLAMA | {"model_type": "granite"}, {}),
-        (LLAMA, {"method": "full", "lora_target_modules": None}),
-        (LLAMA, {"unsloth_layers": False}),  # FastModel
-        (LLAMA, {"load_in_8bit": True}),
+        (LLAMA, {"unsloth_layers": False}),  # FastModel, 8 bits, all weights
     ],
 )
 def test_layers_that_are_not_followed_make_no_run_surely_out_of_memory(config: Any, given: Any) -> None:

@@ -210,7 +210,7 @@ class TrainingSetup(NamedTuple):
     fused_evaluation: bool = False  # so too in evaluation (Cut Cross-Entropy; Liger makes logits there)
     liger_kernels: LigerKernels | None = None  # whose fused loss it is; None: a kernel that nobody names
     unsloth: bool = False  # Unsloth loads the model
-    unsloth_layers: bool = True  # and runs layers of its own in it, as FastLanguageModel does
+    unsloth_layers: bool = False  # and puts layers of its own in it, as FastLanguageModel does
 
     predict_with_generate: bool = False
     prediction_loss_only: bool = False

@@ -119,8 +119,6 @@ def loads_of(setup: TrainingSetup, architecture: Architecture) -> Loads:
     """Bytes that pass through host memory; the model's files are taken for one GPU's parameters as loaded."""
     run = as_run(setup)
     states = states_of(run, architecture)
-    if run.fsdp and run.data_parallel_size < 2:  # of a single process only a launcher makes it (accelerate, state.py)
-        run = run._replace(fsdp=False)
     share = share_of(run, states, architecture)
     return Loads(
         checkpoint=share.parameters,

@@ -49,8 +49,8 @@ STANDING_IN = frozenset((
     "adapters_by_rank", "bucket_of_gradients", "checkpoints_on_gpu", "dynamic_4bit", "experts_rounded",
     "experts_together", "fp16_as_bf16", "fsdp2_as_fsdp1", "fused_as_liger", "liger_layers", "liger_source",
     "no_checkpointing_of_the_type", "no_default_targets", "no_flash_of_the_type", "no_liger_of_the_type",
-    "no_shards_of_one", "nvme_as_host", "offload_of_one", "only_zero3", "packed_as_computed", "packed_whole",
-    "reentrant_as_not", "router_loss_left_out", "tensors_split", "uncompared", "unsloth_layers", "unsloth_source",
+    "no_shards_of_one", "nvme_as_host", "only_zero3", "packed_as_computed", "packed_whole", "reentrant_as_not",
+    "router_loss_left_out", "tensors_split", "uncompared", "unsloth_layers", "unsloth_source",
 ))  # fmt: skip
 # Reasons of what no config says and yet follows from a release, a checkpoint or a model that is known, or from what
 # PEFT's documentation asks of each script that trains a quantized model.

@@ -7,7 +7,7 @@ from kb.core.document import Unit, names_one_gpu, speaks_of_several_gpus
 from kb.core.expression import is_unknown
 from kb.core.facts import FactType, VersionOf, coerce, default_is_open, default_of
 from kb.core.model import OF_UNSLOTH, Model
-from kb.core.setup import Assumption, Spread, TrainingSetup
+from kb.core.setup import Assumption, Method, Spread, TrainingSetup
 from kb.core.typed import Any, Literal
 
 # Types that Unsloth computes in fp32 where a GPU has no bf16: fp16 has too small a range (FORCE_FLOAT32, loader.py).
@@ -293,17 +293,11 @@ def loaded_by_unsloth(unit: Unit) -> bool:
 def typed_by_unsloth(unit: Unit, model: Model | None, native_bf16: bool | None) -> Unit:
     """The unit with the types that Unsloth takes on such GPUs: it loads in fp16 where they have no bf16, and computes
     in the type of loading unless one is asked for (unsloth/models/loader.py, rl.py). Models that it computes in fp32
-    there are not followed. The attention of its own layers is its own, whatever is asked for (llama.py).
+    there are not followed.
     """
-    if not unit.settings or not loaded_by_unsloth(unit):
+    if native_bf16 is None or not unit.settings or not loaded_by_unsloth(unit):
         return unit
     like = unit.settings.get("model.loader") or next(iter(unit.settings.values()))
-    replaced = "model.loader_layers" not in unit.settings
-    if replaced and model is not None and model.architecture.model_type in OF_UNSLOTH:
-        attention = like._replace(value="sdpa")
-        unit = unit._replace(settings={**unit.settings, "model.attn_implementation": attention})
-    if native_bf16 is None:
-        return unit
     if not native_bf16 and (model is None or model.architecture.model_type.startswith(IN_FP32_WITHOUT_BF16)):
         told = {} if model is None else {"run.not_modelled": like._replace(value="Unsloth fp32")}
         return unit._replace(settings={**unit.settings, **told})
@@ -327,19 +321,29 @@ def cut_by_unsloth(read: SettingsReader, source: int | None) -> int | None:
     return min([source, *(each for each in given if isinstance(each, int) and each != PASSED_OVER)])
 
 
-def decided_by_loader(read: SettingsReader, unit: Unit, source: int) -> Mapping[str, bool]:
+def replaced_by_unsloth(read: SettingsReader, unit: Unit, method: Method) -> bool:
+    """Whether Unsloth puts layers of its own in the model. All weights, and adapters over 8 bits, train in
+    transformers' (unsloth/models/loader.py)."""
+    alike = method == "full" or read.or_default("quantization.load_in_8bit") is True
+    return loaded_by_unsloth(unit) and not alike and read.value("model.loader_layers") is not False
+
+
+def own_attention(read: SettingsReader, unit: Unit, method: Method, model: Model | None) -> bool:
+    """Whether Unsloth's layers choose their attention, whatever is asked for (unsloth/models/llama.py)."""
+    known = model is not None and model.architecture.model_type in OF_UNSLOTH
+    return known and replaced_by_unsloth(read, unit, method)
+
+
+def decided_by_loader(read: SettingsReader, unit: Unit, method: Method, source: int) -> Mapping[str, bool]:
     """Fields of the run that Unsloth decides where it loads the model: whose layers run, whether checkpoints are
     reentrant and what goes into a layer waits on the host, and whether the constants of 4 bits are quantized too.
 
     It knows no other checkpoints than the first, and does the second for long samples alone (unsloth/models/_utils.py).
     """
     unsloth, doubly = loaded_by_unsloth(unit), read.value("quantization.bnb_4bit_use_double_quant")
-    fields = {
-        "unsloth": unsloth,
-        "unsloth_layers": read.value("model.loader_layers") is not False,
-        "bnb_4bit_use_double_quant": bool(read.or_default("quantization.bnb_4bit_use_double_quant"))
-        or (unsloth and doubly is None),
-    }
+    packed = bool(read.or_default("quantization.bnb_4bit_use_double_quant")) or (unsloth and doubly is None)
+    replaced = replaced_by_unsloth(read, unit, method)
+    fields = {"unsloth": unsloth, "unsloth_layers": replaced, "bnb_4bit_use_double_quant": packed}
     if checkpoints_by_fsdp(read):
         return {**fields, "use_reentrant": False, "offloads_checkpoints": False}
     reenters = bool(read.or_default("training.gradient_checkpointing_kwargs.use_reentrant"))

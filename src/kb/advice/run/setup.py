@@ -49,6 +49,7 @@ from kb.advice.run.settings_reader import (
     decided_by_loader,
     loaded_by_unsloth,
     offloads_fsdp,
+    own_attention,
     processes_of,
     spread_of,
     uses_fsdp,
@@ -225,7 +226,7 @@ def setup_of(
         fp16=fp16,
         bf16=bf16,
         weights=weights_of(read, model, given, transformers),
-        attn_implementation=attention_of(read, model, versions),
+        attn_implementation="sdpa" if own_attention(read, unit, method, model) else attention_of(read, model, versions),
         earlier=earlier_of(read, model, versions),
         per_device_train_batch_size=_batch(read, "training.per_device_train_batch_size", trained),
         per_device_eval_batch_size=_batch(read, "training.per_device_eval_batch_size", training and evaluates),
@@ -234,7 +235,7 @@ def setup_of(
         max_target_length=target,
         optim=_optimizer(read, trained),
         gradient_checkpointing=by_fsdp or _open(read, "training.gradient_checkpointing", True, training),
-        **decided_by_loader(read, unit, source),  # type: ignore[arg-type]
+        **decided_by_loader(read, unit, method, source),  # type: ignore[arg-type]
         label_smoothing_factor=float(read.or_default("training.label_smoothing_factor")),
         fused_loss=fused,
         liger_kernels=liger_kernels_of(read, versions, fused=fused),
@@ -278,6 +279,8 @@ def setup_of(
     read.assumed += defaults_of_memory(unit, evaluates=setup.do_eval or setup.do_predict)
     assume_whole_experts(read, model, transformers)
     assume_one_unit(read, setup)
+    if setup.fsdp and setup.offload_param and setup.world_size < 2:
+        read.beyond.append("FSDP + offload (1 GPU)")  # there only where a launcher starts the process
     beyond = unmodelled(read, trains=trained)
     _leave_to_host(read)
     unresolved = that_matter(read.unresolved, setup) + ((NOT_MODELLED,) if beyond else ())

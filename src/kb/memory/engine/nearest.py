@@ -297,8 +297,6 @@ ROWS = (
     Row("FSDP1 in fp16|ZeRO in fp16|DeepSpeed in fp16", _in_bf16, "training.bf16", lambda run: True, "fp16_as_bf16"),
     # FSDP
     Row("FSDP on one GPU", _set(fsdp=False), "parallel.fsdp", _of("fsdp"), "no_shards_of_one"),
-    Row("FSDP with offload on one GPU", _set(fsdp=False, offload_param=False), "parallel.fsdp", _of("fsdp"),
-        "offload_of_one"),
     Row("FSDP of 8 bits|FSDP of 4 bits without adapters", _set(fsdp=False), "parallel.fsdp", _of("fsdp"),
         "packed_whole"),
     Row("FSDP* of 4 bits *", _one_type, "quantization.bnb_4bit_quant_storage", _of("bnb_4bit_quant_storage"),

@@ -184,9 +184,8 @@ def _check(setup: TrainingSetup) -> None:
 
 def has_unsloths_layers(model_type: str, setup: TrainingSetup) -> bool:
     """Whether Unsloth's layers are followed: its code for the type, with LoRA, and without a dropout, which only
-    releases of 2026 fuse. With 8 bits it takes transformers' (unsloth/models/loader.py)."""
-    own = setup.unsloth_layers and setup.method != "full" and (setup.load_in_4bit or not setup.load_in_8bit)
-    return own and model_type in OF_UNSLOTH and not setup.use_dora and not setup.lora_dropout
+    releases of 2026 fuse."""
+    return setup.unsloth_layers and model_type in OF_UNSLOTH and not setup.use_dora and not setup.lora_dropout
 
 
 def check_tables(setup: TrainingSetup, followed: tuple[str, ...]) -> None:
@@ -233,8 +232,7 @@ def _of_fsdp(setup: TrainingSetup) -> dict[str, bool]:
         return {}
     return {
         **_of_fsdp1(setup),
-        "FSDP on one GPU": setup.world_size < 2 and not setup.offload_param,
-        "FSDP with offload on one GPU": setup.world_size < 2 and setup.offload_param,
+        "FSDP on one GPU": setup.world_size < 2,
         **_of_packed_fsdp(setup),
         "FSDP with use_dora": setup.use_dora,
         "FSDP with modules_to_save": bool(setup.modules_to_save),
