@@ -43,7 +43,7 @@ _SAID = re.compile(
     r"time=\S{1,40} level=ERROR .{0,400}llama runner process has terminated: |"  # Ollama
     # llama.cpp, which raises nothing
     r"(?:[\d.]{6,20} E )?(?:llama|gguf|common|srv)\w{0,60}:?\s{1,8}(?:\w{1,60}: )?"
-    r"(?:error loading model|failed to load model)"
+    r"(?:error loading model|failed to load model)|\S{1,300}:\d{1,7}: GGML_ASSERT\("
 )
 # what may speak of a failure: shown where nothing raises one, and where it stands at the log's end
 _SPOKEN = re.compile(

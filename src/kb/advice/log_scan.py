@@ -92,7 +92,8 @@ MOST_EVIDENCE = 5  # of one wording: the first ones and the last; a retry repeat
 
 _RUN_ENDED_WELL = re.compile(
     r"""['"]?train_runtime['"]?\s{0,4}[:=]|Training completed\. Do not forget|`Trainer\.fit` stopped: `max_|"""
-    r"""[Tt]raining (?:is )?(?:finished|complete|completed|done)\b"""
+    r"""[Tt]raining (?:is )?(?:finished|complete|completed|done)\b|"""
+    r"""={3,80} \d{1,6} passed(?:, \d{1,6} (?:deselected|skipped|warnings?|xpassed)){0,4} in \d"""  # pytest
 )
 _SAYS_OTHERWISE = re.compile("[❌✗✘]|[Ff]ailed")  # in the line that says it ended
 _STEP = re.compile(r"\b(\d{1,9})/(\d{1,9}) \[")
@@ -254,5 +255,9 @@ class LogScanner:
             self._losses += 1
             if self._losses >= 2:
                 self._moved_on = line
-        if "rain" in row and _RUN_ENDED_WELL.search(row[:BAR]) and not _SAYS_OTHERWISE.search(row[:BAR]):
+        if (
+            ("rain" in row or " passed" in row)
+            and _RUN_ENDED_WELL.search(row[:BAR])
+            and not _SAYS_OTHERWISE.search(row[:BAR])
+        ):
             self._ended_well = line
