@@ -9,6 +9,7 @@ import pytest
 import report_sample as sample
 from catalog_sample import load_catalog
 from command_runs import run_kb
+from kb.advice.question import Question
 from kb.core.finding import Finding, Fix, NotEvaluated, Span
 from kb.core.result import CheckResult
 from kb.core.setup import Assumption
@@ -16,6 +17,9 @@ from kb.core.text import Text
 from kb.report.check.panel import assumed_lines, gpu_table, not_evaluated_lines, short_name
 from kb.report.check.text import statistics_report, summary_line, text_report
 from kb.report.terminal import Style, columns
+from kb.session.prepare import file_checker
+from kb.session.project import Project
+from kb.session.run import Input, run
 
 RECORDED = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "data", "report")
 LANGUAGES = ("ko", "en")
@@ -215,3 +219,17 @@ def test_a_change_that_changes_nothing_is_not_shown_beside_one_that_does(tmp_pat
     )
     said = run_kb(path, "--gpu", "a100-80gb", "--lang", "en", "--no-cache", module="kb.check").stdout
     assert "bfloat16 → float32" in said and "rue → true" not in said
+
+
+@pytest.mark.parametrize("fold", [True, False])
+def test_sections_of_a_file_that_say_the_same_are_told_once(tmp_path: Path, fold: bool) -> None:
+    path = tmp_path / "bench.sh"
+    path.write_text(
+        "".join(f"python own.py --model_name org/none --adapter_mode --seed {n}\n" for n in range(6)), "utf-8"
+    )
+    checker = file_checker(load_catalog(), Project(), Question.of(gpu="t4"))
+    result = run([Input(path=str(path))], checker).result(checker)
+    told = text_report(result, sample.words("en"), Style(), fold=fold)
+    assert len(result.units) == 6 and "6 sections" in told
+    assert told.count("\u2500\u2500 ") == (1 if fold else 6)
+    assert ("likewise: own.py:2, own.py:3, own.py:4, and 2 more" in told) == fold

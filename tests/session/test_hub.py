@@ -184,6 +184,8 @@ def catalog() -> Catalog:
         ("nvidia/Llama-3.1-Minitron-4B", None),
         ("x/mixtral-4x7b", None),
         ("Qwen/Qwen2.5-7B-Instruct-AWQ", None),
+        ("Qwen/Qwen3-ASR-1.7B-hf", None),  # with an encoder of sound
+        ("x/whisper-small-asr-de", "whisper-small"),
         ("x/llama-3-8b-8bit", None),
         ("org/Idefics3-8B-Llama3", None),  # a vision model on it
         ("org/tinyllava-llama-3-8b", None),
@@ -205,6 +207,23 @@ def test_a_name_is_guessed_only_where_family_and_size_match(name: str, model: st
     found = ModelIndex(catalog.models).guess(name)
     assert (found.id if found else None) == model
     assert found is None or found.guessed_from == name
+
+
+@pytest.mark.parametrize(
+    ("name", "guessed"),
+    [
+        ("koelectra", True),
+        ("kcbert", True),
+        ("koelectra-base-v3", False),
+        ("beomi/kcbert-base", False),
+        ("gpt2", False),
+    ],
+)
+def test_a_word_of_kbs_own_for_a_model_is_a_guess_in_a_projects_file(
+    name: str, guessed: bool, catalog: Catalog
+) -> None:
+    found = ModelIndex(catalog.models).named_in_config(name)
+    assert found is not None and (found.guessed_from == name) == guessed
 
 
 def test_every_model_is_guessed_as_itself_or_not_at_all(catalog: Catalog) -> None:

@@ -82,6 +82,22 @@ def test_a_program_that_opens_a_config_by_its_name_reads_what_it_names_alone(tmp
         assert (found is not None) == told
 
 
+def test_a_config_of_a_loop_has_not_what_a_trainer_makes_of_it(tmp_path: Path) -> None:
+    """It ends at whichever of epochs and steps comes first."""
+    config = (
+        "model: {base_model: google-t5/t5-base}\ntrain: {max_steps: 800, epochs: 3, train_batch_size: 8, lr: 2.0e-5}\n"
+    )
+    reads = "import yaml\ncfg = yaml.safe_load(open('config.yaml'))\nmodel = Scorer(cfg['model']['base_model'])\n"
+    reads += "for epoch in range(cfg['train']['epochs']):\n    for batch in loader(cfg['train']['train_batch_size']):\n"
+    loop = (
+        reads
+        + "        loss_of(model, batch, cfg['train']['lr']).backward()\n        stop(cfg['train']['max_steps'])\n"
+    )
+    rule = "max-steps-overrides-epochs"
+    assert said(tmp_path / "a", {"config.yaml": config, "train.py": loop}, "config.yaml", rule) is None
+    assert said(tmp_path / "b", {"config.yaml": config}, "config.yaml", rule) is not None
+
+
 def test_a_loop_that_takes_its_batch_from_elsewhere_has_not_the_trainers(tmp_path: Path) -> None:
     loop = "import argparse, yaml\nparser = argparse.ArgumentParser()\nparser.add_argument('--config')\n"
     loop += "config = yaml.safe_load(open(parser.parse_args().config))\n"

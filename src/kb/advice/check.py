@@ -321,7 +321,8 @@ class Checker:
         """The model of that name, and what its ``config.json`` says of it; of a folder that cannot be used, why."""
         fault = None
         try:
-            model = self._model or (self._disk.model_in_folder(name) if name else None) or self._models.resolve(name)
+            model = self._model or (self._disk.model_in_folder(name) if name else None)
+            model = model or (self._models.named_in_config(name) if name else None)
             if model is None and name:
                 model = self._disk.model_elsewhere(name)
         except UserError as error:

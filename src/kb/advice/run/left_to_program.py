@@ -91,6 +91,7 @@ def left_to_program(
         hidden.add("model.fused_loss")
     if not unit.program:
         of_loop = _read_by_loop(unit, programs)
+        unit = _in_loop(unit) if of_loop else unit
         hidden.update(_settled(unit, facts, lambda key: True) if of_loop else _set_by(unit, programs, facts))
         unit = _untold(unit, _unread(unit, programs))
     elif not any(program.hands_on for program in programs):
@@ -192,6 +193,15 @@ def _read_by_loop(unit: Unit, programs: Iterable[Program]) -> bool:
     the config leaves out is a default of this one."""
     training = [each for each in readers_of(unit, programs) if each.trains]
     return bool(training) and not any(each.is_of_trainer for each in training)
+
+
+def _in_loop(unit: Unit) -> Unit:
+    """The unit of a config that a loop of the project's own trains by: it makes of a setting what it likes."""
+    if OWN_LOOP in unit.settings or not unit.settings:
+        return unit
+    like = next(iter(unit.settings.values()))
+    looped = like._replace(value=True, path=(OWN_LOOP,), alias=True, comment="", own_name=False)
+    return unit._replace(settings={**unit.settings, OWN_LOOP: looped})
 
 
 def _set_by(unit: Unit, programs: Sequence[Program], facts: Mapping[str, FactType]) -> Iterable[str]:

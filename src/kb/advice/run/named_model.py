@@ -20,19 +20,9 @@ _WORDS = frozenset(("tiny", "mini", "small", "base", "medium", "large", "xl", "x
 _OTHERS = frozenset(
     (
         *("vl", "vision", "audio", "omni", "speech", "vlm", "llava", "moe", "mamba", "ssm", "efficient", "long", "byt"),
-        *(
-            "embedding",
-            "reranker",
-            "reward",
-            "rm",
-            "draft",
-            "eagle",
-            "medusa",
-            "pruned",
-            "minitron",
-            "expanded",
-            "upscaled",
-        ),
+        *("asr", "tts", "ocr"),
+        *("embedding", "reranker", "reward", "rm", "draft", "eagle", "medusa", "pruned", "minitron", "expanded"),
+        "upscaled",
         *("awq", "gptq", "gguf", "ggml", "fp", "int", "exl", "mlx", "onnx", "bit", "bnb", "quantized", "marlin", "hqq"),
         *("nvfp", "mxfp", "aqlm", "torchao", "w"),  # w4a16
         # built on a model whose name they keep: a vision tower, encoders over pieces of a long text, two towers
@@ -95,6 +85,7 @@ def _is_size(token: str) -> bool:
 
 def _speaks_of(tokens: tuple[str, ...], marks: _Marks) -> bool:
     own = {*marks.family, *marks.size, *marks.rest}
+    own |= {"asr"} if "whisper" in own else set()  # that is what it is for
     if any((token in _OTHERS or any(part in token for part in _IN_ONE_WORD)) and token not in own for token in tokens):
         return False
     sizes = tuple(token for token in tokens if _is_size(token))
@@ -164,6 +155,15 @@ class ModelIndex:
             for name, model in self._called.items():
                 self._by_tail.setdefault(name.rpartition("/")[2], model)
         return self._by_tail.get(tail)
+
+    def named_in_config(self, name: str) -> Model | None:
+        """As :meth:`resolve`, of a name in a project's file. One by which kb alone calls a model, and which leaves out
+        its size or version (``koelectra``), may be the project's own word for another: it is guessed from.
+        """
+        found, said = self.resolve(name), fold(name)
+        if found is None or "/" in name or said in (fold(found.id), fold(found.name.rpartition("/")[2])):
+            return found
+        return found._replace(guessed_from=name) if fold(found.id).startswith(said) else found
 
     def guess(self, name: str) -> Model | None:
         """The model whose family *and* size the name says; None where it says less, or two models' alike.

@@ -210,10 +210,18 @@ def _unit_blocks(
 ) -> list[list[str]]:
     sources = SourceLines(result.sources_text)
     blocks: list[list[str]] = []
+    alike: dict[tuple[str, ...], tuple[list[str], list[str]]] = {}
     for unit in result.units:
         if fold and is_bare(unit):
             continue
-        blocks.append(_heading(unit, words, style))
+        heading = _heading(unit, words, style)
+        if fold and unit.unit.section and unit.prediction is None and not unit.counted():
+            body = fit_panel(unit, result.machine, words, style, verbose=verbose) if panel else []
+            first, others = alike.setdefault((unit.unit.path, *heading[1:], *body), (heading, []))
+            if first is not heading:
+                others.append(printable(unit.unit.section))
+                continue
+        blocks.append(heading)
         worst_first = sorted(unit.counted(), key=lambda finding: SEVERITIES.index(finding.severity))
         for finding in worst_first:
             lines = finding_lines(finding, unit, words, style, sources)
@@ -221,7 +229,19 @@ def _unit_blocks(
         if panel:
             panel_lines = fit_panel(unit, result.machine, words, style, verbose=verbose)
             blocks.append(panel_lines + _what_would_fit(unit, result.machine, words, style))
+    for heading, others in alike.values():
+        if others:
+            said = words("report.alike", sections=_some(others, words))
+            heading += wrap(said, style.width, INDENT, INDENT)
     return blocks
+
+
+def _some(names: Sequence[str], words: Words) -> str:
+    """The first of several names, and how many more there are."""
+    shown = [unbroken(name) for name in names[:MOST_PLACES]]
+    if len(names) > MOST_PLACES:
+        shown.append(words("report.and_more", n=len(names) - MOST_PLACES))
+    return ", ".join(shown)
 
 
 def _what_would_fit(unit: UnitResult, machine: Machine, words: Words, style: Style) -> list[str]:
@@ -417,9 +437,6 @@ class Repeated:
         for rule, places in sorted(self._places.values(), key=lambda each: -len(each[1])):
             if not places:
                 continue
-            shown = [unbroken(place) for place in places[:MOST_PLACES]]
-            if len(places) > MOST_PLACES:
-                shown.append(self._words("report.and_more", n=len(places) - MOST_PLACES))
             said = self._words.count("report.repeated", len(places))
-            made += wrap(f"{rule}: {said} {', '.join(shown)}", self._style.width, "", "  ")
+            made += wrap(f"{rule}: {said} {_some(places, self._words)}", self._style.width, "", "  ")
         return made
