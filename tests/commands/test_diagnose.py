@@ -119,6 +119,14 @@ def test_a_counter_that_went_below_zero_is_no_free_memory() -> None:
     assert "free" not in of(wrapped).causes[0].numbers and "free" in of(OOM).causes[0].numbers
 
 
+def test_an_error_that_two_processes_wrote_through_each_other_is_read_once() -> None:
+    frame = '  File "/v/site-packages/transformers/modeling_utils.py", line 4774, in _finalize\n'
+    said = "'KoSum' object has no attribute 'all_tied_weights_keys'"
+    assert first(f"{frame}{frame}AttributeErrorAttributeError: : {said}{said}")[0] == "model-code-older"
+    (unknown,) = of("KeyErrorKeyError: : 'rows''cols'").unexplained
+    assert unknown.text == "KeyErrorKeyError: : 'rows''cols'", "two errors are left as they are"
+
+
 def test_pytorch_on_a_mac_writes_gb_for_powers_of_1024() -> None:
     cause = of("RuntimeError: MPS backend out of memory (MPS allocated: 8.50 GB, max allowed: 9.07 GB).").causes[0]
     assert cause.numbers["total"] == round(9.07 * 2**30)

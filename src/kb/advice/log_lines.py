@@ -71,6 +71,7 @@ _TROUBLE = re.compile(
     r"error|exception|fail|fatal|critical|abort|caught|warn|what\(\)|terminat|crash|panic|reason|오류|예외|에러|실패|경고",
     re.IGNORECASE,
 )
+_TWICE = re.compile(r"(\S{1,200}(?:Error|Exception))\1: : ")  # what two processes raised at once
 _TAGS = re.compile(r"(?:\[[^\[\]\n]{1,80}\]\s?){1,6}")  # of a logger or of CI: a task, a stage, a stream
 _WORD = re.compile(r"(?<![\w./])[a-z]{2,20}(?![\w./=])|[가-힣]{2,20}")
 NEAREST = 1000  # characters before a message that tell whether it is quoted
@@ -79,11 +80,15 @@ _OPENING = ('"', "'", "`", "“", "‘", "\\")
 
 
 def clean(text: str) -> str:
-    """``text`` without terminal escapes and null bytes, its middle left out where it is very long."""
+    """``text`` without escapes and null bytes; once where two processes wrote it; less the middle where it is long."""
     if "\x1b" in text:
         text = _ESCAPE.sub("", text)
     if "\0" in text:
         text = text.replace("\0", "")
+    if ": : " in text and (match := _TWICE.match(text)):
+        said = text[match.end() :].rstrip()
+        if (once := said[: len(said) // 2]) * 2 == said:
+            text = f"{match[1]}: {once}"
     return text if len(text) <= HEAD + TAIL else f"{text[:HEAD]} … {text[-TAIL:]}"
 
 

@@ -157,6 +157,7 @@ def _where_to_ask(errors: Sequence[ErrorLine], words: Words) -> tuple[str, str |
     if not last.library:
         return words("diagnose.unexplained.read"), run
     key = "plain" if last.plain else "releases" if last.of_releases else "library"
+    key = "optional" if last.name == "NameError" else key
     return words(f"diagnose.unexplained.{key}", library=printable(last.library), kind=last.plain), run
 
 
