@@ -3,11 +3,9 @@
 import json
 from pathlib import Path
 
-import jsonschema
+from command_runs import run_kb
+from output_schemas import answers_to
 
-from command_runs import ROOT, run_kb
-
-SCHEMA = json.loads((ROOT / "rules/schema/output/estimate.json").read_text("utf-8"))
 T5 = ("--model", "t5-base", "--precision", "bf16", "--batch", 16, "--seq-in", 512, "--seq-out", 128)
 T5_CONFIG = {
     "model_type": "t5", "d_model": 512, "d_ff": 2048, "d_kv": 64, "num_heads": 8, "num_layers": 6, "vocab_size": 32128,
@@ -18,7 +16,7 @@ def estimate(*arguments: object, code: int = 0, stdin: str | None = None) -> dic
     run = run_kb(*arguments, "--format", "json", "--lang", "en", module="kb.estimate", stdin=stdin)
     assert run.returncode == code, run.stderr
     made = json.loads(run.stdout)
-    jsonschema.validate(made, SCHEMA)
+    answers_to("estimate", made)
     return made
 
 

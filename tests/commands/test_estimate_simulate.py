@@ -4,14 +4,14 @@ import json
 import os
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from command_runs import ROOT
 from command_runs import run_kb as kb
 from effort import EXHAUSTIVE
-from estimate_sample import SCHEMA, T5, T5_CONFIG, config_json, estimate, refusal
+from estimate_sample import T5, T5_CONFIG, config_json, estimate, refusal
 from kb.commands.estimate import main
+from output_schemas import answers_to
 from simulation_here import in_this_process
 from simulation_needs import require_simulator
 
@@ -34,7 +34,7 @@ class Here:
 
     def json(self, *arguments: object) -> dict:
         made = json.loads(self.text(*arguments, "--format", "json", language="en"))
-        jsonschema.validate(made, SCHEMA)
+        answers_to("estimate", made)
         return made
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import jsonschema
 import pytest
 
 import warm_runs
@@ -29,6 +28,7 @@ from kb.core.memory_report import HostLedger
 from kb.core.text import UserError
 from kb.integrations.git_files import GitError, file_history
 from kb.report.history_report import percent
+from output_schemas import answers_to
 from warm_runs import run_text
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +37,6 @@ ENVIRON = {
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_SYSTEM": os.devnull,
 }
-SCHEMA = json.loads((ROOT / "rules" / "schema" / "output" / "history.json").read_text("utf-8"))
 BOX = ("--gpu", "rtx-3090", "--host-memory", "60GB", "--cpus", "48")
 ROWS = load_guide()["histories"]
 CONFIG = """\
@@ -69,7 +68,7 @@ def history(*arguments: object, code: int = 0, folder: Path | None = None) -> su
 
 def history_json(*arguments: object, code: int = 0) -> Any:
     data = json.loads(history(*arguments, "--format", "json", code=code).stdout)
-    jsonschema.validate(data, SCHEMA)
+    answers_to("history", data)
     return data
 
 

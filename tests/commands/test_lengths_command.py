@@ -9,19 +9,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 import warm_runs
 from kb.advice.data_lengths import spread_of
+from output_schemas import answers_to
 
 ROOT = Path(__file__).parents[2]
 ENVIRON = {**warm_runs.ENVIRON, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *sys.path])}
-SCHEMA = json.loads((ROOT / "rules" / "schema" / "output" / "lengths.json").read_text("utf-8"))
 WITHOUT = (
     "import sys, runpy; sys.modules[{0!r}] = None; sys.argv[0] = 'kb';"
     "runpy.run_module('kb.lengths', run_name='__main__')"
 )
+
 ROWS = [{"text": "word " * count} for count in range(1, 101)]
 
 
@@ -38,7 +38,7 @@ def lengths(folder: Path, *arguments: object, code: int = 0, without: str = "") 
 
 def measured(folder: Path, *arguments: object) -> dict[str, Any]:
     data: dict[str, Any] = json.loads(lengths(folder, *arguments, "--format", "json")[0])
-    jsonschema.validate(data, SCHEMA)
+    answers_to("lengths", data)
     return data
 
 

@@ -7,7 +7,6 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from catalog_sample import CATALOG, load_guide, machine, shallow, shallow_catalog
@@ -19,6 +18,7 @@ from kb.advice.fit.plan import Plan, combined, steps_from
 from kb.advice.fit.plan_unit import plan_gpu, plan_host
 from kb.core.catalog import Catalog
 from kb.core.setup import TrainingSetup
+from output_schemas import answers_to
 
 sys.path.insert(0, str(ROOT / "bench"))
 from plan_check import tried
@@ -254,10 +254,7 @@ def test_without_a_gpu_only_the_host_is_planned() -> None:
 
 @pytest.mark.parametrize("gpu", few(["rtx-3090", "rtx-3080-10gb"]))
 def test_json_keeps_its_schema(gpu: str) -> None:
-    schema = json.loads((ROOT / "rules" / "schema" / "output" / "plan.json").read_text("utf-8"))
-    jsonschema.Draft202012Validator.check_schema(schema)
-    report = plan_json(RUN, "--gpu", gpu, *BOX[2:])
-    jsonschema.Draft202012Validator(schema).validate(report)
+    answers_to("plan", plan_json(RUN, "--gpu", gpu, *BOX[2:]))
 
 
 def test_both_languages_say_the_plan() -> None:

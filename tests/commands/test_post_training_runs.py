@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
-from command_runs import ROOT, run_kb
+from command_runs import run_kb
+from output_schemas import answers_to
 
 GRPO = """\
 model_name_or_path: Qwen/Qwen2.5-0.5B-Instruct
@@ -26,7 +26,7 @@ def checked(file: Path, gpu: str) -> dict[str, Any]:
     assert run.returncode in (0, 1), run.stderr
     assert not run.stderr
     report = json.loads(run.stdout)
-    jsonschema.validate(report, json.loads((ROOT / "rules/schema/output/check.json").read_text("utf-8")))
+    answers_to("check", report)
     (unit,) = report["files"]
     return dict(unit)
 

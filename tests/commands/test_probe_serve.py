@@ -7,13 +7,12 @@ import stat
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from catalog_sample import load_catalog
 from kb.commands.probe import main
 from kb.commands.probe.serve import start
-from packages import ROOT
+from output_schemas import answers_to
 
 # As releases 0.8 to 0.11 print it, with the figures of a server that others published.
 VLLM = """INFO 05-11 09:41:06 [api_server.py:1043] vLLM API server version 0.8.5.post1
@@ -62,8 +61,7 @@ def test_a_server_that_comes_up_is_compared_and_stopped(programs: Path, capsys: 
     stand_in(programs, VLLM, "exec sleep 60")
     code, said = probed(capsys, "--format", "json")
     found: dict[str, Any] = json.loads(said)
-    schema = json.loads((ROOT / "rules" / "schema" / "output" / "probe-serve.json").read_text("utf-8"))
-    jsonschema.Draft202012Validator(schema).validate(found)
+    answers_to("probe-serve", found)
     assert (code, found["ready"]) == (0, True)
     assert found["figures"]["kv_tokens"]["printed"] == 31_232
     assert found["figures"]["weights"]["printed"] == pytest.approx(14.9889 * 2**30)

@@ -4,11 +4,10 @@ import json
 from functools import partial
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from catalog_sample import CATALOG, load_guide, machine, shallow, shallow_catalog
-from command_runs import ROOT, run_kb
+from command_runs import run_kb
 from effort import EXHAUSTIVE, few
 from kb.advice.batches import Ceiling, Split, splits_of
 from kb.advice.check import Checker
@@ -24,6 +23,7 @@ from kb.knowledge import load_words
 from kb.report.recommend.formats import scalar
 from kb.report.recommend.text import config_yaml
 from kb.report.words import Words
+from output_schemas import answers_to
 
 GUIDE = load_guide()
 WORDS = Words("en", load_words("en"), CATALOG.facts)
@@ -331,9 +331,7 @@ def test_other_processes_hold_the_batch_to_the_trees() -> None:
     ],
 )
 def test_json_keeps_its_schema(arguments: tuple[str, ...]) -> None:
-    schema = json.loads((ROOT / "rules" / "schema" / "output" / "recommend.json").read_text("utf-8"))
-    jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.Draft202012Validator(schema).validate(kb_json(*arguments))
+    answers_to("recommend", kb_json(*arguments))
 
 
 def test_both_languages_have_the_same_config() -> None:

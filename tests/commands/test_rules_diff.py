@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 import warm_runs
@@ -21,6 +20,7 @@ from kb.integrations.git_files import GitError, resolve
 from kb.knowledge import load_words
 from kb.report.rules.diff import MOST_ROWS, rule_diff_markdown
 from kb.report.words import Words
+from output_schemas import answers_to
 from rules_copy import few_rules
 from warm_runs import run_text
 from yaml_file import read_yaml
@@ -31,7 +31,6 @@ ENVIRON = {
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_SYSTEM": os.devnull,
 }
-SCHEMA = json.loads((ROOT / "rules" / "schema" / "output" / "rules-diff.json").read_text("utf-8"))
 NOW = Edition(
     load_catalog(), load_guide(), {"checks/t5-fp16-overflow": (1, "a", "a"), "models/mt5-base": (2, "b", "b")}
 )
@@ -46,6 +45,7 @@ SMALL = NOW._replace(
         models={name: shallow(NOW.catalog.models[name]) for name in sorted({*SPREAD, "mt5-xlsum", "mt5-base"})}
     )
 )
+
 SHALLOW = NOW._replace(catalog=shallow_catalog())
 FP16 = Path("checks", "precision", "t5-fp16-overflow.yaml")
 VERSION = load_catalog().rules["t5-fp16-overflow"].version
@@ -98,7 +98,7 @@ def test_rules_that_did_not_change_have_nothing_to_say(repository: Path) -> None
 def test_a_change_without_a_higher_version_is_a_finding(repository: Path) -> None:
     edit(repository / "rules" / FP16, "severity: error", "severity: warning")
     data = json.loads(diff(repository, "HEAD", "--format", "json", code=1))
-    jsonschema.validate(data, SCHEMA)
+    answers_to("rules-diff", data)
     assert data["version_bump_missing"] == [{"entry": "checks/t5-fp16-overflow", "before": VERSION, "after": VERSION}]
     assert data["changed"] == []
     assert data["compared"]["asked"] == 0

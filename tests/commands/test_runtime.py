@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from catalog_sample import load_guide
@@ -25,10 +24,10 @@ from kb.advice.runtime import (
 from kb.advice.speed_log import MAX_BARS, MAX_READINGS, pace, read_speed
 from kb.config.log import pieces
 from kb.core.text import Text, UserError
+from output_schemas import answers_to
 from warm_runs import run_module
 
 ROOT = Path(__file__).parents[2]
-SCHEMA = json.loads((ROOT / "rules" / "schema" / "output" / "runtime.json").read_text("utf-8"))
 ROW = load_guide()["runtimes"]["kfold-summarization"]
 NOTE = "guide-batch-inference"
 
@@ -42,7 +41,7 @@ def runtime(*arguments: object, stdin: bytes = b"", code: int = 0) -> str:
 
 def runtime_json(*arguments: object, stdin: bytes = b"", code: int = 0) -> Any:
     data = json.loads(runtime(*arguments, "--format", "json", stdin=stdin, code=code))
-    jsonschema.validate(data, SCHEMA)
+    answers_to("runtime", data)
     return data
 
 

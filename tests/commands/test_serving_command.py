@@ -5,11 +5,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from command_runs import run_kb
 from kb.commands.estimate import main
+from output_schemas import answers_to
 from warm_runs import run_text
 
 ROOT = Path(__file__).parents[2]
@@ -41,9 +41,8 @@ def serving(*arguments: str) -> dict[str, Any]:
     ],
 )
 def test_the_json_answers_to_its_published_schema(arguments: tuple[str, ...]) -> None:
-    schema = json.loads((ROOT / "rules" / "schema" / "output" / "estimate-serving.json").read_text("utf-8"))
     run = estimate("--engine", "vllm", "--model", "llama-3.1-8b", *arguments, "--format", "json")
-    jsonschema.Draft202012Validator(schema).validate(json.loads(run.stdout))
+    answers_to("estimate-serving", json.loads(run.stdout))
 
 
 def test_tgi_calls_8_bits_what_vllm_calls_4() -> None:

@@ -11,11 +11,11 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from kb.core.units import GIB
 from native.probe import SOURCES, compiled
+from output_schemas import answers_to
 
 RTX_3090 = "name=NVIDIA GeForce RTX 3090,total=24576,reserved=309,used=18739,major=8,minor=6,uuid=GPU-a,util=97"
 OOM = (
@@ -79,8 +79,7 @@ def test_one_reading_of_this_machine(library: Path) -> None:
     assert "18.3 of 24.0 GiB, 76% · inside 70–85% (gpu-memory-training)" in plain(done.stdout)
     assert "Host" in done.stdout
     data = json.loads(monitor(library, "--once", "--format", "json", NVML_GPUS=RTX_3090).stdout)
-    schema = Path(__file__).parents[3] / "rules/schema/output/monitor.json"
-    jsonschema.validate(data, json.loads(schema.read_text("utf-8")))
+    answers_to("monitor", data)
     assert data["gpus"][0]["total_bytes"] == 24 * GIB
 
 

@@ -6,7 +6,6 @@ import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from catalog_sample import load_guide
@@ -16,10 +15,10 @@ from kb.commands.monitor.columns import csv_header, csv_rows, json_line, stamp
 from kb.commands.monitor.replay import BrokenRecording, Replay
 from kb.core.snapshot import GpuState, HostState, ProcessState, Snapshot, SpeedState, TreeState
 from kb.core.units import GIB
+from output_schemas import answers_to
 
 ROOT = Path(__file__).parents[3]
 RECORDINGS = ROOT / "tests" / "data" / "recordings"
-SCHEMA = json.loads((ROOT / "rules/schema/output/monitor.json").read_text("utf-8"))
 TARGETS = load_guide()["formulas"]["targets"]
 
 
@@ -114,7 +113,7 @@ def test_kills_and_the_driver_away_are_told(capsys: pytest.CaptureFixture[str]) 
 def test_json_holds_the_same_verdicts(capsys: pytest.CaptureFixture[str]) -> None:
     code, out = replayed(capsys, "gpu-22.csv", "--format", "json")
     data = json.loads(out)
-    jsonschema.validate(data, SCHEMA)
+    answers_to("monitor", data)
     assert code == 1
     assert data["recording"] == "nvidia-smi"
     verdicts = {row["rule"]: (row["label"], round(row["value"])) for row in data["verdicts"]}
@@ -125,7 +124,7 @@ def test_json_holds_the_same_verdicts(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_json_of_a_whole_run_keeps_to_its_schema(capsys: pytest.CaptureFixture[str]) -> None:
     _, out = replayed(capsys, "run.jsonl", "--format", "json")
-    jsonschema.validate(json.loads(out), SCHEMA)
+    answers_to("monitor", json.loads(out))
 
 
 def test_a_recording_is_converted_and_judged_alike(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -7,15 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import yaml
 
 from effort import few
+from output_schemas import answers_to
 from probe_sample import GIB, environment, eventually, marked, probe
 
 ROOT = Path(__file__).parents[3]
-SCHEMA = json.loads((ROOT / "rules/schema/output/probe.json").read_text("utf-8"))
 RUN = "model_name_or_path: gpt2\ndataset_name: a/b\ndo_train: true\noutput_dir: o\n"
 KOBART = ("max-batch", "--model", "kobart", "--backend", "fake", "--fake-limit", "8GiB")
 
@@ -25,7 +24,7 @@ def answered(folder: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
     run = probe(folder, *arguments, "--format", "json")
     assert run.returncode == code, run.stderr
     data: dict[str, Any] = json.loads(run.stdout)
-    jsonschema.Draft202012Validator(SCHEMA).validate(data)
+    answers_to("probe", data)
     return data
 
 
