@@ -20,7 +20,8 @@ def test_every_process_finds_what_another_kept() -> None:
 def test_a_preview_has_a_model_of_each_family_and_some_of_the_first_pages_choices() -> None:
     models = load_catalog().models
     families = {model.architecture.family for model in models.values()}
-    assert {models[name].architecture.family for name in fits.TYPICAL_MODELS} == families
+    assert {models[name].architecture.family for name in fits.PREVIEWED} == families
+    assert {*fits.PREVIEWED} & {*fits.TYPICAL_MODELS}, "a GPU's page has no maps of others"
     assert all(
         set(few) < set(every) for few, every in zip(choices.PREVIEWED, (choices.MODELS, choices.GPUS), strict=True)
     )

@@ -191,6 +191,7 @@ def map_of(model: Model, gpu: Gpu, constants: Mapping[str, float], curves: Curve
 
 # models and GPUs whose maps stand on the pages of GPUs and models
 TYPICAL_MODELS = ("mt5-base", "kobart", "llama-3.2-1b", "klue-roberta-base")
+PREVIEWED = ("t5-base", "kobart", "distilgpt2", "klue-roberta-base")  # one of each family
 USUAL_GPUS = ("t4", "rtx-3090", "rtx-4090", "l40s", "a100-80gb")
 
 
@@ -208,9 +209,9 @@ def all_fits(folder: str, preview: bool = False) -> Fits:
     """Everything, from ``folder`` where models, GPUs, figures and memory model are those it was computed from.
 
     Args:
-        preview: of the typical models alone, one of each family.
+        preview: of :data:`PREVIEWED` alone.
     """
-    name, models = ("preview-fits", TYPICAL_MODELS) if preview else ("fits", tuple(load_catalog().models))
+    name, models = ("preview-fits", PREVIEWED) if preview else ("fits", tuple(load_catalog().models))
     parts = kept(folder, name, _mark(), lambda: _computed(models))
     rows = [Row(*row) for part in parts for row in part["rows"]]
     maps = {(model, gpu): Map(*shown) if shown else None for part in parts for model, gpu, shown in part["maps"]}

@@ -66,7 +66,7 @@ def gpu_page(library: Library, gpu: Gpu, fits: Fits) -> str:
         fits_by_model(library, [row for row in fits.rows if row.gpu == gpu.id]),
         f"## {say(language, 'heat.heading')} {{ #lengths }}",
         say(language, "heat.about"),
-        heat_maps(library, [(models[name], gpu) for name in TYPICAL_MODELS if name in models], fits.maps),
+        heat_maps(library, [(models[name], gpu) for name in TYPICAL_MODELS if name in fits.models], fits.maps),
         *(
             [f"## {say(language, 'preset.heading')} {{ #notes }}", say(language, "preset.about"), noted]
             if noted

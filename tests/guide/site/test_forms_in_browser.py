@@ -108,7 +108,7 @@ def test_rules_are_filtered_by_words_area_library_and_severity(browser: Browser,
 
 @pytest.mark.parametrize(("path", "typed", "left"), few([
     ("gpus/", "4090", 2), ("en/models/", "kobart", 8), ("errata/", "T5", 40), ("en/commands/", "diagnose", 8),
-    ("en/models/mt5-base/", "4090", 2), ("trouble/", "nccl", 12),
+    ("en/models/kobart/", "4090", 2), ("trouble/", "nccl", 12),
     ("en/gpus/rtx-3090/", "mt5", 12),  # a preview has a row for few models
 ], 2))  # fmt: skip
 def test_long_tables_are_filtered_and_hide_nothing(browser: Browser, path: str, typed: str, left: int) -> None:

@@ -22,7 +22,7 @@ NAVIGATION = (
     "measure/", "integrations/", "overlays/", "commands/", "api/", "check/",
 )  # fmt: skip
 GENERATED = (
-    "gpus/rtx-3090/", "models/mt5-base/", "rules/t5-fp16-overflow/", "errata/adamw-state-factor/", "trouble/gpu-oom/",
+    "gpus/rtx-3090/", "models/kobart/", "rules/t5-fp16-overflow/", "errata/adamw-state-factor/", "trouble/gpu-oom/",
 )  # fmt: skip
 KINDS = [f"{prefix}{path}" for path in (*NAVIGATION, *GENERATED) for prefix in ("", "en/")]
 # What axe finds is in the templates, which both languages share: each page is asked in one, every second in English.
@@ -33,7 +33,7 @@ DARKENED = [path for at, path in enumerate(READ_OUT) if not at or at // 2 % 2]
 ALIKE = 2
 # Both languages are built, strictly, and read as files. Seen here are one page of each kind (the first, a table with
 # filters, prose with its own numbers, forms, the playground, a page made of an entry), with --exhaustive all in both.
-SEEN = {"", "learn/workers/", "contribute/", "trouble/", "rules/", "playground/", "models/mt5-base/"}
+SEEN = {"", "learn/workers/", "contribute/", "trouble/", "rules/", "playground/", "models/kobart/"}
 
 
 def of_pages(paths: list[str]) -> pytest.MarkDecorator:
@@ -195,7 +195,7 @@ def test_every_figure_of_a_page_says_where_it_comes_from(seen: Any, path: str) -
 
 
 def test_what_is_wider_than_a_phone_says_so_and_nothing_else_does(browser: Browser) -> None:
-    browser.visit("models/mt5-base/", size=PHONE)
+    browser.visit("models/kobart/", size=PHONE)
     frame = browser.wait("document.querySelector('.kb-wide[data-kb-more]')")  # a row for each GPU
     said = browser.ask("return getComputedStyle(arguments[0], '::before').content", frame)
     assert re.search(r"열 [1-9]개가 더", said)
