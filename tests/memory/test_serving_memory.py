@@ -81,10 +81,16 @@ def test_weights_and_bytes_of_a_token_are_those_of_the_published_shape(name: str
 
 
 def test_vllm_keeps_a_table_of_positions_beside_the_weights() -> None:
-    """A log prints 14.9888 for Llama 3.1 8B, whose parameters alone are 14.9576 GiB."""
-    held = weights_bytes(model("llama-3.1-8b"), setup(release=(0, 6, 6)))
-    assert held is not None
-    assert round(held / GIB, 4) == 14.9888
+    """Logs print 14.9888 for Llama 3.1 8B (its parameters alone are 14.9576 GiB), 14.2488 for Qwen2-7B, 7.1217 on each
+    of two GPUs, 30.7098 for Qwen2.5-32B on two: blocks of the allocator that are not split count too."""
+    for name, ranks, printed in (
+        ("llama-3.1-8b", 1, 14.9888), ("qwen2.5-7b", 1, 14.2488), ("qwen2.5-7b", 2, 7.1217),
+        ("qwen2.5-14b", 4, 6.9461), ("qwen2.5-32b", 2, 30.7098),
+    ):  # fmt: skip
+        one = model(name) if ranks == 1 and name.startswith("llama") else model(name)._replace(positions=32_768)
+        held = weights_bytes(one, setup(release=(0, 6, 6), tensor_parallel=ranks))
+        assert held is not None
+        assert held / GIB == pytest.approx(printed, rel=0.0002), name
 
 
 def test_scales_of_four_bits_are_packed_too_before_0_9_2() -> None:
@@ -129,7 +135,7 @@ def test_blocks_of_llama_3_1_8b_on_an_rtx_3090(length: int, peak: float, blocks:
     assert found.starts is (length == 20_000)
     predicted = served("llama-3.1-8b", one)  # nothing measured: the closed form alone
     assert predicted.kv_tokens is not None
-    assert predicted.kv_tokens / 16 == pytest.approx(blocks, rel=0.06)
+    assert predicted.kv_tokens / 16 == pytest.approx(blocks, rel=0.07)
     assert predicted.budget is not None
     peak_of_model = next(term.bytes for term in predicted.budget.terms if term.name == "activations")
     assert peak_of_model / GIB == pytest.approx(peak - 14.99, abs=0.02)
@@ -191,7 +197,7 @@ def test_windowed_layers_keep_their_window_and_what_is_computed() -> None:
 
 
 def test_layers_with_a_window_keep_as_much_as_others_before_0_9_1_and_where_asked() -> None:
-    long = {"gpu": 80.0, "max_model_len": 8192, "max_num_seqs": 8}
+    long = {"gpu": 80.0, "max_model_len": 8192, "max_num_seqs": 8, "max_num_batched_tokens": 2048}
     new, old = (served("gemma-2-9b", setup(**long, release=each)) for each in ((0, 9, 1), (0, 9, 0)))
     asked = served("gemma-2-9b", setup(**long, release=(0, 9, 1), uses=frozenset(("one_kind_of_cache",))))
     assert old.kv_tokens == asked.kv_tokens and old.model.windowed_layers == 0
@@ -322,7 +328,7 @@ def test_the_guide_shows_what_the_command_says(language: str) -> None:
 
     library = load_library(language)
     shown = serving_table(library, ["llama-3.1-8b", "llama-3.1-70b"], ["rtx-3090"], "vllm", 8192)
-    seen = round(CATALOG.gpus["rtx-3090"].memory_total * CATALOG.constants["usable_memory_ratio"])
+    seen = CATALOG.gpus["rtx-3090"].visible_bytes(CATALOG.constants["usable_memory_ratio"])
     one = setup(max_model_len=8192)._replace(gpu_bytes=seen, gpu_id="rtx-3090")
     assert f"{served('llama-3.1-8b', one).kv_tokens:,}" in shown
     assert shown.splitlines()[-1].endswith("| – |")
@@ -345,14 +351,16 @@ def test_what_the_sampler_and_graphs_take_depends_on_the_release_and_the_model()
     places = 256 * 152_064  # requests × vocabulary
     forward = term(at("0.26.0"), "activations").bytes  # logits alone stay below it
     assert forward > 2 * places
-    assert term(at("0.24.0"), "activations").high == 41 * places
+    assert term(at("0.24.0"), "activations").high == term(at("0.17.0"), "activations").low == 14 * places
+    bands = [term(at(each), "activations") for each in ("0.10.1", "0.16.0")]  # FlashInfer may be installed
+    assert [(each.low, each.high) for each in bands] == [(14 * places, 41 * places), (39 * places, 41 * places)]
     assert [term(at(each), "activations").high for each in ("0.28.0", "0.29.0")] == [forward, forward]
     newest = term(at("0.33.0"), "activations")
     assert (newest.low, newest.high) == (max(forward, 6 * places), 14 * places)
     assert [term(at(each), "cuda_graphs").inside for each in ("0.24.0", "0.26.0", "0.29.0")] == [True, False, True]
     mixture = at("0.26.0", "qwen3-30b-a3b")  # keeps the former runner until 0.29
     assert term(mixture, "cuda_graphs").inside
-    assert term(mixture, "activations").high == 41 * 256 * 151_936
+    assert term(mixture, "activations").high == 14 * 256 * 151_936
 
 
 def test_the_runner_of_vllm_is_chosen_as_vllm_chooses_it() -> None:

@@ -156,14 +156,15 @@ def answer_of(options: argparse.Namespace, catalog: Catalog) -> Answer:
     engine = catalog.serving()[options.engine]
     setup, model, notes = _setup(options, catalog, engine)
     served = serve(model, setup, engine, catalog.constants)
-    by_name = any(key == "serving.note_packed" for key, _ in notes)
-    if served.budget is not None and (by_name or (model.positions is None and model.rotary)):
+    open_ = any(key in ("serving.note_packed", "serving.note_pictures") for key, _ in notes)
+    if served.budget is not None and (open_ or (model.positions is None and model.rotary)):
         served = served._replace(budget=_unsure(served.budget))
 
     asked = None
     if options.input or options.output:
         asked = load(served, options.requests or 1, (options.input or 0) + (options.output or 0))
-    gpus = [(gpu.id, _visible(gpu.memory_total, catalog)) for gpu in catalog.gpus.values()]
+    ratio = catalog.constants["usable_memory_ratio"]
+    gpus = [(gpu.id, gpu.visible_bytes(ratio)) for gpu in catalog.gpus.values()]
     return Answer(
         engine=engine,
         served=served,
@@ -177,8 +178,8 @@ def answer_of(options: argparse.Namespace, catalog: Catalog) -> Answer:
 
 
 def _unsure(budget: Budget) -> Budget:
-    """The budget of weights whose bytes are not sure: they are taken to be packed as the model's name says, or nobody
-    says how long their table of positions is.
+    """The budget of weights whose bytes are not sure: they are taken to be packed as the model's name says, nobody says
+    how long their table of positions is, or they hold towers that a rank may have whole and a flag leaves out.
     """
     weights = budget.terms[0]
     if weights.status != "exact":
@@ -220,7 +221,7 @@ def _setup(
     if size is None:
         if gpu is None:
             raise UserError("serving.no_gpu")
-        size = _visible(gpu.memory_total, catalog)
+        size = gpu.visible_bytes(catalog.constants["usable_memory_ratio"])
     ranks = options.tensor_parallel_size
     stages = options.pipeline_parallel_size or 1
     if ranks is None:
@@ -259,11 +260,6 @@ def _setup(
         notes.append(("serving.note_exchange", {}))
     checked(setup, known.model)
     return with_checkpoint(setup, known.checkpoint_bytes), known.model, notes
-
-
-def _visible(total: int, catalog: Catalog) -> int:
-    seen: float = total * catalog.constants["usable_memory_ratio"]
-    return round(seen)
 
 
 class Known(NamedTuple):

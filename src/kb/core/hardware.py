@@ -16,6 +16,11 @@ class Gpu(NamedTuple):
     context_bytes: int | None = None  # CUDA context and libraries, where a measurement is known
     tensor_flops: float | None = None  # a second: dense fp16 or bf16 on the tensor cores, as claimed
     memory_bandwidth: float | None = None  # bytes a second, as claimed
+    cuda_memory: int | None = None  # what CUDA offers of the total, where a program printed it
+
+    def visible_bytes(self, ratio: float) -> int:
+        """What CUDA offers: as it was printed, or that share of the total which other GPUs have."""
+        return round(self.memory_total * ratio) if self.cuda_memory is None else self.cuda_memory
 
 
 class DetectedGpu(NamedTuple):
@@ -32,6 +37,11 @@ class DetectedGpu(NamedTuple):
     mig: bool = False
     processes: tuple[tuple[int, int | None], ...] = ()  # (pid, bytes used) of those already on it
     gpu: Gpu | None = None  # its row in rules/hardware, where one matches
+
+    def visible_bytes(self, ratio: float) -> int:
+        """What CUDA offers of it: as for its row, where that has the same total."""
+        alike = self.gpu is not None and self.gpu.memory_total == self.memory_total
+        return self.gpu.visible_bytes(ratio) if self.gpu is not None and alike else round(self.memory_total * ratio)
 
     @property
     def native_bf16(self) -> bool | None:

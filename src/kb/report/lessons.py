@@ -429,7 +429,7 @@ def served_on(case: Case, gpus: Iterable[str], engine: Engine, length: int) -> I
     longest = min(length, model.positions or length)
     for name in gpus:
         gpu = find_gpu(name, case.catalog.gpus)
-        seen = round(gpu.memory_total * constants["usable_memory_ratio"])
+        seen = gpu.visible_bytes(constants["usable_memory_ratio"])
         setup = ServingSetup(engine, parse_version(data["newest"]), seen, max_model_len=longest, gpu_id=gpu.id)
         yield gpu, serve(model, setup, data, constants)
 

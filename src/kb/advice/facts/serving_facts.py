@@ -164,13 +164,12 @@ class ServingFacts:
         options = self._options(engine)
         if options is None or shape.heads % options["tensor_parallel"] or shape.layers < options["pipeline_parallel"]:
             return None
-        total = gpu.memory_total * self._constants["usable_memory_ratio"]
         newest = parse_version(self._engines()[engine]["newest"])
         release = self.release
         setup = ServingSetup(
             engine=engine,
             release=release or newest,
-            gpu_bytes=round(total),
+            gpu_bytes=gpu.visible_bytes(self._constants["usable_memory_ratio"]),
             gpu_id=gpu.gpu.id if gpu.gpu is not None else "",
             called=str(self._value("serving.called") or "server"),
             **options,
