@@ -173,7 +173,7 @@ def test_what_is_too_much_is_said_as_the_engine_meets_it(
 def test_no_share_is_advised_that_leaves_nothing_beside_it() -> None:
     server = ("--engine", "vllm", "--engine-version", "0.16.0", "--gpu", "rtx-4090", "--model")
     assert serving(*server, "llama-3.2-3b", "--gpu-memory-utilization", "0.9")["utilization_needed"] == 0.91
-    run = serving(*server, "qwen2.5-7b")  # only the whole GPU would do
+    run = serving(*server, "qwen2.5-7b", "--max-num-seqs", "320")  # only the whole GPU would do
     assert (run["starts"], run["utilization_needed"]) == (False, None)
 
 

@@ -551,6 +551,7 @@ def test_the_release_is_that_of_the_image_that_kustomize_puts_and_of_no_other_en
     put = "resources: [{}]\nimages: [{{name: reg.io:5000/vllm/vllm-openai, {}}}]\n"
     for files, image, expected in (
         ("other.yaml", "newTag: v0.10.0", "0.18.0"),
+        ("pod.yaml", "name: other, newTag: v0.10.0", None),  # an overlay elsewhere may put another tag
         ("pod.yaml", "newTag: v0.10.0", "0.10.0"),
         ("pod.yaml", "newName: vllm/vllm-openai", "0.18.0"),
         ("pod.yaml", "digest: sha256:ab", None),
@@ -560,6 +561,10 @@ def test_the_release_is_that_of_the_image_that_kustomize_puts_and_of_no_other_en
     for before, expected in (
         ("source other/bin/activate && ", None),
         ("source ~/envs/x/bin/activate\n", None),
+        ("conda activate serve\n", None),
+        ('source "$VENV/bin/activate"\n', None),
+        ("module load cuda/12 vllm/0.11\n", None),
+        ("conda create -n serve python=3.12\nconda activate serve\n", "the project's"),
         ("source other/bin/activate\ndeactivate\n", "the project's"),
         ("uv venv other\n. other/bin/activate\n", "the project's"),
         ("source .venv/bin/activate\n", "the project's"),

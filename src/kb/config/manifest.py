@@ -115,7 +115,7 @@ def servers_in(
         if own:
             continue
         variables = _variables(path, read) if is_compose(document) else None
-        put = {} if variables else _images_put(path, read)
+        put = None if variables else _images_put(path, read)
         for name, container in _containers(document, "", 0):
             own_variables = variables or Variables(plain_variables(container), of_pod=True)
             started = _started(container, text, own_variables, put)
@@ -239,15 +239,15 @@ def _text(entries: Mapping[str, tuple[Node, Node]], key: str) -> str | None:
     return str(value.value) if value is not None and value.kind == SCALAR else None
 
 
-def _images_put(path: str, read: ReadNamed) -> dict[str, tuple[str, str]]:
+def _images_put(path: str, read: ReadNamed) -> dict[str, tuple[str, str]] | None:
     """What the kustomization beside a manifest that it lists puts in place of images, by their names without a tag: the
-    name, and the tag with its sign, empty where the manifest's own stays.
+    name, and the tag with its sign, empty where the manifest's own stays. None where there is no such kustomization.
     """
     folder, name = os.path.split(os.path.abspath(path))
     texts = (read(path, os.path.join(folder, each)) for each in KUSTOMIZATIONS)
-    text = next((each for each in texts if each and name in each), "")
-    if "images:" not in text:
-        return {}
+    text = next((each for each in texts if each and name in each), None)
+    if text is None or "images:" not in text:
+        return None if text is None else {}
     try:
         listed = [_below(each, "images") for each in parse(text, KUSTOMIZATIONS[0]).documents if each is not None]
     except ConfigError:
@@ -261,7 +261,7 @@ def _images_put(path: str, read: ReadNamed) -> dict[str, tuple[str, str]]:
 
 
 def _started(
-    container: Node, text: str, variables: Variables, put: Mapping[str, tuple[str, str]] = {}
+    container: Node, text: str, variables: Variables, put: Mapping[str, tuple[str, str]] | None = None
 ) -> Started | None:
     entries = container.entries()
     given = [entries[key][1] for key in ("entrypoint", "command", "args", "extraArgs") if key in entries]
@@ -269,9 +269,9 @@ def _started(
     started = read_server(words)
     image = entries["image"][1] if "image" in entries else None
     named = _image(image, variables) if image is not None else None
-    if named is not None and put:
+    if named is not None and put is not None:
         name = re.sub(r"[:@][^/]*\Z", "", named.text or "")
-        other, own = put.get(name, (name, ""))
+        other, own = put.get(name, (name, ":"))  # an overlay elsewhere may put another tag
         named = named._replace(text=other + (own or (named.text or "")[len(name) :]))
     if started is not None:
         return started._replace(image=named)

@@ -239,7 +239,7 @@ def check_defaults(located: Located) -> Iterator[Problem]:
 def gpu_row(located: Located) -> dict[str, Any]:
     """What linting needs of a GPU."""
     data = located.data
-    total, *seen = data["memory_total"][0], *data.get("cuda_memory", [])[:1]
+    total, seen = data["memory_total"][0], data.get("cuda_memory", [])[:1]
     return {
         "id": data["id"],
         "name": data["name"],

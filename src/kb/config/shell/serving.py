@@ -71,6 +71,7 @@ _ELSEWHERE = re.compile(
     r"|--(?:container-image|with)\b|[~/].*/bin/"  # of `srun` with pyxis, of `uv run`; an environment by its place
 )
 _ACTIVATED = r"(.+)/(?:bin|Scripts)/activate\Z"
+_WITH_ENVIRONMENTS = ("conda", "mamba", "micromamba", "pyenv", "source", ".")
 _OF_PROJECT = r"(?:\./)?\.?v?env[\w.-]*\Z"
 _TAG = re.compile(r":v?([0-9]+(?:\.[0-9]+){1,3})(?:$|[-+.a-z])")
 
@@ -95,18 +96,23 @@ def release_of_image(image: str) -> str | None:
 
 
 def other_environment(words: Sequence[Argument], text: str, before: Argument | None) -> Argument | None:
-    """The word that activates an environment which is not the project's own: neither called so nor made in this script;
-    ``before`` where the command neither activates nor leaves one.
+    """The word that activates an environment which is not the project's own: neither called so by its place nor made in
+    this script; ``before`` where the command neither activates nor leaves one.
     """
-    if words and words[0].text == "deactivate":
+    said = [each.text for each in words]
+    if "deactivate" in said[:2]:
         return None
-    if len(words) < 2 or words[0].text not in ("source", "."):
+    if said[:2] == ["module", "load"]:
+        return next((each for each in words[2:] if (each.text or "").startswith(tuple(WITH_SUBCOMMAND))), before)
+    if len(words) < 2 or said[0] not in _WITH_ENVIRONMENTS:
         return before
-    named = re.match(_ACTIVATED, words[1].text or "")
-    if named is None:
+    first, last = (text[each.start : each.end].strip("\"'") for each in (words[1], words[-1]))
+    place = re.match(_ACTIVATED, first)
+    if place is None and first != "activate":  # `conda activate x`, `source activate x`
         return before
-    own = re.match(_OF_PROJECT, named[1]) or re.search(rf"env\b[^\n]*[\s/]{re.escape(named[1])}(?![\w/])", text)
-    return None if own else words[1]
+    name = place[1] if place is not None else last
+    made = re.search(rf"(?:env|create)\b[^\n]*[\s/]{re.escape(name)}(?![\w/])", text)
+    return None if made or (place is not None and re.match(_OF_PROJECT, name)) else words[-1]
 
 
 class Started(NamedTuple):
