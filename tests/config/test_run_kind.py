@@ -96,6 +96,12 @@ def test_groups_of_post_training_are_no_plain_training(text: str) -> None:
     assert group in ("train", "training") or group in str(result.note_values["named"])
 
 
+def test_a_trainer_that_is_known_says_what_its_keys_are() -> None:
+    text = "base_model: facebook/opt-350m\nrl: dpo\ndpo_beta: 0.1\ndatasets: [{path: org/data, type: chatml.intel}]\n"
+    result = of_config(text + "micro_batch_size: 1\nsequence_len: 512\nlearning_rate: 1e-5\nadapter: lora\nlora_r: 8\n")
+    assert result.unit.dialect == "axolotl" and result.unit.as_written("run.not_modelled") is None
+
+
 def test_a_group_that_is_switched_off_says_nothing_and_a_section_may_have_its_name() -> None:
     text = GROUPS % ", use_vllm: false, beta: 0.9" + "dpo: {enabled: false, beta: 0.1}\ngrpo: {use_grpo: false}\n"
     assert of_config("model_name: facebook/opt-350m\n" + text).prediction is not None

@@ -510,6 +510,8 @@ RUN = "python -m trl.scripts.sft --per_device_train_batch_size"
         (f"bash -c 'export BS=2'\nBS=8\nbash -c '{RUN} $BS'\n", [None]),  # exported there alone
         (f"echo bash -c '{RUN} 2'\n", []),
         (f"bash prepare.sh <<EOF\n{RUN} 2\nEOF\n{RUN} 4\n", [4]),  # what that script makes of it is not told
+        (f"BS=8\ncat > $N.job <<EOF\n#!/bin/bash\nBS=2\n{RUN} \\$BS\nEOF\n{RUN} $BS\nsbatch $N.job\n", [2, 8]),
+        (f"cat <<EOF >config.yaml\n{RUN} 2\nEOF\n{RUN} 4\n", [4]),  # no script
     ],
 )
 def test_a_shell_within_a_script_has_variables_of_its_own(script: str, batches: list[object]) -> None:

@@ -181,6 +181,8 @@ def test_what_was_installed_for_the_requirements_pins_them(tree: Tree, name: str
     tree.write("requirements.txt", "transformers>=4.51\n")
     tree.write(name, "torch==2.8.0+cu128\ntransformers==5.7.0\n")
     assert said(tree.find())[:3] == ("==5.7.0", "pinned", name)
+    tree.write("requirements-eval.lock.txt", "transformers==4.44.0\n")  # of another environment
+    assert said(tree.find())[:3] == ("==5.7.0", "pinned", name)
 
 
 def test_requirements_bring_in_others(tree: Tree) -> None:

@@ -364,7 +364,8 @@ class CompiledDialect:
         self.id = dialect.id
         self.of_scripts = dialect.reader == "script"
         self.of_programs = self.of_scripts and dialect.layout == "sections"
-        self.unmodelled = Unmodelled(dialect.unmodelled)
+        own = self.of_scripts and dialect.layout in ("sections", "grouped")
+        self.unmodelled = Unmodelled([row for row in dialect.unmodelled if own or "own" not in row])
         self.targets = Targets(dialect, facts, self.ignores)
         self._facts = facts
         self.fallbacks = dialect.fallbacks

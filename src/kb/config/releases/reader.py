@@ -29,6 +29,10 @@ _NAMES = {
     "Pipfile.lock": "pipfile_lock",
     "requirements.txt": "main",
     "requirement.txt": "main",
+    # what a tool, or `pip freeze`, wrote of the environment of requirements.txt; with a word more it is of another
+    **dict.fromkeys(
+        ("requirements.lock", "requirements.lock.txt", "requirements-lock.txt", "requirements_lock.txt"), "constraints"
+    ),
     "pyproject.toml": "pyproject",
     "Pipfile": "pipfile",
     "setup.cfg": "cfg",
@@ -39,8 +43,6 @@ _NAMES = {
 _PATTERNS = (  # what a name begins with, and ends with
     (("pylock.",), (".toml",), "lock"),
     (("constraints",), (".txt",), "constraints"),
-    # what a tool, or `pip freeze`, wrote of an environment that the project's requirements were installed in
-    (("requirements",), (".lock", ".lock.txt", "-lock.txt", "_lock.txt"), "constraints"),
     (("environment", "conda"), (".yml", ".yaml"), "conda"),
     (("requirement",), (".txt", ".in"), "variant"),
     (("Dockerfile", "Containerfile"), ("",), "image"),

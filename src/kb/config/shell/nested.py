@@ -1,4 +1,4 @@
-"""The commands in a text that a command of a script hands to another shell: ``bash -c "…"``, ``sbatch <<EOF``."""
+"""The commands in a text that a script hands to a shell: ``bash -c "…"``, ``sbatch <<EOF``, ``cat > job.sh <<EOF``."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -74,7 +74,7 @@ def runs_in(
                 within = (*arguments[:at], *found)  # of `docker run IMAGE bash -c`, `ssh host bash -c`
                 yield within if not before and at and read_server(within) is not None else found
         return
-    if command.heredoc is not None and _takes_commands(texts):
+    if command.heredoc is not None and (_takes_commands(texts) or _writes_script(texts, command, environment)):
         text, places = _typed_in(command.start, *command.heredoc, environment)
         with _in_shell(environment, () if _SHELL.match(texts[0] or "") else arguments):
             yield from commands_of_text(text, places, environment)
@@ -110,6 +110,13 @@ def _takes_commands(words: Sequence[str | None]) -> bool:
     if not words or _SHELL.match(words[0] or "") is None:
         return bool(words) and words[0] in _READS_INPUT
     return "-s" in words or all((word or "").startswith("-") for word in words[1:])
+
+
+def _writes_script(words: Sequence[str | None], command: Command, environment: Environment) -> bool:
+    """Whether a here-document is put in a file as a shell's script: ``cat > job.sh <<EOF``, to be submitted then."""
+    start, end = command.heredoc or (0, 0)
+    begins = re.compile(r"[ \t]*#![ \t]*\S*(?:/|/env[ \t]+)(?:ba|z|k|da)?sh\b")
+    return words[:1] in (["cat"], ["tee"]) and begins.match(environment.script, start, end) is not None
 
 
 def _typed_in(at: int, start: int, end: int, environment: Environment) -> tuple[str, list[int]]:
