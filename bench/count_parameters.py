@@ -17,6 +17,9 @@ from typing import Any
 
 import yaml
 
+SEEING = (
+    "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "llava", "llava_next", "mistral3", "paligemma", "gemma3",
+)  # fmt: skip
 MODELS = Path(__file__).parents[1] / "rules" / "models"
 ENCODER_DECODERS = ("t5", "mt5", "umt5", "longt5", "bart", "mbart", "pegasus", "led", "m2m_100")
 ENCODERS = (
@@ -78,7 +81,7 @@ def count(architecture: dict[str, Any]) -> tuple[int, int]:
         model_class = AutoModelForSeq2SeqLM
     elif kind == "whisper":
         model_class = AutoModelForSpeechSeq2Seq
-    elif kind in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "llava", "llava_next", "mistral3", "paligemma", "gemma3"):
+    elif kind in SEEING:
         model_class = AutoModelForImageTextToText
     elif kind in ENCODERS:
         model_class = AutoModelForSequenceClassification

@@ -45,10 +45,16 @@ STYLE = Style(width=88)
 REASONS = ("estimate.encoder_generates_nothing", "estimate.too_long", "note.engine_not_followed")
 
 
+# Types of which a batch of words alone is followed: what they see is no pictures' stand-in.
+OF_WORDS = ("gemma4", "gemma4_unified", "mistral3", "qwen3_5")
+
+
 def models() -> Iterator[Model]:
     """The smallest model of each type in the catalogue, of each head of an encoder, and of the types that it lacks."""
     seen: dict[str, Model] = {}
-    for model in sorted(CATALOG.models.values(), key=lambda model: model.parameters):
+    for model in sorted(
+        CATALOG.models.values(), key=lambda one: (one.architecture.model_type in OF_WORDS, one.parameters)
+    ):
         seen.setdefault(model.architecture.model_type, model)
     yield from map(soon_followed, seen.values())
     bert = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128, "num_hidden_layers": 2}
@@ -94,8 +100,11 @@ def checkers() -> dict[str, FileChecker]:
 
 
 def said_of(model: Model) -> dict[str, int]:
-    """What a project says of the images of a model that sees; tiles are more tokens than a sample usually has."""
+    """What a project says of the images of a model that sees; tiles are more tokens than a sample usually has. Of some
+    models a batch of words alone is followed."""
     vision = model.architecture.vision
+    if model.architecture.model_type in OF_WORDS:
+        return {"data.images_per_sample": 0}
     tiled = vision is not None and bool(vision.tilings)
     return {"data.image_max_pixels": 100_352, **({"data.max_source_length": 2048} if tiled else {})}
 

@@ -7,6 +7,7 @@ import pytest
 import memory_sample as sample
 from kb.core.setup import Images, TrainingSetup
 from kb.memory import architecture_from_config, predict
+from kb.memory.engine.follow import follow
 from kb.memory.engine.report import why_not
 from seeing_models import PALIGEMMA
 
@@ -18,6 +19,10 @@ LFM2 = {**LLAMA, "model_type": "lfm2", "layer_types": ["conv", "full_attention"]
 GEMMA_4 = {"model_type": "gemma4", "text_config": LLAMA,
            "vision_config": {"num_hidden_layers": 1}, "audio_config": {"num_hidden_layers": 1}}  # fmt: skip
 MISTRAL_3 = {"model_type": "mistral3", "text_config": {**LLAMA, "model_type": "ministral3"}, "vision_config": {}}
+QWEN_3_5 = {
+    "model_type": "qwen3_5_text", **LLAMA, "head_dim": 64, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_key_head_dim": 64, "linear_value_head_dim": 64,
+}  # fmt: skip
 LORA: dict[str, Any] = {"method": "lora", "lora_target_modules": ("q_proj", "v_proj")}
 
 
@@ -41,6 +46,7 @@ LORA: dict[str, Any] = {"method": "lora", "lora_target_modules": ("q_proj", "v_p
         (GEMMA_4, {"images": Images(0, 1, 1), "method": "lora"}, None),  # PEFT's own pattern leaves towers out
         (GEMMA_4, {"images": Images(1, 4, 4)}, "images of gemma4"),
         (MISTRAL_3, {"images": Images(1, 4, 4)}, "images of mistral3"),
+        (QWEN_3_5, {"fsdp": True, "world_size": 2}, "FSDP of qwen3_5_text"),
         (MISTRAL_3, {"images": Images(0, 1, 1), **LORA}, None),
     ],
 )
@@ -106,3 +112,18 @@ def test_a_tower_of_gemma_4_has_twelve_heads_of_keys_where_none_are_written() ->
         architecture_from_config({**GEMMA_4, "vision_config": vision})
     found = architecture_from_config({**GEMMA_4, "vision_config": {**vision, "num_key_value_heads": 16}})
     assert found.vision is not None and found.vision.heads == 16
+
+
+def test_the_range_of_qwen_3_5_holds_kernels_and_torchs_own_code() -> None:
+    """Nothing of a config says which of them runs; only a range that both are in is true."""
+    architecture = architecture_from_config(QWEN_3_5)
+    setup = TrainingSetup(bf16=True, per_device_train_batch_size=2, max_source_length=256)
+    report = predict(setup, architecture, constants=sample.CONSTANTS)
+    train = next(phase for phase in report.phases if phase.name == "train")
+    assert architecture.delta is not None
+    least, torchs = (
+        follow(setup, architecture._replace(delta=architecture.delta._replace(least=each)), (8, 6)).phases["train"]
+        for each in (True, False)
+    )
+    assert train.peak_allocated_bytes == least.allocated < torchs.allocated < train.high_bytes
+    assert "delta_kernels" in {each.reason for each in report.assumed}

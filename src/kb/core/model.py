@@ -60,6 +60,16 @@ class Hearing(NamedTuple):
     clamps: bool  # its linear layers clamp what comes in and what goes out
 
 
+class Delta(NamedTuple):
+    """Heads of layers that mix by the gated delta rule (Qwen3.5)."""
+
+    key_heads: int
+    value_heads: int
+    key_width: int
+    value_width: int
+    least: bool = False  # as little is kept as any kernel can, in the place of torch's own code
+
+
 class Architecture(NamedTuple):
     """Dimensions, in the names that papers give them.
 
@@ -108,6 +118,7 @@ class Architecture(NamedTuple):
     windowed_layers: int = 0  # how many layers slide
     slides: tuple[bool, ...] = ()  # which layers do, where not all are alike
     turns: tuple[bool, ...] = ()  # which layers turn queries and keys by their positions, where not all do
+    delta: Delta | None = None  # of layers without attention
     mixes: tuple[bool, ...] = ()  # which layers have no attention: a convolution (LFM2) mixes their tokens
     reuses: tuple[bool, ...] = ()  # which layers take the keys and values of an earlier one of their kind (Gemma 4)
     wide_d_kv: int = 0  # d_kv of layers that see everything, where it is another than that of those that slide

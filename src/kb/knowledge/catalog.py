@@ -18,7 +18,7 @@ from kb.core.catalog import (
 )
 from kb.core.facts import FactType, MovedDefault
 from kb.core.hardware import Gpu
-from kb.core.model import Architecture, Hearing, Model, Vision
+from kb.core.model import Architecture, Delta, Hearing, Model, Vision
 from kb.core.release import parse_version
 from kb.core.text import Text
 from kb.core.typed import Any
@@ -226,6 +226,8 @@ def _architecture(row: Mapping[str, Any]) -> Architecture:
     if "hearing" in row:
         heard = Hearing(*row["hearing"])
         row = {**row, "hearing": heard._replace(channels=tuple(heard.channels))}
+    if "delta" in row:
+        row = {**row, "delta": Delta(*row["delta"])}
     given: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in row.items()}
     return Architecture(**given)
 

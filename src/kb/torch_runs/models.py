@@ -23,6 +23,7 @@ SEEING = (
     "qwen2_vl",
     "qwen2_5_vl",
     "qwen3_vl",
+    "qwen3_5",
     "llava",
     "llava_next",
     "mistral3",

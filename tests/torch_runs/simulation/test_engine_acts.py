@@ -81,6 +81,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
                   "tie_word_embeddings": True},
     "lfm 2": {**_DECODER, "model_type": "lfm2", "num_hidden_layers": 3, "block_multiple_of": 64,
               "layer_types": ["conv", "full_attention", "conv"]},
+    "qwen 3.5": {**_DECODER, "model_type": "qwen3_5_text", "head_dim": 32, "linear_num_key_heads": 2,
+                 "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 24,
+                 "layer_types": ["linear_attention", "full_attention"], "tie_word_embeddings": True},
     # heads of one width: transformers makes the tables of both kinds of layers in the order of a set
     "gemma 4": {**_DECODER, "model_type": "gemma4_text", "num_hidden_layers": 5, "head_dim": 32, "global_head_dim": 32,
                 "sliding_window": 32, "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
@@ -416,7 +419,21 @@ MISTRAL_3 = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("config", [GEMMA_4, GEMMA_4_12B, MISTRAL_3], ids=["towers", "no towers", "mistral 3"])
+# in training without checkpoints the language model's cache holds what its last states were made of
+QWEN_3_5 = {
+    "model_type": "qwen3_5", "architectures": ["Qwen3_5ForConditionalGeneration"], "tie_word_embeddings": True,
+    "text_config": CONFIGS["qwen 3.5"],
+    "vision_config": {"depth": 1, "hidden_size": 64, "intermediate_size": 96, "num_heads": 2, "out_hidden_size": 128,
+                      "num_position_embeddings": 16},
+    **{f"{name}_token_id": 990 for name in ("image", "video", "vision_start", "vision_end")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "config",
+    [GEMMA_4, GEMMA_4_12B, MISTRAL_3, QWEN_3_5],
+    ids=["towers", "no towers", "mistral 3", "qwen 3.5"],
+)
 @pytest.mark.parametrize(
     "given",
     [

@@ -100,6 +100,7 @@ def _followed() -> Mapping[str, Callable[[Mapping[str, Any]], Architecture]]:
         "qwen2_vl": vision.qwen_vl,
         "qwen2_5_vl": vision.qwen_vl,
         "qwen3_vl": vision.qwen3_vl,
+        "qwen3_5": vision.qwen3_5,
         "whisper": _whisper,
     }
 

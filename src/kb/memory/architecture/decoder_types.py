@@ -5,7 +5,7 @@ are counted from the engine's own model, so that a new type needs no formula.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kb.core.model import Architecture
+from kb.core.model import Architecture, Delta
 from kb.memory.architecture.decoder import rotary_share
 from kb.memory.config_fields import (
     UnsupportedArchitectureError,
@@ -176,6 +176,43 @@ def _lfm2(config: Mapping[str, Any]) -> Architecture:
         rotary=1.0,
         conv=number(config, "conv_L_cache", default=3),
         mixes=mixes if any(mixes) else (),
+    )
+
+
+def qwen3_5(config: Mapping[str, Any]) -> Architecture:
+    """Qwen3.5's language model: the gated delta rule in most layers, attention in every fourth or where
+    ``layer_types`` says so."""
+    layers, kinds = number(config, "num_hidden_layers", default=32), config.get("layer_types")
+    if kinds is None:
+        every = number(config, "full_attention_interval", default=4)
+        kinds = ["full_attention" if (at + 1) % every == 0 else "linear_attention" for at in range(layers)]
+    if not isinstance(kinds, list) or len(kinds) != layers or not {*kinds} <= {"linear_attention", "full_attention"}:
+        raise unpredicted("layer_types")
+    mixes = tuple(kind == "linear_attention" for kind in kinds)
+    biased = flag(config, "attention_bias", False)
+    delta = Delta(
+        number(config, "linear_num_key_heads", default=16),
+        number(config, "linear_num_value_heads", default=32),
+        number(config, "linear_key_head_dim", default=128),
+        number(config, "linear_value_head_dim", default=128),
+    )
+    return decoder_of(
+        config,
+        decoder_layers=layers,
+        kv_heads=kv_heads_of(config, 4),
+        d_kv=number(config, "head_dim", default=256),
+        tied=flag(config, "tie_word_embeddings", False),
+        gated=True,
+        activation=word(config, "hidden_act", default="silu"),
+        norm="rms",
+        qk_norm="head",
+        qkv_bias=biased,
+        output_bias=biased,
+        rotary=rotary_share(config, default=0.25),
+        conv=number(config, "linear_conv_kernel_dim", default=4),
+        delta=delta,
+        mixes=mixes,
+        attention_dropout=rate(config, "attention_dropout") > 0,
     )
 
 
@@ -394,6 +431,7 @@ DECODERS: Mapping[str, Callable[[Mapping[str, Any]], Architecture]] = {
     "gptj": _gptj,
     "gpt_neo": _gpt_neo,
     "lfm2": _lfm2,
+    "qwen3_5_text": qwen3_5,
     "glm": _glm,
     "glm4": _glm,
     "gpt_oss": _gpt_oss,

@@ -15,6 +15,7 @@ from kb.core.model import Architecture, Hearing, Vision
 from kb.memory.architecture.decoder import architecture as decoder_architecture
 from kb.memory.architecture.decoder_types import decoder_of, kv_heads_of
 from kb.memory.architecture.decoder_types import gemma4 as gemma4_text
+from kb.memory.architecture.decoder_types import qwen3_5 as qwen3_5_text
 from kb.memory.config_fields import (
     UnsupportedArchitectureError,
     flag,
@@ -391,6 +392,14 @@ def qwen3_vl(config: Mapping[str, Any]) -> Architecture:
         attention_dropout=rate(text, "attention_dropout") > 0,
         vision=_qwen3_tower(seen),
     )
+
+
+def qwen3_5(config: Mapping[str, Any]) -> Architecture:
+    """Qwen3.5's dimensions: the language model's, and Qwen3-VL's tower without its earlier states."""
+    text = _part(config, "text_config")
+    tied = flag(config, "tie_word_embeddings", False)
+    tower = _qwen3_tower({**_part(config, "vision_config"), "deepstack_visual_indexes": []})
+    return qwen3_5_text({**text, "model_type": "qwen3_5"})._replace(tied=tied, vision=tower)
 
 
 def _qwen3_tower(seen: Mapping[str, Any]) -> Vision:

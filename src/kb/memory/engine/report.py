@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import erf, sqrt
 from typing import Any
 
-from kb.core.memory_report import HostLedger, MemoryReport, Phase, TakenByLengths, Verdict
+from kb.core.memory_report import HostLedger, MemoryReport, Phase, PhaseName, TakenByLengths, Verdict
 from kb.core.model import DYNAMIC_4BIT, Architecture
 from kb.core.setup import LENGTH_SHARES, Assumption, DataLengths, PostTraining, TrainingSetup
 from kb.memory.answers import kept
@@ -15,7 +15,7 @@ from kb.memory.architecture import BART_TYPES, T5_TYPES
 from kb.memory.config_fields import UnsupportedArchitectureError
 from kb.memory.engine.deepened import recorded_deep
 from kb.memory.engine.faults import DdpRefusesError, NotFollowedError
-from kb.memory.engine.follow import beside, follow, follow_inside, phase_found
+from kb.memory.engine.follow import Found, beside, follow, follow_inside, phase_found
 from kb.memory.engine.optimizers import KNOWN
 from kb.memory.engine.options import options_of, unshared
 from kb.memory.engine.predict import check_answers, check_followed, is_deep, record_training
@@ -47,11 +47,16 @@ def report_of(
     """
     band, upper = _bands(setup, constants)
     limits = None if memory is None else limits_of(setup, constants, context, memory)
+    most: Mapping[PhaseName, Found] = {}
     try:
-        found = follow(setup, architecture, capability or AMPERE, limits, among=among)
+        found = follow(setup, _least(architecture), capability or AMPERE, limits, among=among)
+        if architecture.delta is not None:  # nothing says which code runs: the range holds both
+            most = follow(setup, architecture, capability or AMPERE).phases
     except NotFollowedError as error:
         raise refused(architecture, error) from None
     phases = tuple(phase_found(name, found.phases[name], setup, context, band, upper) for name in found.phases)
+    high = {name: phase_found(name, each, setup, context, band, upper).high_bytes for name, each in most.items()}
+    phases = tuple(each._replace(high_bytes=max(each.high_bytes, high.get(each.name, 0))) for each in phases)
     if memory is not None:
         phases = beside(phases, setup, architecture, memory)
     phases, verdict = judged(phases, memory, constants)
@@ -60,6 +65,12 @@ def report_of(
     return MemoryReport(
         "engine", assumed_of(setup, architecture, capability), phases, HostLedger((), 0, 0, None), verdict
     )
+
+
+def _least(architecture: Architecture) -> Architecture:
+    """The model with the least that kernels of layers without attention keep, where there are such layers."""
+    delta = architecture.delta
+    return architecture if delta is None else architecture._replace(delta=delta._replace(least=True))
 
 
 def _is_measured(post: PostTraining) -> bool:
@@ -90,6 +101,8 @@ def assumed_of(
     assumed += _of_fused_loss(setup, architecture)
     if setup.unsloth and setup.do_train:
         assumed += (Assumption("model.loader", "unsloth", "unsloth_source"),)
+    if architecture.delta is not None:
+        assumed += (Assumption("model.model_type", architecture.model_type, "delta_kernels"),)
     if _perhaps_dynamic(setup):
         assumed += (Assumption("quantization.load_in_4bit", True, "dynamic_4bit"),)
     if setup.attn_implementation == "sdpa" and _without_sdpa(architecture):

@@ -227,7 +227,8 @@ def served_model_of_config(name: str, data: Mapping[str, Any]) -> ServedModel:
     weights = None
     if str(config.get("model_type")) in MLA_TYPES and not inner:
         weights = mla_weights(config)
-    experts = number(config, "n_routed_experts", "num_local_experts", "num_experts", default=0)
+    named = ("n_routed_experts", "num_local_experts", "num_experts")
+    experts = next((number(config, each) for each in named if config.get(each)), 0)  # Granite 4 writes 0 of none
     return ServedModel(
         name=name,
         model_type=str(config.get("model_type")),

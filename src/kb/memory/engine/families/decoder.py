@@ -49,6 +49,8 @@ class Attention:
         self.output_dropout = DROPPED if a.hidden_dropout else 0.0
         shapes = {"q": (a.d_model, inner), "k": (a.d_model, narrow), "v": (a.d_model, narrow), "o": (inner, a.d_model)}
         names = dict(zip("qkv", traits.qkv, strict=False)) | {"o": traits.output}
+        if a.delta is not None:  # beside the queries a gate for each
+            shapes["q"] = a.d_model, 2 * inner
         if a.fused_qkv:
             shapes["q"] = a.d_model, inner + 2 * narrow
         made = {

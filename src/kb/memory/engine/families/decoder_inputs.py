@@ -47,14 +47,14 @@ def turned_beside_mixing(model: Any, embeds: Tensor, padding: Any, positions: An
     """LFM2: layers that mix without attention get the padding itself, where some of it is there
     (``create_recurrent_attention_mask``)."""
     positions = numbered_from(embeds, positions)
-    mask = ByKind((masked(model, embeds, padding, cache), _padding_of_mixing(model, embeds, padding)))
+    mask = ByKind((masked(model, embeds, padding, cache), padding_of_mixing(model, embeds, padding)))
     cos, sin = model.part(
         "turn", model.traits.tables, positions.shape[0], embeds.shape[1], model.rotary_width, embeds.dtype
     )
     return embeds, mask, cos, sin, positions
 
 
-def _padding_of_mixing(model: Any, embeds: Tensor, padding: Any) -> Any:
+def padding_of_mixing(model: Any, embeds: Tensor, padding: Any) -> Any:
     """Of the tokens that are given; None of one alone, and where a look finds none padded."""
     if padding is None or embeds.shape[1] == 1:
         return None

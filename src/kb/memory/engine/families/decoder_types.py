@@ -230,6 +230,27 @@ def short_conv(model: Any, path: str, at: int) -> Any:
     return ShortConv(model, f"{path}.conv", at)
 
 
+def gated_delta(model: Any, path: str, at: int) -> Any:
+    """Qwen3.5's gated delta rule, likewise."""
+    from kb.memory.engine.families.delta import GatedDelta
+
+    return GatedDelta(model, f"{path}.linear_attn", at)
+
+
+def gated_attention(*args: Any) -> Any:
+    """And its attention."""
+    from kb.memory.engine.families.delta import gated
+
+    return gated(*args)
+
+
+def turned_beside_delta(*args: Any) -> Any:
+    """And what comes before its blocks."""
+    from kb.memory.engine.families.delta import turned_beside_delta as made
+
+    return made(*args)
+
+
 def normed_behind(layer: Any, x: Tensor, *rest: Any) -> Tensor:
     """EXAONE 4, OLMo 2: the only norm of each of the two comes behind it."""
     residual = x
@@ -330,6 +351,10 @@ OLMO2 = Traits(
     qk_norms=("q_norm", "k_norm"), project=parts.project_normed_whole, turn=parts.rotary_cast,
     tables=parts.tables_wide, wiring=normed_behind,
 )  # fmt: skip
+QWEN3_5 = Traits(
+    special_tokens=3, norm=GemmaNorm, qk_norms=("q_norm", "k_norm"), mixer=gated_delta, written=gated_attention,
+    inputs=turned_beside_delta, scores_apart=True,
+)  # fmt: skip
 COHERE = Traits(
     special_tokens=3, norm=parts.CohereNorm, turn=parts.rotary_interleaved, tables=parts.tables_interleaved,
     wiring=parallel, order=("attention", "mlp", "norm1"), scaled_logits=True,
@@ -360,6 +385,8 @@ TYPES = {
         mlp_path="feed_forward", mlp=parts.Lfm2Mlp, wiring=lfm2, mixer=short_conv, scores_apart=True,
         inputs=inputs.turned_beside_mixing,
     ),
+    "qwen3_5_text": QWEN3_5,
+    "qwen3_5": QWEN3_5._replace(stem="model.language_model"),
     "hyperclovax": Traits(
         scaled_embeds=True, scaled_logits=True, scores_apart=True, wiring=scaled,
         order=("attention", "mlp", "norm1", "norm2", "norm3", "norm4"),
@@ -508,6 +535,8 @@ def check_run(a: Architecture, setup: TrainingSetup) -> None:
         # PEFT refuses the name, which is also that of what holds the convolution
         "LoRA on conv": bool(a.mixes) and setup.method != "full" and "conv" in (setup.lora_target_modules or ()),
         "output_router_logits": a.router_loss,
+        "FSDP": setup.fsdp and a.delta is not None,
+        "use_liger_kernel": setup.liger_kernels is not None and a.delta is not None,
         f"experts of {a.expert_ff}": together and bool(a.expert_ff % experts.STEP or a.d_model % experts.STEP),
     }
     for name, refuses in refused.items():

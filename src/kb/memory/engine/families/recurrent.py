@@ -14,6 +14,11 @@ from kb.memory.engine.tensor import Tensor, mark, new
 from kb.memory.engine.world import world
 
 
+def as_it_is(x: Tensor) -> Tensor:
+    """No activation."""
+    return x
+
+
 class MixedCache(Cache):
     """``DynamicCache`` of a model some of whose layers keep a state of one size in the place of keys and values."""
 
@@ -27,16 +32,32 @@ class MixedCache(Cache):
             mark(state, self.term)
         self.states.setdefault(at, []).extend(states)
 
+    def clear(self) -> None:
+        """All of it goes."""
+        for held in (self.keys, self.values, self.states):
+            held.clear()
+
     def reorder(self) -> None:
         """Beam search's ``index_select``, layer by layer."""
         layers = sorted({*self.keys, *self.states})
         for at in turns(dict.fromkeys(layers)):
-            for state in [*self.states.get(at, ())]:
-                self.states[at].remove(state)
-                self.keep(at, new(state.shape, state.dtype))
+            states = self.states.get(at, [])
+            for _ in range(len(states)):
+                self.keep(at, new(states[0].shape, states[0].dtype))
+                del states[0]
             for held in (self.keys, self.values) if at in self.keys else ():
                 held[at] = new(held[at].shape, held[at].dtype)
                 mark(held[at], self.term)
+
+
+class HeldMixed(MixedCache):
+    """The same in training, through which gradients go (``Held``)."""
+
+    def update(self, at: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        wide = ops.promoted(key, value) if self.kind == "alike" else value.dtype
+        self.keys[at] = key = ops.copied(key)
+        self.values[at] = value = ops.copied(value, wide)
+        return key, value
 
 
 class ShortConv:
@@ -77,15 +98,19 @@ def kept(x: Tensor, cache: MixedCache, at: int, kernel: int) -> Tensor:
     return new((*x.shape[:2], kernel), x.dtype) if x.shape[2] < kernel else x
 
 
-def convolved(x: Tensor, weight: Tensor) -> Tensor:
+def convolved(x: Tensor, weight: Tensor, act: Any = as_it_is) -> Tensor:
     """``causal_conv1d_fn``: padded on both sides, and cut behind."""
     length, padding = x.shape[2], weight.shape[1] - 1
     out = ops.conv1d(ops.cast(x, weight.dtype), ops.unsqueeze(weight, 1), None, 1, padding)
-    return ops.cast(ops.cut(out, 2, length), x.dtype)
+    out = ops.cut(out, 2, length)
+    out = act(out)
+    return ops.cast(out, x.dtype)
 
 
-def updated(x: Tensor, state: Tensor, weight: Tensor) -> Tensor:
+def updated(x: Tensor, state: Tensor, weight: Tensor, act: Any = as_it_is) -> Tensor:
     """``causal_conv1d_update``: of one token behind those of the state."""
     both = ops.cast(ops.cat((state, x)), weight.dtype)
     out = ops.conv1d(both, ops.unsqueeze(weight, 1), None, 1, 1 - weight.shape[1])
-    return ops.cast(ops.cut(out, 2, x.shape[2]), x.dtype)
+    out = ops.cut(out, 2, x.shape[2])
+    out = act(out)
+    return ops.cast(out, x.dtype)

@@ -1,5 +1,6 @@
 """Products, with autocast's casts around them and cuBLAS's workspaces below them."""
 
+from math import prod
 from typing import Any
 
 from kb.memory.engine.autocast import half, narrowed
@@ -164,6 +165,17 @@ def matmul(first: Tensor, second: Tensor) -> Tensor:
     heads = max(first.shape[1], second.shape[1])
     out = _bmm(_flat(_of_heads(first_half, heads)), _flat(_of_heads(second_half, heads)))
     return view(out, (first.shape[0], heads, first.shape[2], second.shape[3]))
+
+
+def matmul_of_batches(first: Tensor, second: Tensor) -> Tensor:
+    """Of any dimensions before the last two, the same of both."""
+    second_half, first_half = half(second), half(first)
+    out = _bmm(_flattened(first_half), _flattened(second_half))
+    return view(out, (*first.shape[:-1], second.shape[-1]))
+
+
+def _flattened(tensor: Tensor) -> Tensor:
+    return reshape(tensor, (prod(tensor.shape[:-2]), *tensor.shape[-2:]))
 
 
 def _of_heads(tensor: Tensor, heads: int) -> Tensor:

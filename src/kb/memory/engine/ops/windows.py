@@ -40,11 +40,11 @@ def _put_back(node: Node, grad: Tensor) -> Gradients:
     base, value = node.edges
     whole = new(grad.shape, grad.dtype)
     part = new(node.extra, grad.dtype)
-    if base is None:
-        return None, part
-    zeros = new(node.extra, grad.dtype)
+    zeros = None if base is None else new(node.extra, grad.dtype)
+    if value is not None and value[2] != grad.dtype:  # cast as it is copied
+        part = new(node.extra, value[2])
     del zeros
-    return whole, None if value is None else part
+    return None if base is None else whole, None if value is None else part
 
 
 def put_at(tensor: Tensor, places: tuple[Tensor, ...], value: Tensor) -> Tensor:
