@@ -217,6 +217,11 @@ def test_a_recurrent_state_is_not_predicted_and_said_by_name() -> None:
     known = served("lfm2-1.2b", setup())
     assert known.not_predicted == found.not_predicted
     assert (known.ranks[0].kv_bytes_per_token, known.model.recurrent_layers) == (6 * 2 * 8 * 64 * 2, 10)
+    granite = {"model_type": "granitemoehybrid", "hidden_size": 2048, "intermediate_size": 8192, "vocab_size": 100352,
+               "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 10, "num_local_experts": 0,
+               "layer_types": [*["mamba"] * 5, "attention", *["mamba"] * 4]}  # fmt: skip
+    without = served_model_of_config("granite 4 h", granite)  # which writes 0 experts
+    assert (without.full_layers, without.recurrent_layers, without.active_experts) == (1, 9, 0)
 
 
 def test_layers_that_reuse_keys_and_values_keep_none() -> None:
