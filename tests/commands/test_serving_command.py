@@ -192,7 +192,7 @@ def test_weights_that_their_owner_packs_are_known_by_name() -> None:
 
 def test_what_is_not_counted_is_said() -> None:
     sees = estimate("--engine", "vllm", "--model", "Qwen/Qwen2.5-VL-7B-Instruct", "--gpu", "rtx-3090")
-    assert "the largest through its vision tower too" in " ".join(sees.stdout.split())
+    assert "the largest through what it sees with too" in " ".join(sees.stdout.split())
     ranks = ("--engine", "vllm", "--model", "llama-3.1-8b", "--gpu", "rtx-3090", "--tensor-parallel-size")
     said = ["exchange results" in " ".join(estimate(*ranks, number).stdout.split()) for number in ("1", "2")]
     assert said == [False, True]
