@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import memory_sample as sample
-from kb.core.setup import Images, TrainingSetup
+from kb.core.setup import Images, PostTraining, TrainingSetup
 from kb.memory import architecture_from_config, predict
 from kb.memory.engine.follow import follow
 from kb.memory.engine.report import why_not
@@ -127,3 +127,30 @@ def test_the_range_of_qwen_3_5_holds_kernels_and_torchs_own_code() -> None:
     )
     assert train.peak_allocated_bytes == least.allocated < torchs.allocated < train.high_bytes
     assert "delta_kernels" in {each.reason for each in report.assumed}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        GEMMA_4,
+        {**GEMMA_4, "model_type": "gemma4_unified", "text_config": {**LLAMA, "sliding_window": 64}},
+        MISTRAL_3,
+        {"model_type": "qwen3_5", "text_config": QWEN_3_5, "vision_config": {"depth": 1}},
+    ],
+    ids=lambda config: config["model_type"],
+)
+def test_each_way_of_training_words_of_a_model_that_sees_is_followed_or_refused_by_name(config: dict[str, Any]) -> None:
+    architecture = architecture_from_config(config)
+    base = TrainingSetup(bf16=True, max_source_length=32, per_device_train_batch_size=1, images=Images(0, 1, 1))
+    followed = 0
+    for given in (
+        {"gradient_checkpointing": True, "use_reentrant": True, "offloads_checkpoints": True, **LORA},
+        {"do_eval": True, "predict_with_generate": True}, {"world_size": 2, "zero_stage": 2},
+        {"world_size": 2, "zero_stage": 3}, {"world_size": 2, "fsdp": True}, {"attn_implementation": "flash"},
+        {"label_smoothing_factor": 0.1}, {"post": PostTraining("dpo")},
+    ):  # fmt: skip
+        setup = base._replace(**given)
+        if why_not(setup, architecture) is None:
+            assert predict(setup, architecture, constants=sample.CONSTANTS).phases
+            followed += 1
+    assert followed > 1

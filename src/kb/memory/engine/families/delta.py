@@ -15,7 +15,7 @@ from kb.memory.engine import ops
 from kb.memory.engine.families.decoder import Decoder
 from kb.memory.engine.families.decoder_inputs import ByKind, masked, numbered_from, padding_of_mixing
 from kb.memory.engine.families.decoder_parts import rotary_part
-from kb.memory.engine.families.qwen_vl import QwenVl
+from kb.memory.engine.families.qwen_vl import QwenVl, check_seeing
 from kb.memory.engine.families.recurrent import HeldMixed, MixedCache, as_it_is, convolved, kept, updated
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Linear
@@ -399,6 +399,8 @@ class Qwen35(QwenVl):
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
+        assert architecture.vision is not None
+        check_seeing(architecture, setup, (architecture.vision.activation,))
         if setup.images is None:
             raise NotFollowedError("images of unknown size")
         if setup.images.number:

@@ -2,9 +2,12 @@
 ``modeling_mistral3.py`` has it, what tower and projector weigh, and the language model behind them.
 """
 
+from typing import Any
+
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.engine.families.llava import Llava, Patches
+from kb.memory.engine.families.qwen_vl import check_seeing
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Linear, RmsNorm
 from kb.memory.engine.tensor import F32
@@ -14,15 +17,21 @@ class Mistral3(Llava):
     """``Mistral3ForConditionalGeneration``, of words alone: its language model is Mistral or Ministral 3."""
 
     reaches_all = caches = False  # no word reaches the tower; it hands its own ``use_cache`` on
+    gathers = False
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
+        assert architecture.vision is not None
+        check_seeing(architecture, setup, (architecture.vision.activation,))
         if setup.images is None:
             raise NotFollowedError("images of unknown size")
         if setup.images.number:
             raise NotFollowedError("images of mistral3")
         if setup.attn_implementation == "flash":
             raise NotFollowedError("flash_attention_2 of mistral3")
+
+    def every_layer(self) -> list[Any]:
+        return self.layers
 
     def build_sight(self) -> None:
         """``PixtralVisionModel`` and ``Mistral3MultiModalProjector``."""
