@@ -18,6 +18,8 @@ from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.predict import check_followed, model_of, record_runs
 from kb.memory.engine.world import world
 from kb.memory.picture_tiles import best_resolution, tiles_of
+from kb.report.words import Words
+from kb.session.cli import load_words_or_none
 from kb.session.prepare import file_checker
 from kb.session.project import Project
 from kb.torch_runs.simulation.job import Job, job_text, read_job
@@ -71,7 +73,10 @@ def test_how_large_images_are_is_assumed_aloud(text: str, facts: dict[str, Any],
 def test_rows_of_a_column_of_text_have_no_picture() -> None:
     text = PLAIN + "dataset_text_field: text\nmax_length: 1024\nlearning_rate: 1.0e-5\n"
     run = checked(text, {})
-    assert [each.reason for each in run.prediction.assumed if each.name in (PIXELS, COUNT)] == ["rows_of_text"]
+    assumed = [each for each in run.prediction.assumed if each.name in (PIXELS, COUNT)]
+    assert [each.reason for each in assumed] == ["rows_of_text"]
+    said = Words("en", load_words_or_none("en"), CATALOG.facts).if_so(assumed)
+    assert "no sample has an image" in said  # it had said that each has one
     assert checked(text + "dataset_kwargs: {skip_prepare_dataset: true}\n", {}).prediction is None
 
 

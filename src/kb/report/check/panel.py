@@ -261,7 +261,7 @@ _ORDER = (
 MAX_ASSUMED_LINES = 2
 _IN_WORDS = ("data.image_max_pixels",)  # no setting of every library, and a number that is hard to read
 # Reasons that need no name and value beside them.
-_SAYS_ALL = ("full_length", "longest_row", "one_image", "pairs_of_texts")
+_SAYS_ALL = ("delta_kernels", "full_length", "longest_row", "one_image", "pairs_of_texts")
 
 
 def need_of(fact: str) -> str:
