@@ -446,6 +446,9 @@ def test_a_librarys_default_that_a_program_hands_on_is_said_by_nobody(tmp_path: 
     found = result(tmp_path, f"python train.py --model facebook/opt-125m {flags}\n", program)
     assert ("save-steps-not-used" in [each.rule for each in found.findings]) is told
     assert value(found, "dataloader_num_workers") == 0
+    program = program.replace("save_strategy='epoch'", "eval_strategy='no', eval_steps=100")
+    found = result(tmp_path, f"python train.py --model facebook/opt-125m {flags}\n", program)
+    assert "eval-steps-without-eval-strategy" not in [each.rule for each in found.findings]  # it says one
 
 
 DPO = """

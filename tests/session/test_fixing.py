@@ -195,6 +195,30 @@ def test_a_fix_that_cannot_be_made_is_said(checker: FileChecker, tmp_path: Path)
     assert values["reason"].startswith("config.fix.")
 
 
+RECIPE = """\
+rows: {train: 512}
+model: {_component_: torchtune.models.llama3_2.lora_llama3_2_1b, lora_attn_modules: [q_proj], lora_rank: 8}
+tokenizer: {_component_: torchtune.models.llama3.llama3_tokenizer, max_seq_len: 2048}
+optimizer: {_component_: torch.optim.AdamW, lr: 3.0e-4}
+batch_size: ${rows.train}
+gradient_accumulation_steps: 1
+dtype: bf16
+"""
+
+
+def test_what_is_filled_in_from_elsewhere_is_neither_written_over_nor_a_quoted_number(
+    checker: FileChecker, tmp_path: Path
+) -> None:
+    done, after, said = fixed(RECIPE, checker, tmp_path, "lora_single_device.yaml")
+    assert "batch_size: ${rows.train}" in after
+    assert "config.fix.unresolved" in {values.get("reason") for _, values in said}
+    composed = RECIPE.replace("${rows.train}", "${rows.train}4")
+    done, after, _ = fixed(composed, checker, tmp_path, "lora_single_device.yaml")
+    assert after == composed and not {"quoted-number", "training-peak-exceeds-gpu"} & {
+        each.rule for unit in done.run.result(checker).units for each in unit.findings
+    }
+
+
 LOADS = """\
 import yaml
 from transformers import AutoModelForSeq2SeqLM, Trainer, TrainingArguments

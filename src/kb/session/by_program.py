@@ -36,6 +36,7 @@ TRAINER = "script.trainer"
 PROCESSES, MACHINES = "launch.num_processes", "launch.num_machines"
 DISTRIBUTED = ("torchrun", "accelerate", "deepspeed")  # launchers that say in the environment how many there are
 OF_THE_CALL = ("training.", "trl.")
+ASKED_FOR = ("training.eval_strategy", "training.save_strategy")  # what their own settings come to rests on it
 BY_ITS_CALLS = (*OF_THE_CALL, "lora.", "quantization.", "model.", "run.")
 """Settings that the program's calls say; what else the command says, its launcher's and lengths of its rows, stays."""
 
@@ -205,7 +206,7 @@ def _told_in_command(unit: Unit, run: Unit, catalog: Catalog) -> Unit:
     def idle(name: str, setting: Setting) -> bool:
         fact = catalog.facts.get(name)
         known = fact is not None and not fact.moved and setting.value == fact.default
-        return known and setting.span not in flags and not name.startswith(BROUGHT)
+        return known and setting.span not in flags and not name.startswith((*BROUGHT, *ASKED_FOR))
 
     used = {each.span for each in run.settings.values()}  # flags that the program trains by: no batch of inference
     kept = {

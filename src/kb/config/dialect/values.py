@@ -6,7 +6,7 @@ setting wants, and the trap that the text fell into.
 import re
 
 from kb.config.dialect.dialects import ANY, Target
-from kb.config.text.nodes import BOOLEANS, MAPPING, SCALAR, SEQUENCE, Node, number_meant
+from kb.config.text.nodes import BOOLEANS, COMPOSED, MAPPING, SCALAR, SEQUENCE, Node, number_meant
 from kb.config.text.source import Source
 from kb.core.document import NO_SUCH_RUN, Event
 from kb.core.expression import Unknown
@@ -110,7 +110,8 @@ def interpret(node: Node, want: str, name: str) -> tuple[Any, Trap | None]:
         return None, None
     if isinstance(value, Unknown):  # of Python: what only a run can tell
         return Unknown(value.needs or frozenset((name,)), value.reason), None
-    if isinstance(value, str) and _is_filled_in(value):
+    composed = node.style == COMPOSED and want != "text"  # a text, whatever it looks like: what takes it may convert it
+    if composed or (isinstance(value, str) and _is_filled_in(value)):
         return filled_in_value(name), None if want == "text" else Trap("unresolved-value")
     if want == "bool":
         return _as_bool(node, value)

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from kb.config.dialect.dialects import CompiledDialect
+from kb.config.dialect.values import is_filled_in
 from kb.config.fixing.changes import (
     GONE,
     CannotEditError,
@@ -49,6 +50,8 @@ class Editor:
         """Put ``value`` where the value ``node`` stands."""
         if node.alias:
             raise CannotEditError("config.fix.alias")
+        if is_filled_in(node):
+            raise CannotEditError("config.fix.unresolved")
         start, end = self.extent(node)
         if node.kind == MAPPING:
             raise CannotEditError("config.fix.group")

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from kb.config.text.nodes import MAPPING, SCALAR, SEQUENCE, Node, number_of_omegaconf
+from kb.config.text.nodes import COMPOSED, MAPPING, SCALAR, SEQUENCE, Node, number_of_omegaconf
 
 MAX_TEXT = 10_000
 MAX_NODES = 20_000
@@ -74,7 +74,7 @@ class _Resolution:
             filled += part if found is None else found.value
             if len(filled) > MAX_TEXT:
                 return node
-        made = Node(SCALAR, filled, None, '"', node.start, node.end)
+        made = Node(SCALAR, filled, None, COMPOSED, node.start, node.end)
         made.alias = True
         return made
 

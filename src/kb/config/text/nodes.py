@@ -147,12 +147,16 @@ class Place:
 START = Place(0, 0, 0)
 
 
+COMPOSED = "${"  # the style of a text that is put together of others: ``${model}_${size}``
+
+
 class Node:
     """One value. Mutable only while it is composed.
 
     ``value`` is the text of a scalar, the items of a sequence or the pairs of a mapping, as written: duplicates are
     all there and merge keys are not yet merged. ``style`` is the quote of a scalar, ``|``, ``>``, ``json`` for a scalar
-    of JSON, or empty for a plain one. ``size`` counts the nodes below, those behind an alias at every use.
+    of JSON, :data:`COMPOSED`, or empty for a plain one. ``size`` counts the nodes below, those behind an alias at
+    every use.
     ``alias`` is true of ``*name``: its marks are the alias's own, its value that of the anchor.
     """
 
