@@ -17,6 +17,7 @@ from kb.core.setup import Images, TrainingSetup
 from kb.core.text import UserError
 from kb.knowledge import load_words
 from kb.memory import match_targets, predict, targets_for
+from kb.memory.engine.report import why_not
 from kb.report.recommend.text import config_yaml
 from kb.report.words import Words
 
@@ -132,10 +133,11 @@ def test_every_moment_and_term_of_a_prediction_has_words(model) -> None:
     )  # fmt: skip
     if model.architecture.vision is not None:
         length = 1280 if model.architecture.vision.image else 128  # a picture of LLaVA's is at least 576 tokens
-        number = 0 if model.architecture.hearing is not None else 1  # Gemma 4's pictures are not followed
         base = base._replace(
-            images=Images(number, 16, 16), do_predict=False, prediction_loss_only=True, max_source_length=length
+            images=Images(1, 16, 16), do_predict=False, prediction_loss_only=True, max_source_length=length
         )
+        if why_not(base, model.architecture) == f"images of {model.architecture.model_type}":  # of words alone, then
+            base = base._replace(images=Images(0, 16, 16))
     ways: list[dict[str, Any]] = [{}, {"method": "lora"}, {"attn_implementation": "eager"}]
     if model.architecture.model_type not in ("mpnet", "xlnet"):  # which transformers cannot checkpoint
         ways.append({"gradient_checkpointing": True})
