@@ -20,7 +20,7 @@ from kb.knowledge.entries import Entry, entries_of, written
 from kb.knowledge.locations import named, shipped
 from kb.report.terminal import Style
 from kb.report.words import Words
-from rules_copy import copy_of_rules
+from rules_copy import few_rules
 
 pytestmark = pytest.mark.long
 
@@ -91,7 +91,7 @@ def test_an_erratum_says_claim_finding_verdict_and_use() -> None:
 
 
 def test_a_figure_that_moved_is_shown_with_the_one_that_was_stored(tmp_path: Path) -> None:
-    path = copy_of_rules(tmp_path) / "errata.yaml"
+    path = few_rules(tmp_path) / "errata.yaml"
     text = path.read_text("utf-8")
     start = text.index("- id: effective-batch-comment-80")
     changed = text[start:].replace("value: 40, unit: samples", "value: 41, unit: samples", 1)

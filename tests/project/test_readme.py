@@ -26,7 +26,7 @@ from kb.commands import COMMANDS
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))  # where this is run as a program
 
-from rules_copy import copy_of_rules  # noqa: E402
+from rules_copy import few_rules  # noqa: E402
 
 READMES = {"en": ROOT / "README.md", "ko": ROOT / "README.ko.md"}
 PAGES = ("check", "commands", "integrations", "measure")
@@ -126,7 +126,7 @@ def test_every_command_that_is_shown_runs(
 ) -> None:
     words, reads = words_of(line)
     if words[1] == "rules" or words[2:3] == ["kb.rules"]:
-        words += ["--rules", str(copy_of_rules(project))]
+        words += ["--rules", str(few_rules(project))]
     if words[1:3] == ["rules", "diff"]:
         commit(project)
     if reads:
