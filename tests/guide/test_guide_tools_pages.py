@@ -1,6 +1,7 @@
 """Pages of tools: commands from their parsers, Python from its code, formats from rules, remedies with an answer."""
 
 import re
+from functools import cache
 from html import unescape
 from pathlib import Path
 
@@ -20,6 +21,13 @@ from kb.guide.search_words import other_names, phrases
 from kb.guide.tables import dialect_table, remedy_table
 
 KO, EN = load_library("ko"), load_library("en")
+
+
+@cache
+def remedy_pages(language: str) -> dict[str, str]:
+    """The page of every remedy, which several tests read."""
+    library = load_library(language)
+    return {name: remedy_page(library, entry) for name, entry in library.rows("remedies").items()}
 
 
 def test_every_command_stands_with_its_options_in_both_languages() -> None:
@@ -116,13 +124,12 @@ def test_a_remedy_shows_what_the_command_answers_to_a_real_log(library) -> None:
 
 @pytest.mark.long
 def test_every_remedy_that_a_log_can_show_has_its_answer() -> None:
-    pages = {name: remedy_page(EN, entry) for name, entry in EN.rows("remedies").items()}
     seen = {
         name
         for name, entry in EN.rows("remedies").items()
         if any(one["expect"] == "found" for one in entry.get("examples", ()))
     }
-    assert {name for name, page in pages.items() if "{ #example }" in page} == seen
+    assert {name for name, page in remedy_pages("en").items() if "{ #example }" in page} == seen
 
 
 @pytest.mark.exhaustive
@@ -154,7 +161,7 @@ def test_a_remedys_conditions_stand_in_words(language: str) -> None:
     library = load_library(language)
     seen = 0
     for entry in library.rows("remedies").values():
-        for said in re.findall(r'<span class="kb-when">(.*?)</span>', remedy_page(library, entry)):
+        for said in re.findall(r'<span class="kb-when">(.*?)</span>', remedy_pages(language)[entry["id"]]):
             seen += 1
             assert not re.search(r"[=<>\"\[\]]|\bnot in\b|\b(?:training|gpu|fit|host)\.", unescape(said)), said
             for name, row in entry.get("variables", {}).items():  # what is read in the log has a name of its own
@@ -168,11 +175,11 @@ def test_a_remedys_values_stand_in_words(language: str) -> None:
     library, worked_out = load_library(language), 0
     half = {"ko": "절반, 1 이상", "en": "half of it, at least 1"}[language]
     for entry in library.rows("remedies").values():
-        page = remedy_page(library, entry).partition("{ #steps }")[2].partition("\n## ")[0]
+        page = remedy_pages(language)[entry["id"]].partition("{ #steps }")[2].partition("\n## ")[0]
         assert not re.search(r" // |\bmax\(|: (?:training|data|fit|serving)\.|: …", page), entry["id"]
         worked_out += sum("compute" in str(step.get("set")) for step in entry["steps"])
     assert worked_out > 20
-    assert f"per_device_eval_batch_size</code>: {half}" in remedy_page(library, library.entry("remedies", "gpu-oom"))
+    assert f"per_device_eval_batch_size</code>: {half}" in remedy_pages(language)["gpu-oom"]
 
 
 def test_names_of_several_words_are_known_to_the_search() -> None:

@@ -6,11 +6,11 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Set
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from html import escape
 from typing import Any
 
-from kb.advice.diagnosis import diagnose
+from kb.advice.diagnosis import Diagnosis, diagnose
 from kb.advice.question import Question
 from kb.config.log import read_lines
 from kb.core.catalog import Rule
@@ -215,12 +215,10 @@ def diagnosed(library: Library, entry: Mapping[str, Any]) -> str:
     log = next((log for log in logs if len(log) <= LONGEST_LOG), None)
     if log is None:
         return ""
-    facts, unit = _example()
-    lines = read_lines(io.BufferedReader(io.BytesIO(log.encode())), "train.log")
-    result = diagnose(lines, library.rows("remedies"), facts.get)
+    result = _told_by(log)
     if not result.causes:
         return ""
-    answer = diagnosis_text(result, "train.log", library.words, STYLE, unit)
+    answer = diagnosis_text(result, "train.log", library.words, STYLE, _example()[1])
     command = (
         f"kb diagnose train.log --config {CONFIG} --gpu {ASKED.machine.gpu} --host-memory {ASKED.machine.host_memory}"
     )
@@ -228,6 +226,13 @@ def diagnosed(library: Library, entry: Mapping[str, Any]) -> str:
     shown = escape(answer.rstrip()).replace("\n", "&#10;")
     box = held(f'<pre class="kb-console"><code>{shown}</code></pre>', "kb-answer", label)
     return "\n\n".join([fenced(log, "text"), fenced(command, "bash"), box])
+
+
+@cache
+def _told_by(log: str) -> Diagnosis:
+    """What a log shows beside the example's config, whatever language says it."""
+    lines = read_lines(io.BufferedReader(io.BytesIO(log.encode())), "train.log")
+    return diagnose(lines, load_library("ko").rows("remedies"), _example()[0].get)
 
 
 @lru_cache(maxsize=1)
