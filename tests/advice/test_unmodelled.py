@@ -418,6 +418,18 @@ def test_a_recipe_that_frees_gradients_or_activations_is_not_called_too_large(mo
     assert other.prediction is not None
 
 
+def test_what_goes_into_checkpointed_layers_is_sent_away_with_the_other_activations() -> None:
+    recipe = RECIPE + "enable_activation_offloading: true\nenable_activation_checkpointing: true\n"
+    tuned = checked(CONFIGS.read(recipe, "1B_lora_single_device.yaml")[0])
+    call = "SFTConfig('out', max_length=1024, bf16=True, activation_offloading=True, gradient_checkpointing={})"
+    text = "trainer = SFTTrainer(model='Qwen/Qwen3-0.6B', args=" + call + ")\n"
+    kept, away = (python(text.format(each)) for each in (False, True))
+    for result in (tuned, away):
+        assert result.setup.offloads_checkpoints
+        assert "checkpoints_away" in {each.reason for each in result.prediction.assumed}
+    assert (kept.prediction, kept.note_values["named"]) == (None, "activation_offloading")
+
+
 FUSED = """\
 model_name_or_path: Qwen/Qwen2.5-7B-Instruct
 per_device_train_batch_size: 8

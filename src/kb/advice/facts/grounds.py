@@ -46,8 +46,9 @@ HARMLESS = frozenset((
 
 # Reasons of what kb puts in the place of what it does not follow: the range is wider for it, and nothing else is open.
 STANDING_IN = frozenset((
-    "adapters_by_rank", "bucket_of_gradients", "checkpoints_on_gpu", "delta_kernels", "dynamic_4bit", "experts_rounded",
-    "experts_together", "fp16_as_bf16", "fsdp2_as_fsdp1", "fused_as_liger", "liger_layers", "liger_source",
+    "adapters_by_rank", "bucket_of_gradients", "checkpoints_away", "checkpoints_on_gpu", "delta_kernels",
+    "dynamic_4bit", "experts_rounded", "experts_together", "fp16_as_bf16", "fsdp2_as_fsdp1", "fused_as_liger",
+    "liger_layers", "liger_source",
     "no_checkpointing_of_the_type", "no_default_targets", "no_flash_of_the_type", "no_liger_of_the_type",
     "no_shards_of_one", "nvme_as_host", "only_zero3", "packed_as_computed", "packed_whole", "reentrant_as_not",
     "router_loss_left_out", "tensors_split", "uncompared", "unsloth_layers", "unsloth_source",

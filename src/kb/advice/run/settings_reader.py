@@ -13,6 +13,8 @@ from kb.core.typed import Any, Literal
 # Types that Unsloth computes in fp32 where a GPU has no bf16: fp16 has too small a range (FORCE_FLOAT32, loader.py).
 IN_FP32_WITHOUT_BF16 = ("gemma3", "gemma4", "glm4_moe", "gpt_oss", "qwen3_5", "qwen3_moe")
 PASSED_OVER = 1024  # tokens: TRL's default, of which Unsloth cannot tell whether it was written
+AWAY = "training.offloaded_checkpoints"
+BY_HOOKS = ("activation_offloading", "enable_activation_offloading")  # OffloadActivations of torchtune, TRL, Axolotl
 OFFLOADED_FROM = 512  # tokens of a sample: Unsloth leaves shorter ones on the GPU
 
 
@@ -344,11 +346,14 @@ def decided_by_loader(read: SettingsReader, unit: Unit, method: Method, source: 
     packed = bool(read.or_default("quantization.bnb_4bit_use_double_quant")) or (unsloth and doubly is None)
     replaced = replaced_by_unsloth(read, unit, method)
     fields = {"unsloth": unsloth, "unsloth_layers": replaced, "bnb_4bit_use_double_quant": packed}
+    by_hooks = read.value(AWAY) is True and read.key(AWAY) in BY_HOOKS
+    if by_hooks and not read.or_default("training.gradient_checkpointing"):
+        read.beyond.append(read.key(AWAY))  # then it moves all that every operation keeps
     if checkpoints_by_fsdp(read):
         return {**fields, "use_reentrant": False, "offloads_checkpoints": False}
     reenters = bool(read.or_default("training.gradient_checkpointing_kwargs.use_reentrant"))
     longest = read.number("data.max_source_length") or source  # as the loader is told, whatever samples are cut to
-    offloads = bool(read.or_default("training.offloaded_checkpoints")) and not (unsloth and longest < OFFLOADED_FROM)
+    offloads = bool(read.or_default(AWAY)) and not (unsloth and longest < OFFLOADED_FROM)
     return {**fields, "use_reentrant": reenters or unsloth or offloads, "offloads_checkpoints": offloads}
 
 

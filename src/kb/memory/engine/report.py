@@ -101,6 +101,8 @@ def assumed_of(
     assumed += _of_fused_loss(setup, architecture)
     if setup.unsloth and setup.do_train:
         assumed += (Assumption("model.loader", "unsloth", "unsloth_source"),)
+    elif setup.do_train and setup.gradient_checkpointing and setup.offloads_checkpoints:
+        assumed += (Assumption("training.offloaded_checkpoints", True, "checkpoints_away"),)
     if architecture.delta is not None:
         assumed += (Assumption("model.model_type", architecture.model_type, "delta_kernels"),)
     if _perhaps_dynamic(setup):
