@@ -96,6 +96,14 @@ def test_groups_of_post_training_are_no_plain_training(text: str) -> None:
     assert group in ("train", "training") or group in str(result.note_values["named"])
 
 
+def test_a_group_by_a_settings_name_is_no_value_of_it() -> None:
+    """``fp16: {enabled: true}`` of a group for DeepSpeed had ended in a fault."""
+    text = "model: {name: facebook/opt-350m}\ntraining: {output_dir: o, batch_size: 4, epochs: 3, save_steps: 50, "
+    text += "report_to: none}\n"
+    (unit,) = CONFIGS.read(text + "deepspeed: {fp16: {enabled: true}, zero_optimization: {stage: 2}}\n", "run.yaml")
+    assert unit.dialect == "team" and "training.fp16" not in unit.settings
+
+
 def test_a_trainer_that_is_known_says_what_its_keys_are() -> None:
     text = "base_model: facebook/opt-350m\nrl: dpo\ndpo_beta: 0.1\ndatasets: [{path: org/data, type: chatml.intel}]\n"
     result = of_config(text + "micro_batch_size: 1\nsequence_len: 512\nlearning_rate: 1e-5\nadapter: lora\nlora_r: 8\n")

@@ -205,8 +205,8 @@ class Extractor:
         """What stands in a group that the format does not know: read where it stands once, open where it differs."""
         found: dict[str, list[Entry]] = {}
         for path, entry in beside:
-            name = ANYWHERE.get(entry[1].value)
-            if name is not None and name not in part.settings and "." in path and not self._dialect.ignores(path):
+            name = ANYWHERE.get(entry[1].value) if entry[2].kind == SCALAR and "." in path else None
+            if name is not None and name not in part.settings and not self._dialect.ignores(path):
                 found.setdefault(name, []).append(entry)
         for name, entries in found.items():
             value, _ = interpret(entries[0][2], self._dialect.fact(name).type, name)
