@@ -51,10 +51,11 @@ def starts(catalog: Any, engines: dict[str, Any]) -> Iterator[Start]:
     for line in LOGS.read_text("utf-8").splitlines():
         row = json.loads(line)
         known, gpu = catalog.models[row["model"]], catalog.gpus.get(row["gpu"])
-        seen = UNKNOWN_GPU if gpu is None else gpu.visible_bytes(catalog.constants["usable_memory_ratio"])
-        setup = ServingSetup(
-            row["engine"], parse_version(row["release"]), seen, gpu_id=row["gpu"] or "", **row["options"]
-        )
+        ratio = catalog.constants["usable_memory_ratio"]
+        seen = UNKNOWN_GPU if gpu is None else gpu.visible_bytes(ratio)
+        most = 0 if gpu is None else gpu.visible_bytes(ratio, best=True)
+        options = {**row["options"], "gpu_id": row["gpu"] or "", "gpu_most": most}
+        setup = ServingSetup(row["engine"], parse_version(row["release"]), seen, **options)
         model = served_model(known.name, known.architecture, row.get("positions") or known.max_length)
         found = serve(model, setup, engines[row["engine"]], catalog.constants)
         budget = found.budget

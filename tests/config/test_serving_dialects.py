@@ -475,6 +475,8 @@ def test_a_release_is_read_of_a_tag_that_names_one() -> None:
     assert release_of_image("vllm/vllm-openai:v0.8.5") == "0.8.5"
     assert release_of_image("vllm/vllm-openai:v0.8.5.post1") == "0.8.5"
     assert release_of_image("vllm/vllm-openai:v０.8.5") is None
+    assert release_of_image("registry:5000/vllm-openai:v0.8.5") == "0.8.5"
+    assert release_of_image("lmcache/vllm-openai:v0.3.14") is None
     assert release_of_image("registry:5000/vllm/vllm-openai:latest") is None
     assert release_of_image("ghcr.io/ggml-org/llama.cpp:server-b4000") is None
 
@@ -564,6 +566,10 @@ def test_the_release_is_that_of_the_image_that_kustomize_puts_and_of_no_other_en
         ("conda activate serve\n", None),
         ('source "$VENV/bin/activate"\n', None),
         ("module load cuda/12 vllm/0.11\n", None),
+        ("pyenv activate serve\n", None),
+        ("source setup_env.sh\n", None),
+        ("export PATH=/opt/serve/bin:$PATH\n", None),
+        ("export PATH=/usr/local/cuda/bin:$PATH\n", "the project's"),
         ("conda create -n serve python=3.12\nconda activate serve\n", "the project's"),
         ("source other/bin/activate\ndeactivate\n", "the project's"),
         ("uv venv other\n. other/bin/activate\n", "the project's"),

@@ -215,13 +215,13 @@ def _setup(
         notes.append(("serving.note_packed", {"name": known.model.name, "packing": known.quantization}))
     if known.relative and options.max_model_len is None:
         notes.append(("serving.note_relative", {"name": options.model, "relative": known.model.name}))
-    size = size_of(options, "gpu_memory")
+    size, most = size_of(options, "gpu_memory"), 0
     machine = named_machine(catalog, find_project(os.getcwd()), NamedMachine(options.gpu, options.gpus))
     gpu = machine.smallest_gpu
     if size is None:
         if gpu is None:
             raise UserError("serving.no_gpu")
-        size = gpu.visible_bytes(catalog.constants["usable_memory_ratio"])
+        size, most = (gpu.visible_bytes(catalog.constants["usable_memory_ratio"], best=best) for best in (False, True))
     ranks = options.tensor_parallel_size
     stages = options.pipeline_parallel_size or 1
     if ranks is None:
@@ -235,6 +235,7 @@ def _setup(
         engine=options.engine,
         release=release,
         gpu_bytes=size,
+        gpu_most=most,
         gpu_id=gpu.gpu.id if gpu is not None and gpu.gpu is not None else "",
         dtype=known.dtype if known.dtype != "float32" or options.engine == "transformers" else "float16",
         quantization=packing_of(options.engine, packing) if packing else known.quantization,

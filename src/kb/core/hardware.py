@@ -16,11 +16,11 @@ class Gpu(NamedTuple):
     context_bytes: int | None = None  # CUDA context and libraries, where a measurement is known
     tensor_flops: float | None = None  # a second: dense fp16 or bf16 on the tensor cores, as claimed
     memory_bandwidth: float | None = None  # bytes a second, as claimed
-    cuda_memory: int | None = None  # what CUDA offers of the total, where a program printed it
+    cuda_memory: tuple[int, int] | None = None  # what CUDA offers of the total, least and most that programs printed
 
-    def visible_bytes(self, ratio: float) -> int:
-        """What CUDA offers: as it was printed, or that share of the total which other GPUs have."""
-        return round(self.memory_total * ratio) if self.cuda_memory is None else self.cuda_memory
+    def visible_bytes(self, ratio: float, *, best: bool = False) -> int:
+        """What CUDA offers at least, or at the ``best``: as printed, or the share of the total that other GPUs have."""
+        return round(self.memory_total * ratio) if self.cuda_memory is None else self.cuda_memory[best]
 
 
 class DetectedGpu(NamedTuple):
@@ -38,10 +38,11 @@ class DetectedGpu(NamedTuple):
     processes: tuple[tuple[int, int | None], ...] = ()  # (pid, bytes used) of those already on it
     gpu: Gpu | None = None  # its row in rules/hardware, where one matches
 
-    def visible_bytes(self, ratio: float) -> int:
+    def visible_bytes(self, ratio: float, *, best: bool = False) -> int:
         """What CUDA offers of it: as for its row, where that has the same total."""
-        alike = self.gpu is not None and self.gpu.memory_total == self.memory_total
-        return self.gpu.visible_bytes(ratio) if self.gpu is not None and alike else round(self.memory_total * ratio)
+        if self.gpu is not None and self.gpu.memory_total == self.memory_total:
+            return self.gpu.visible_bytes(ratio, best=best)
+        return round(self.memory_total * ratio)
 
     @property
     def native_bf16(self) -> bool | None:

@@ -239,13 +239,14 @@ def check_defaults(located: Located) -> Iterator[Problem]:
 def gpu_row(located: Located) -> dict[str, Any]:
     """What linting needs of a GPU."""
     data = located.data
-    total, seen = data["memory_total"][0], data.get("cuda_memory", [])[:1]
+    total = data["memory_total"][0]
+    seen = [int(each["value"] * BYTES[each["unit"]]) for each in data.get("cuda_memory", [])]
     return {
         "id": data["id"],
         "name": data["name"],
         "aliases": data.get("aliases", []),
         "memory_total": int(total["value"] * BYTES[total["unit"]]),
-        "cuda_memory": next((int(each["value"] * BYTES[each["unit"]]) for each in seen), None),
+        "cuda_memory": [min(seen), max(seen)] if seen else None,
         "compute_capability": [*capability_of(data)],
         "native_bf16": data["native_bf16"]["value"],
         "tensor_flops": _rate(data, "tensor_flops", 10**12),

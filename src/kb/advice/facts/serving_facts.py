@@ -169,7 +169,7 @@ class ServingFacts:
         setup = ServingSetup(
             engine=engine,
             release=release or newest,
-            gpu_bytes=gpu.visible_bytes(self._constants["usable_memory_ratio"]),
+            gpu_bytes=gpu.visible_bytes(self._constants["usable_memory_ratio"], best=True),
             gpu_id=gpu.gpu.id if gpu.gpu is not None else "",
             called=str(self._value("serving.called") or "server"),
             **options,

@@ -53,9 +53,11 @@ _SWITCHES = (
 )  # fmt: skip
 _SHORT_SWITCHES = re.compile(r"-[ditPq]+|-[a-zA-Z].+")  # `-it`; `-p8000:8000` holds its own word
 _OF_VLLM = ("--gpu-memory-utilization", "--max-model-len", "--tensor-parallel-size", "--max-num-seqs")
-# Images whose tags are the server's own releases, wherever they are mirrored. What is called `vllm` alone is of others:
-# the tags of `nvcr.io/nvidia/vllm:25.09-py3` are months.
-_RELEASED = re.compile(r"(?:^|/)(?:vllm-openai|lmsysorg/sglang|text-generation-inference):")
+# Images whose tags are the server's own releases, wherever they are mirrored. Others have tags of their own: those of
+# `nvcr.io/nvidia/vllm:25.09-py3` are months, those of `lmcache/vllm-openai:v0.3.14` LMCache's.
+_RELEASED = re.compile(
+    r"(?:^|/)(?:vllm/vllm-openai|lmsysorg/sglang|text-generation-inference):|^(?:[^/]*[.:][^/]*/)?vllm-openai:"
+)
 # Flags of vLLM that take no word behind them, and those that take several.
 _HOLDS_ALL = re.compile(
     r"--?[\w.-]+=|-O.|--(?:no|enable|disable)-|--(?:trust-remote-code|enforce-eager|async-scheduling|headless"
@@ -72,6 +74,9 @@ _ELSEWHERE = re.compile(
 )
 _ACTIVATED = r"(.+)/(?:bin|Scripts)/activate\Z"
 _WITH_ENVIRONMENTS = ("conda", "mamba", "micromamba", "pyenv", "source", ".")
+_PREPARES = r"(?:env|activate)[\w-]*\.sh\Z"  # `source env.sh`: what it makes ready is not read
+# `export PATH=/opt/v/bin:$PATH`, but of CUDA, the system and what a user has installed for every project
+_ON_PATH = r"\bPATH=[\"']?(?![^\s:]*(?:cuda|/\.local/|=/usr/|\$PATH|\$\{PATH))[^\s:\"']+/bin[:\"']"
 _OF_PROJECT = r"(?:\./)?\.?v?env[\w.-]*\Z"
 _TAG = re.compile(r":v?([0-9]+(?:\.[0-9]+){1,3})(?:$|[-+.a-z])")
 
@@ -100,6 +105,8 @@ def other_environment(words: Sequence[Argument], text: str, before: Argument | N
     this script; ``before`` where the command neither activates nor leaves one.
     """
     said = [each.text for each in words]
+    if words and before is None and any(found.start() < words[0].start for found in re.finditer(_ON_PATH, text)):
+        before = words[0]
     if "deactivate" in said[:2]:
         return None
     if said[:2] == ["module", "load"]:
@@ -108,10 +115,12 @@ def other_environment(words: Sequence[Argument], text: str, before: Argument | N
         return before
     first, last = (text[each.start : each.end].strip("\"'") for each in (words[1], words[-1]))
     place = re.match(_ACTIVATED, first)
+    if re.search(_PREPARES, first):
+        return words[1]
     if place is None and first != "activate":  # `conda activate x`, `source activate x`
         return before
     name = place[1] if place is not None else last
-    made = re.search(rf"(?:env|create)\b[^\n]*[\s/]{re.escape(name)}(?![\w/])", text)
+    made = re.search(rf"(?:\bvenv|\bvirtualenv|\bcreate)\b[^\n]*[\s/]{re.escape(name)}(?![\w/])", text)
     return None if made or (place is not None and re.match(_OF_PROJECT, name)) else words[-1]
 
 

@@ -302,6 +302,8 @@ def budget_of(
     share = _SHARES[setup.engine](weights, setup, options, engine)
     if share is None:
         return None
+    best = setup._replace(gpu_bytes=max(setup.gpu_bytes, setup.gpu_most))
+    most = _SHARES[setup.engine](weights, best, options, engine) or share
     activations = _activations(model, setup, options, constants)
     terms = (weights, _non_torch(setup, constants), activations, _graphs(setup, options, constants))
     if setup.engine == "sglang":  # activations and graphs are what the share leaves
@@ -318,7 +320,7 @@ def budget_of(
         terms=terms,
         kv=kv,
         kv_low=share - sum(term.high for term in inside),
-        kv_high=share - sum(term.low for term in inside),
+        kv_high=most - sum(term.low for term in inside),
         status="exact" if all(term.status in ("given", "exact") for term in inside) else "modelled",
         overrun=max(share + outside - setup.gpu_bytes, 0),
     )

@@ -73,6 +73,7 @@ class ServingSetup(NamedTuple):
     offload_bytes: int = 0  # weights that vLLM keeps in host memory, on each GPU
     called: str = "server"  # or "python", LLM(); or "engine", what a program makes of AsyncEngineArgs
     gpu_id: str = ""
+    gpu_most: int = 0  # the most that CUDA was printed to offer of such a GPU, where that is more
     of_any_release: bool = False  # of one that nobody names: no graphs and no sampler, which some release leaves out
     measured: Measured = Measured()
 
