@@ -42,6 +42,7 @@ def checker(folder: Path, catalog: Catalog = CATALOG, **wanted: object) -> FileC
 def found(folder: Path, text: str, rule: str, catalog: Catalog = CATALOG, **wanted: object) -> Finding | None:
     path = folder / ("train.py" if text.startswith("from ") else "train.yaml")
     path.write_text(text, "utf-8")
+    wanted.setdefault("select", [rule])
     results = checker(folder, catalog, **wanted).check(text.encode(), str(path)).results
     return next((finding for result in results for finding in result.findings if finding.rule == rule), None)
 
