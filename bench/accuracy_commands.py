@@ -13,6 +13,7 @@ import yaml
 from accuracy_rows import ROOT, Row
 
 from kb.advice.question import Question
+from kb.config.text.parsing import LOADER
 from kb.core.catalog import Catalog
 from kb.memory.engine.predict import record_runs
 from kb.session.estimating import estimate_file
@@ -23,7 +24,7 @@ from kb.session.project import find_project
 def measured_commands(catalog: Catalog) -> Iterator[tuple[Row, dict[str, int]]]:
     """Each row with kb's figures: the highest of all phases, as the row's are."""
     for path in sorted((ROOT / "rules" / "measurements").glob("*.yaml")):
-        document = yaml.safe_load(path.read_text("utf-8"))
+        document = yaml.load(path.read_text("utf-8"), LOADER)
         if document["kind"] == "gpu" and "config" in document["rows"][0]:
             for number, row in enumerate(document["rows"]):
                 yield _compared(document, number, row, catalog)

@@ -12,6 +12,7 @@ from edges import as_released
 from kb.advice.question import RunSettings
 from kb.advice.run.question_settings import optimizer_named, unit_of
 from kb.advice.run.setup import setup_of
+from kb.config.text.parsing import LOADER
 from kb.core.catalog import Catalog
 from kb.core.hardware import Gpu
 from kb.core.setup import TrainingSetup
@@ -95,7 +96,7 @@ def stored_traces() -> list[Row]:
 def measured(catalog: Catalog) -> Iterator[Row]:
     """The GPU campaigns of rules/measurements, but for those of commands (``accuracy_commands``)."""
     for path in sorted((ROOT / "rules" / "measurements").glob("*.yaml")):
-        document = yaml.safe_load(path.read_text("utf-8"))
+        document = yaml.load(path.read_text("utf-8"), LOADER)
         if document.get("kind") != "gpu" or "config" in document["rows"][0]:
             continue
         if "setup" in document["rows"][0]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from kb.config.text.parsing import LOADER
 from kb.core.setup import TrainingSetup
 from kb.core.setup_json import setup_from
 from kb.knowledge import load_catalog
@@ -102,9 +103,8 @@ def _counted(rows: Sequence[tuple[bool, bool]]) -> dict[str, int]:
 
 
 def _campaigns() -> list[dict[str, Any]]:
-    documents = [
-        yaml.safe_load(path.read_text("utf-8")) for path in sorted((ROOT / "rules" / "measurements").glob("limits-*"))
-    ]
+    paths = sorted((ROOT / "rules" / "measurements").glob("limits-*"))
+    documents = [yaml.load(path.read_text("utf-8"), LOADER) for path in paths]
     return [each for each in documents if each["kind"] == "gpu"]
 
 

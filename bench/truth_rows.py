@@ -17,6 +17,7 @@ from truth_lengths import is_of_ms_swift, lengths_of, with_settings_of_ms_swift
 
 from kb.advice.question import RunSettings
 from kb.advice.run.named_model import ModelIndex
+from kb.config.text.parsing import LOADER
 from kb.core.catalog import Catalog
 from kb.core.hardware import Gpu
 from kb.core.units import GIB, MIB
@@ -156,7 +157,7 @@ def _config(name: str, index: ModelIndex) -> Mapping[str, Any] | None:
     model = index.resolve(name)
     if model is not None:
         path = ROOT / "rules" / "models" / f"{model.id}.yaml"
-        found: Mapping[str, Any] = yaml.safe_load(path.read_text("utf-8"))["architecture"]
+        found: Mapping[str, Any] = yaml.load(path.read_text("utf-8"), LOADER)["architecture"]
         return found
     tail = name.casefold().rpartition("/")[2]
     for ending in ENDINGS:

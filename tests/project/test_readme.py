@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))  # where this is run as a program
 
 from rules_copy import few_rules  # noqa: E402
+from yaml_file import read_yaml  # noqa: E402
 
 READMES = {"en": ROOT / "README.md", "ko": ROOT / "README.ko.md"}
 PAGES = ("check", "commands", "integrations", "measure")
@@ -210,7 +211,7 @@ def test_the_error_bands_are_those_of_the_constants(language: str) -> None:
 
 def bands() -> list[str]:
     """In percent: of the memory engine, then of rough answers in the order of the phases."""
-    constants = yaml.safe_load((ROOT / "rules/constants.yaml").read_text("utf-8"))["constants"]
+    constants = read_yaml(ROOT / "rules/constants.yaml")["constants"]
     return [
         f"{constants[f'band_{phase}']['value'] * 100:.3g}" for phase in ("simulated", "train", "evaluate", "generate")
     ]
