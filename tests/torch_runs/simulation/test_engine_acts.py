@@ -75,6 +75,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "cohere 2": {**_DECODER, "model_type": "cohere2", "num_hidden_layers": 4, "sliding_window": 32},
     "olmo 3": {**_DECODER, "model_type": "olmo3", "num_hidden_layers": 4, "bos_token_id": None, "sliding_window": 32},
     "ministral 3": {**_DECODER, "model_type": "ministral3", "head_dim": 32},
+    "ernie 4.5": {**_DECODER, "model_type": "ernie4_5", "head_dim": 32, "tie_word_embeddings": True},
     "hunyuan": {**_DECODER, "model_type": "hunyuan_v1_dense", "head_dim": 32},
     "granite 4": {**_DECODER, "model_type": "granitemoehybrid", "num_local_experts": 0, "mamba_n_heads": 4,
                   "shared_intermediate_size": 320, "position_embedding_type": "rope", "layer_types": ["attention"] * 2,

@@ -216,6 +216,24 @@ def qwen3_5(config: Mapping[str, Any]) -> Architecture:
     )
 
 
+def _ernie(config: Mapping[str, Any]) -> Architecture:
+    """ERNIE 4.5 without experts."""
+    biased = flag(config, "use_bias", False)
+    return decoder_of(
+        config,
+        kv_heads=kv_heads_of(config, 2),
+        d_kv=number(config, "head_dim", default=128),
+        tied=flag(config, "tie_word_embeddings", True),
+        gated=True,
+        activation=word(config, "hidden_act", default="silu"),
+        norm="rms",
+        qkv_bias=biased,
+        output_bias=biased,
+        mlp_bias=biased,
+        rotary=1.0,
+    )
+
+
 def _glm(config: Mapping[str, Any]) -> Architecture:
     """GLM-4: ``glm`` as first published, ``glm4`` with norms behind attention and feed-forward too."""
     return decoder_of(
@@ -432,6 +450,7 @@ DECODERS: Mapping[str, Callable[[Mapping[str, Any]], Architecture]] = {
     "gpt_neo": _gpt_neo,
     "lfm2": _lfm2,
     "qwen3_5_text": qwen3_5,
+    "ernie4_5": _ernie,
     "glm": _glm,
     "glm4": _glm,
     "gpt_oss": _gpt_oss,

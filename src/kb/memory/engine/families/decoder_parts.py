@@ -150,6 +150,15 @@ def rotary_pairs_part(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[T
     return q_embed, k_embed
 
 
+def rotary_pairs_wide(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """ERNIE 4.5: whole heads turned as GLM's, in fp32, and cast back."""
+    dtype = q.dtype
+    cos, sin = _twice(ops.part(cos, cos.shape[-1] // 2)), _twice(ops.part(sin, sin.shape[-1] // 2))
+    q_embed = ops.add(ops.mul(ops.cast(q, F32), cos), ops.mul(ops.cast(rotated_pairs(q), F32), sin))
+    k_embed = ops.add(ops.mul(ops.cast(k, F32), cos), ops.mul(ops.cast(rotated_pairs(k), F32), sin))
+    return ops.cast(q_embed, dtype), ops.cast(k_embed, dtype)
+
+
 def _twice(table: Tensor) -> Tensor:
     """``repeat_interleave(2, dim=-1)`` of a table, which nothing trains."""
     return new((*table.shape[:-1], 2 * table.shape[-1]), table.dtype)

@@ -372,6 +372,7 @@ TYPES = {
         turn=parts.rotary_part_behind, mlp=parts.FusedGatedMlp, wiring=dropped,
     ),
     "ministral3": MINISTRAL3,
+    "ernie4_5": Traits(special_tokens=3, turn=parts.rotary_pairs_wide, tables=parts.tables_wide),
     "hunyuan_v1_dense": Traits(special_tokens=3, qk_norms=("query_layernorm", "key_layernorm"), norms_turned=True),
     "smollm3": Traits(special_tokens=3, kinds=inputs.NAMED),
     "granite": GRANITE,
