@@ -451,6 +451,15 @@ def test_words_alone_reach_no_tower(given: dict[str, Any], config: dict[str, Any
     same_acts(config, base._replace(**given))
 
 
+def test_gemma_4_without_shared_keys_runs_its_blocks_again_by_reentrance() -> None:
+    """Its blocks are then handed nothing but states that a gradient reaches."""
+    words = {**GEMMA_4_12B["text_config"], "hidden_size_per_layer_input": 0}
+    given = TrainingSetup(gradient_checkpointing=True, use_reentrant=True, bf16=True, images=Images(0, 1, 1))
+    same_acts(
+        {**GEMMA_4_12B, "text_config": words}, given._replace(per_device_train_batch_size=3, max_source_length=72)
+    )
+
+
 GPT_OSS = {**_DECODER, "model_type": "gpt_oss", "head_dim": 32, "intermediate_size": 64, "num_local_experts": 8,
            "num_experts_per_tok": 2, "sliding_window": 16}  # fmt: skip
 

@@ -161,13 +161,18 @@ class Layer:
 class Gemma4(Decoder):
     """``Gemma4ForCausalLM``."""
 
-    flattens = shards = gathers = reenters = False
+    flattens = shards = gathers = False
     last_alone = False  # whether the scores of the last token alone are asked for
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
         wrapped = (*(setup.lora_target_modules or ()), *(setup.modules_to_save or ()))
+        hands_on = bool(architecture.reuses or architecture.layer_inputs)  # its blocks get more than states
+        reenters = setup.do_train and setup.gradient_checkpointing and setup.use_reentrant
         refused = {
+            # Unsloth's, whose loss of so many words takes less than the low end that its plain run would have
+            "offloaded checkpoints": reenters and setup.offloads_checkpoints,
+            "use_reentrant": reenters and hands_on,
             OWN_TABLE: any(name.endswith(OWN_TABLE) for name in wrapped),
             "flash_attention_2": setup.attn_implementation == "flash",
             "use_liger_kernel": setup.liger_kernels is not None,
