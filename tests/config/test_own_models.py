@@ -14,6 +14,14 @@ model = {loader}.from_pretrained("klue/bert-base", num_labels=4)
 args = TrainingArguments("out", per_device_train_batch_size=8, bf16=True)
 Trainer(model=model, args=args, train_dataset=rows).train()
 """
+BELOW = """
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+model = {loads}
+args = TrainingArguments("out", bf16=True)
+Trainer(model=model, args=args, train_dataset=rows).train()
+judge = AutoModelForCausalLM.from_pretrained("mistralai/Mistral-7B-v0.1")
+"""
 OWN = """
 from torch import nn
 from transformers import BertForSequenceClassification, BertModel, BertPreTrainedModel
@@ -79,3 +87,13 @@ def test_a_class_that_only_renames_the_library_s_is_the_library_s(tmp_path: Path
 )
 def test_heads_that_make_more_or_less_of_a_row_than_the_model_does_are_named(tmp_path: Path, loader: str) -> None:
     assert unmodelled(tmp_path, f"from transformers import {loader}", loader) == [loader.partition("For")[2]]
+
+
+@pytest.mark.parametrize(
+    ("loads", "name"),
+    [("build()", None), ("AutoModelForCausalLM.from_pretrained('facebook/opt-125m')", "facebook/opt-125m")],
+)
+def test_a_model_that_is_loaded_below_the_training_is_another(tmp_path: Path, loads: str, name: str | None) -> None:
+    text = BELOW.format(loads=loads)
+    (tmp_path / "train.py").write_text(text, "utf-8")
+    assert checked_file(tmp_path / "train.py", "--gpu", "rtx-4090")["setup"]["model_name"] == name

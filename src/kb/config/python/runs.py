@@ -12,7 +12,7 @@ CUTTING = ("tokenizer", "target")  # groups of the calls that cut texts
 MADE = ("model", "loader", "accelerator")  # groups of what a loop of the program's own is made of
 WIDTHS = ("quantization", "prepared", "lora", "adapter")  # of calls that say how wide the weights are and which train
 ADAPTERS = ("lora", "adapter")
-LATE = (*ADAPTERS, "quantization")  # groups of calls that say nothing of a run above them
+LATE = (*ADAPTERS, "model", "quantization")  # groups of calls that say nothing of a run above them
 MERGED = "merged"  # the group of calls that put adapters into the weights, and take them off
 PREPARED = "quantization.prepared"
 
