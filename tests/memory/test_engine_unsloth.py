@@ -90,6 +90,17 @@ def test_published_lengths_fit_their_cards_and_nearly_fill_them(billions: int, c
     assert 0.85 * card < train.process_used_bytes / 2**30 < card
 
 
+def test_its_loss_takes_of_what_is_free_and_makes_nothing_too_large() -> None:
+    setup = TrainingSetup(per_device_train_batch_size=8, max_source_length=4096, fused_loss=True, **ADAPTED)
+    architecture = architecture_from_config(LLAMA | {"vocab_size": 32_768})
+    reports = [predict(setup, architecture, constants=sample.CONSTANTS, gpu_memory_bytes=gib << 30) for gib in (8, 9)]
+    less, more = (each.phase("train") for each in reports)
+    assert less is not None and more is not None
+    assert (less.low_bytes, less.peak_reserved_bytes) == (more.low_bytes, more.peak_reserved_bytes)
+    assert less.high_bytes < more.high_bytes < 9 << 30
+    assert {each.verdict.status for each in reports} == {"fits"}
+
+
 @pytest.mark.parametrize(
     ("config", "given"),
     [

@@ -25,6 +25,7 @@ from kb.memory.process import Context, judged, usable_bytes
 from kb.memory.releases import coarsely_compared
 
 STEPS = 10
+BYTES_OF_A_LOGIT = 16  # of Unsloth's loss: in 16 bits, in fp32, its log-softmax and the gradient (its own count)
 MEDIAN_SHARE = 3  # assumed: half of the samples are shorter than the maximum's third
 TOP = 0.99  # assumed: the maximum is the 99th percentile of a log-normal, and longer ones are cut
 
@@ -59,12 +60,35 @@ def report_of(
     phases = tuple(each._replace(high_bytes=max(each.high_bytes, high.get(each.name, 0))) for each in phases)
     if memory is not None:
         phases = beside(phases, setup, architecture, memory)
+    phases = with_loss_of_unsloth(phases, setup, architecture, memory, constants)
     phases, verdict = judged(phases, memory, constants)
     if found.ran_out:
         verdict = Verdict("oom", verdict.phase, verdict.term)
     return MemoryReport(
         "engine", assumed_of(setup, architecture, capability), phases, HostLedger((), 0, 0, None), verdict
     )
+
+
+def with_loss_of_unsloth(
+    phases: tuple[Phase, ...],
+    setup: TrainingSetup,
+    architecture: Architecture,
+    memory: int | None,
+    constants: Mapping[str, float],
+) -> tuple[Phase, ...]:
+    """The phases with what Unsloth's loss may take besides, in training's high end: its pieces are as large as half of
+    what the GPU has free (unsloth_zoo/fused_losses/cross_entropy_loss.py; since 2026 they are small), so that a run
+    that fits without still fits.
+    """
+    if not (setup.unsloth and setup.do_train and setup.fused_loss):
+        return phases
+    most = setup.per_device_train_batch_size * setup.max_source_length * architecture.vocab_size * BYTES_OF_A_LOGIT
+
+    def with_loss(phase: Phase) -> Phase:
+        free = most if memory is None else (usable_bytes(memory, constants) - phase.high_bytes) // 2
+        return phase._replace(high_bytes=phase.high_bytes + max(0, min(most, free)))
+
+    return tuple(with_loss(each) if each.name == "train" else each for each in phases)
 
 
 def _least(architecture: Architecture) -> Architecture:
