@@ -23,6 +23,7 @@ from kb.memory.serving.answer import serve
 from kb.memory.serving.setup import ServingSetup, served_model
 
 LOGS = Path(__file__).resolve().parent / "published" / "server_logs.jsonl"
+ROUNDED = 0.015  # GiB: weights and cache are printed to a hundredth
 UNKNOWN_GPU = 80 << 30  # bytes: any will do for weights
 
 
@@ -43,7 +44,9 @@ class Start(NamedTuple):
     def inside(self) -> bool | None:
         """Whether the printed cache lies in kb's range; None where none is printed, or on a GPU that nobody names."""
         printed = self.row["kv_gib"]
-        return None if self.kv_gib is None or printed is None else self.kv_gib[0] <= printed <= self.kv_gib[1]
+        if self.kv_gib is None or printed is None:
+            return None
+        return self.kv_gib[0] - ROUNDED <= printed <= self.kv_gib[1] + ROUNDED
 
 
 def starts(catalog: Any, engines: dict[str, Any]) -> Iterator[Start]:

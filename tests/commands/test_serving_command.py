@@ -159,6 +159,7 @@ def test_no_length_is_said_to_start_that_only_the_models_own_config_could_allow(
         ("vllm", ("--kv-cache-memory", "12GB"), "all of this together is more than the GPU has", "Largest length"),
         ("llama.cpp", ("--gpu", "rtx-3060"), "leave layers in host memory", "does not start"),
         ("transformers", ("--gpu", "rtx-3060"), "It runs out of memory", "does not start"),
+        ("vllm", ("--gpu", "gb10"), "has its memory with the host", "does not start"),
     ],
 )
 def test_what_is_too_much_is_said_as_the_engine_meets_it(

@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kb import __version__
@@ -18,6 +18,7 @@ from kb.core.catalog import Catalog
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
 from kb.core.facts import Facts
+from kb.core.hardware import Gpu
 from kb.core.record import NamedTuple
 from kb.core.release import parse_version
 from kb.core.text import UserError
@@ -255,12 +256,20 @@ def _setup(
     )
     if options.engine == "llama.cpp" and setup.kv_cache_dtype == "auto":
         setup = setup._replace(kv_cache_dtype="f16")
-    if known.sees and setup.engine == "vllm":
-        notes.append(("serving.note_pictures", {}))
-    if ranks * stages > 1 and setup.engine in ("vllm", "sglang", "tgi") and setup.measured.non_torch is None:
-        notes.append(("serving.note_exchange", {}))
     checked(setup, known.model)
+    notes += _not_counted(setup, known, gpu.gpu if gpu is not None else None)
     return with_checkpoint(setup, known.checkpoint_bytes), known.model, notes
+
+
+def _not_counted(setup: ServingSetup, known: "Known", gpu: Gpu | None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What has to be said of memory that the figures do not hold."""
+    if gpu is not None and gpu.of_host:
+        yield "serving.note_of_host", {}
+    if known.sees and setup.engine == "vllm":
+        yield "serving.note_pictures", {}
+    several = setup.tensor_parallel * setup.pipeline_parallel > 1
+    if several and setup.engine in ("vllm", "sglang", "tgi") and setup.measured.non_torch is None:
+        yield "serving.note_exchange", {}
 
 
 class Known(NamedTuple):

@@ -18,6 +18,8 @@ class Gpu(NamedTuple):
     memory_bandwidth: float | None = None  # bytes a second, as claimed
     cuda_memory: tuple[int, int] | None = None  # what CUDA offers of the total, least and most that programs printed
 
+    of_host: bool = False  # its memory is the host's, too
+
     def visible_bytes(self, ratio: float, *, best: bool = False) -> int:
         """What CUDA offers at least, or at the ``best``: as printed, or the share of the total that other GPUs have."""
         return round(self.memory_total * ratio) if self.cuda_memory is None else self.cuda_memory[best]

@@ -196,6 +196,7 @@ def _gpu(row: Mapping[str, Any]) -> Gpu:
         name=row["name"],
         aliases=tuple(row["aliases"]),
         memory_total=row["memory_total"],
+        of_host=row["of_host"],
         cuda_memory=row["cuda_memory"] and tuple(row["cuda_memory"]),
         compute_capability=(major, minor),
         native_bf16=row["native_bf16"],

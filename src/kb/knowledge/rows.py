@@ -247,6 +247,7 @@ def gpu_row(located: Located) -> dict[str, Any]:
         "aliases": data.get("aliases", []),
         "memory_total": int(total["value"] * BYTES[total["unit"]]),
         "cuda_memory": [min(seen), max(seen)] if seen else None,
+        "of_host": data.get("of_host", False),
         "compute_capability": [*capability_of(data)],
         "native_bf16": data["native_bf16"]["value"],
         "tensor_flops": _rate(data, "tensor_flops", 10**12),
