@@ -91,7 +91,12 @@ def test_heads_that_make_more_or_less_of_a_row_than_the_model_does_are_named(tmp
 
 @pytest.mark.parametrize(
     ("loads", "name"),
-    [("build()", None), ("AutoModelForCausalLM.from_pretrained('facebook/opt-125m')", "facebook/opt-125m")],
+    [
+        ("build()", None),
+        ("AutoModelForCausalLM.from_pretrained('facebook/opt-125m')\nmodel = build(4)", None),
+        ("AutoModelForCausalLM.from_pretrained('facebook/opt-125m')\nmodel = wrap(model)", "facebook/opt-125m"),
+        ("AutoModelForCausalLM.from_pretrained('facebook/opt-125m')", "facebook/opt-125m"),
+    ],
 )
 def test_a_model_that_is_loaded_below_the_training_is_another(tmp_path: Path, loads: str, name: str | None) -> None:
     text = BELOW.format(loads=loads)

@@ -74,7 +74,8 @@ class Loop(NamedTuple):
 class Call(NamedTuple):
     """One recognised call; ``number`` counts them in the order of the text.
 
-    ``home`` is set of one that another module makes; ``where`` is then the place that leads to it."""
+    ``home`` is set of one that another module makes; ``where`` is then the place that leads to it. From ``gone`` on, in
+    the order of its scope, its name holds another model, which was made without this one."""
 
     number: int
     name: str
@@ -85,6 +86,7 @@ class Call(NamedTuple):
     home: Home | None = None
     declared: frozenset[str] = frozenset()  # fields of the class that the project itself declares
     loop: Loop | None = None  # set of a loop, which is a run
+    gone: int | None = None
 
     @property
     def place(self) -> ast.Call:
@@ -149,7 +151,7 @@ class CallTable:
             call.kind.group == "model" and not call.kind.of for call in found
         )  # else another module may take it from here
         kept = [call for call in found if not (loads and _is_handed_to_nothing(call, names))]
-        return [call._replace(number=number) for number, call in enumerate(kept)]
+        return [call._replace(number=number, gone=_gone(call, names)) for number, call in enumerate(kept)]
 
 
 def _is_of_others(name: str, names: Names) -> bool:
@@ -168,6 +170,28 @@ def _in_its_library(name: str, names: Names) -> str | None:
         if of_library and found.name not in (None, first) and names.is_imported_alone(first):
             return f"{found.name}{dot}{rest}"
     return None
+
+
+def _gone(call: Call, names: Names) -> int | None:
+    """Where the name of a loaded model gets what a call makes without it, nor of anything that was made of it."""
+    if call.kind.group != "model" or not call.target or "." in call.target:
+        return None
+    for bound in names.bindings(call.target, call.where.scope):
+        made = bound.value
+        if bound.where.order < call.where.order or not isinstance(made, ast.Call) or call.node in ast.walk(made):
+            continue
+        words = _words_of(made)
+        for word in sorted(words):
+            words |= {
+                each for one in names.bindings(word, call.where.scope) if one.value for each in _words_of(one.value)
+            }
+        if call.target not in words and bound.where.certainly == call.where.certainly:
+            return bound.where.order
+    return None
+
+
+def _words_of(value: ast.expr) -> set[str]:
+    return {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}
 
 
 def _is_handed_to_nothing(call: Call, names: Names) -> bool:

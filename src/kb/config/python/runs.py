@@ -79,6 +79,7 @@ def _run(own: Call | None, others: list[Call]) -> Run:
     anchor = trainer or own
     if trainer is not None:  # what is loaded below the training is another model's
         late = {each.number for name in LATE for each in groups.get(name, ()) if _comes_after(each, trainer)}
+        late |= {each.number for each in groups.get("model", ()) if _is_replaced(each, trainer)}
         groups = {name: [each for each in alike if each.number not in late] for name, alike in groups.items()}
         groups = {name: alike for name, alike in groups.items() if alike}
     certain: list[Call] = [trainer] if trainer is not None else []
@@ -237,6 +238,12 @@ def _comes_after(call: Call, anchor: Call) -> bool:
     """Whether a call stands behind the run's statement in the same function, and no loop comes by again."""
     again = any(arm == ROUND for _, arm in anchor.where.branch)
     return call.where.scope == anchor.where.scope and call.where.order > anchor.where.order and not again
+
+
+def _is_replaced(load: Call, trainer: Call) -> bool:
+    """Whether the name that a trainer is given its model by held another model first."""
+    alike = load.where.scope == trainer.where.scope and load.target in _linked_names(trainer)
+    return alike and load.gone is not None and load.gone < trainer.where.order
 
 
 def _before(candidates: list[Call], anchor: Call | None) -> list[Call]:
