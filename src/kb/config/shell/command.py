@@ -25,7 +25,7 @@ from kb.config.shell.lexer import Command, Fault, Word, split_commands
 from kb.config.shell.nested import runs_in
 from kb.config.shell.order import assigned, in_order
 from kb.config.shell.processes import ASKED, IN_ENVIRONMENT, OF_FSDP, Surroundings, read_allotment
-from kb.config.shell.serving import other_environment
+from kb.config.shell.serving import first_on_path, other_environment
 from kb.config.text.source import Places
 from kb.core.catalog import Dialect
 from kb.core.document import EVERY_GPU, NOT_COUNTED, Event, Setting, Unit
@@ -144,9 +144,9 @@ def read_shell(
         environment.lines_apart(one_shell=".ONESHELL" in text)
     commands = split_commands(re.sub(_BEFORE_RECIPES, lambda found: " " * len(found[0]), text) if of_make else text)
     runs: dict[tuple[int, str], tuple[Command, Launch]] = {}
-    elsewhere = None
+    elsewhere, on_path = None, first_on_path(text)
     for command, arguments in in_order(commands, environment, ends=not path.endswith((*DOCUMENTS, "Makefile"))):
-        elsewhere = other_environment(arguments, text, elsewhere)
+        elsewhere = other_environment(arguments, text, elsewhere, on_path)
         told, fixed = environment.told(command, ASKED), environment.fixed(command, ASKED)
         around = Surroundings(allotment, told, fixed, elsewhere)
         for each in runs_in(command, arguments, environment):

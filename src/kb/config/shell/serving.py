@@ -100,12 +100,18 @@ def release_of_image(image: str) -> str | None:
     return match[1] if match is not None and _RELEASED.search(image) is not None else None
 
 
-def other_environment(words: Sequence[Argument], text: str, before: Argument | None) -> Argument | None:
+def first_on_path(text: str) -> int:
+    """Where a script first puts programs of a folder of its own before the others; behind its end where it does not."""
+    found = re.search(_ON_PATH, text)
+    return len(text) if found is None else found.start()
+
+
+def other_environment(words: Sequence[Argument], text: str, before: Argument | None, on_path: int) -> Argument | None:
     """The word that activates an environment which is not the project's own: neither called so by its place nor made in
     this script; ``before`` where the command neither activates nor leaves one.
     """
     said = [each.text for each in words]
-    if words and before is None and any(found.start() < words[0].start for found in re.finditer(_ON_PATH, text)):
+    if words and before is None and on_path < words[0].start:
         before = words[0]
     if "deactivate" in said[:2]:
         return None
