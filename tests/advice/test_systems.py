@@ -147,7 +147,7 @@ def test_s04_remedies_from_an_error_text(tmp_path: Path) -> None:
     ],
 )
 def test_s04_which_resource_ran_short(log: str, resource: str, first: str, tmp_path: Path) -> None:
-    (cause, *_) = causes(log, "--config", config(tmp_path))
+    (cause, *_) = causes(log, "--config", config(tmp_path), "--gpu", "rtx-3090")
     assert cause["resource"] == resource
     changes = [remedy["set"] for remedy in cause["remedies"] if remedy["set"]]
     assert list(changes[0]) == [first] and changes[0][first] == 16

@@ -18,6 +18,7 @@ from kb.core.setup import TrainingSetup
 from kb.core.text import UserError
 
 MIB, GB = 2**20, 10**9
+LARGE = ("--gpu", "h200")  # where none is named, every known one is asked about
 KOBART = ("--model", "kobart", "--task", "generate", "--batch", 16, "--beams", 5, "--seq-in", 512, "--gen-length", 120)
 BART_OF_SEVEN_HEADS = {
     "model_type": "bart", "encoder_attention_heads": 7, "decoder_attention_heads": 7, "encoder_ffn_dim": 2048,
@@ -99,13 +100,13 @@ def test_optimizers_are_read_by_the_flags_names_and_by_the_trainers() -> None:
 
 
 def test_without_an_optimizer_nothing_is_kept_for_it() -> None:
-    made = estimate(*T5, "--optimizer", "none")
+    made = estimate(*T5, "--optimizer", "none", *LARGE)
     assert "optimizer" not in {term["name"] for term in made["phases"]["train"]["terms"]}
 
 
 def test_a_task_alone_has_its_own_phases_only() -> None:
-    assert set(estimate(*KOBART)["phases"]) == {"load", "generate"}
-    evaluated = estimate("--model", "kobart", "--task", "evaluate", "--batch", 4, "--seq-in", 512)
+    assert set(estimate(*KOBART, *LARGE)["phases"]) == {"load", "generate"}
+    evaluated = estimate("--model", "kobart", "--task", "evaluate", "--batch", 4, "--seq-in", 512, *LARGE)
     assert set(evaluated["phases"]) == {"load", "evaluate"}
     assert evaluated["setup"]["per_device_eval_batch_size"] == 4
 
@@ -119,10 +120,10 @@ def test_training_with_an_evaluation_batch_evaluates_and_with_beams_generates() 
 
 
 def test_what_the_flags_leave_open_is_listed_as_assumed() -> None:
-    assumed = {row["name"]: row for row in estimate("--model", "t5-base")["assumed"]}
+    assumed = {row["name"]: row for row in estimate("--model", "t5-base", *LARGE)["assumed"]}
     assert assumed["training.per_device_train_batch_size"]["value"] == 8
     assert {"training.optim", "data.max_source_length", "model.attn_implementation"} <= assumed.keys()
-    alone = {row["name"] for row in estimate("--model", "kobart", "--task", "generate")["assumed"]}
+    alone = {row["name"] for row in estimate("--model", "kobart", "--task", "generate", *LARGE)["assumed"]}
     assert "inference.batch_size" in alone
     assert "training.optim" not in alone, "no optimizer is in a generation"
 
@@ -175,20 +176,23 @@ def test_every_section_is_a_run_and_one_can_be_chosen(tmp_path: Path) -> None:
 
 def test_flags_take_the_place_of_a_configs_settings() -> None:
     path = ROOT / "examples/t5-base-arguments.yaml"
-    before, after = estimate(path), estimate(path, "--batch", 1, "--precision", "bf16", "--method", "lora")
+    before, after = (
+        estimate(path, *LARGE),
+        estimate(path, *LARGE, "--batch", 1, "--precision", "bf16", "--method", "lora"),
+    )
     assert after["setup"]["per_device_train_batch_size"] == 1 != before["setup"]["per_device_train_batch_size"]
     assert (after["setup"]["method"], after["setup"]["bf16"], after["setup"]["fp16"]) == ("lora", True, False)
     assert after["setup"]["max_source_length"] == before["setup"]["max_source_length"]
 
 
 def test_another_task_leaves_a_configs_own_task_out() -> None:
-    made = estimate(ROOT / "examples/t5-base-arguments.yaml", "--task", "generate", "--batch", 2)
+    made = estimate(ROOT / "examples/t5-base-arguments.yaml", "--task", "generate", "--batch", 2, *LARGE)
     assert set(made["phases"]) == {"load", "generate"}
 
 
 def test_standard_input_is_read() -> None:
-    text = (ROOT / "examples/t5-base-arguments.yaml").read_text("utf-8")
-    assert estimate("-", stdin=text)["phases"] == estimate(ROOT / "examples/t5-base-arguments.yaml")["phases"]
+    path = ROOT / "examples/t5-base-arguments.yaml"
+    assert estimate("-", *LARGE, stdin=path.read_text("utf-8"))["phases"] == estimate(path, *LARGE)["phases"]
 
 
 def test_flags_do_not_change_the_unit_they_are_laid_on() -> None:

@@ -217,7 +217,7 @@ def test_a_fault_of_the_whole_report_is_still_one(folder, capsys, monkeypatch):
 @pytest.mark.usefixtures("faulty")
 def test_the_python_interface_says_it_too(folder):
     (folder / "bug.yaml").write_text(GOOD, "utf-8")
-    result = api.lint(folder)
+    result = api.lint(folder, "rtx-3090")
     assert [fault.internal for fault in result.unusable] == [True] and result.units
 
 
