@@ -230,6 +230,16 @@ def test_what_unsloth_puts_in_the_place_of_trl_s_classes_has_defaults_of_its_own
     assert older.check(unit).setup.per_device_train_batch_size == 8
 
 
+def test_experts_that_unsloth_packs_are_not_counted_in_16_bits() -> None:
+    text = "model, tok = FastLanguageModel.from_pretrained('unsloth/Qwen3-30B-A3B', load_in_4bit={})\n"
+    text += (
+        "model = FastLanguageModel.get_peft_model(model, r=16)\nSFTTrainer(model=model, args=SFTConfig('o')).train()\n"
+    )
+    packed, whole = (python(text.format(each)) for each in (True, False))
+    assert (packed.prediction, packed.note_values["named"]) == (None, "Unsloth + MoE (load_in_4bit)")
+    assert whole.prediction is not None
+
+
 def test_what_nobody_writes_is_not_among_what_cannot_be_told() -> None:
     text = "if fast:\n    model, tok = FastLanguageModel.from_pretrained(name, load_in_4bit=True)\n"
     text += "    model = FastLanguageModel.get_peft_model(model, r=16)\n"

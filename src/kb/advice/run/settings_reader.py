@@ -336,7 +336,9 @@ def own_attention(read: SettingsReader, unit: Unit, method: Method, model: Model
     return known and replaced_by_unsloth(read, unit, method)
 
 
-def decided_by_loader(read: SettingsReader, unit: Unit, method: Method, source: int) -> Mapping[str, bool]:
+def decided_by_loader(
+    read: SettingsReader, unit: Unit, method: Method, model: Model | None, source: int
+) -> Mapping[str, bool]:
     """Fields of the run that Unsloth decides where it loads the model: whose layers run, whether checkpoints are
     reentrant and what goes into a layer waits on the host, and whether the constants of 4 bits are quantized too.
 
@@ -346,6 +348,8 @@ def decided_by_loader(read: SettingsReader, unit: Unit, method: Method, source: 
     packed = bool(read.or_default("quantization.bnb_4bit_use_double_quant")) or (unsloth and doubly is None)
     replaced = replaced_by_unsloth(read, unit, method)
     fields = {"unsloth": unsloth, "unsloth_layers": replaced, "bnb_4bit_use_double_quant": packed}
+    if unsloth and model is not None and model.architecture.experts and read.or_default("quantization.load_in_4bit"):
+        read.beyond.append("Unsloth + MoE (load_in_4bit)")  # it packs experts that transformers leaves in 16 bits
     by_hooks = read.value(AWAY) is True and read.key(AWAY) in BY_HOOKS
     if by_hooks and not read.or_default("training.gradient_checkpointing"):
         read.beyond.append(read.key(AWAY))  # then it moves all that every operation keeps

@@ -235,7 +235,7 @@ def setup_of(
         max_target_length=target,
         optim=_optimizer(read, trained),
         gradient_checkpointing=by_fsdp or _open(read, "training.gradient_checkpointing", True, training),
-        **decided_by_loader(read, unit, method, source),  # type: ignore[arg-type]
+        **decided_by_loader(read, unit, method, model, source),  # type: ignore[arg-type]
         label_smoothing_factor=float(read.or_default("training.label_smoothing_factor")),
         fused_loss=fused,
         liger_kernels=liger_kernels_of(read, versions, fused=fused),
