@@ -326,8 +326,8 @@ def cut_by_unsloth(read: SettingsReader, source: int | None) -> int | None:
 def replaced_by_unsloth(read: SettingsReader, unit: Unit, method: Method) -> bool:
     """Whether Unsloth puts layers of its own in the model. All weights, and adapters over 8 bits, train in
     transformers' (unsloth/models/loader.py)."""
-    alike = method == "full" or read.or_default("quantization.load_in_8bit") is True
-    return loaded_by_unsloth(unit) and not alike and read.value("model.loader_layers") is not False
+    adapted = loaded_by_unsloth(unit) and method != "full" and read.value("model.loader_layers") is not False
+    return adapted and read.or_default("quantization.load_in_8bit") is not True
 
 
 def own_attention(read: SettingsReader, unit: Unit, method: Method, model: Model | None) -> bool:
@@ -344,8 +344,8 @@ def decided_by_loader(
 
     It knows no other checkpoints than the first, and does the second for long samples alone (unsloth/models/_utils.py).
     """
-    unsloth, doubly = loaded_by_unsloth(unit), read.value("quantization.bnb_4bit_use_double_quant")
-    packed = bool(read.or_default("quantization.bnb_4bit_use_double_quant")) or (unsloth and doubly is None)
+    unsloth, packing = loaded_by_unsloth(unit), "quantization.bnb_4bit_use_double_quant"
+    packed = bool(read.or_default(packing)) or (unsloth and not read.written(packing))
     replaced = replaced_by_unsloth(read, unit, method)
     fields = {"unsloth": unsloth, "unsloth_layers": replaced, "bnb_4bit_use_double_quant": packed}
     if unsloth and model is not None and model.architecture.experts and read.or_default("quantization.load_in_4bit"):

@@ -235,7 +235,6 @@ def setup_of(
         max_target_length=target,
         optim=_optimizer(read, trained),
         gradient_checkpointing=by_fsdp or _open(read, "training.gradient_checkpointing", True, training),
-        **decided_by_loader(read, unit, method, model, source),  # type: ignore[arg-type]
         label_smoothing_factor=float(read.or_default("training.label_smoothing_factor")),
         fused_loss=fused,
         liger_kernels=liger_kernels_of(read, versions, fused=fused),
@@ -258,6 +257,7 @@ def setup_of(
         use_dora=bool(read.or_default("lora.use_dora")),
         load_in_4bit=bool(read.or_default("quantization.load_in_4bit")),
         load_in_8bit=bool(read.or_default("quantization.load_in_8bit")),
+        **decided_by_loader(read, unit, method, model, source),  # type: ignore[arg-type]
         dataloader_num_workers=read.number_or_default("training.dataloader_num_workers", least=0),
         dataloader_pin_memory=bool(read.or_default("training.dataloader_pin_memory")),
         dataloader_prefetch_factor=read.number("training.dataloader_prefetch_factor") or 2,
