@@ -511,6 +511,7 @@ RUN = "python -m trl.scripts.sft --per_device_train_batch_size"
         (f"echo bash -c '{RUN} 2'\n", []),
         (f"bash prepare.sh <<EOF\n{RUN} 2\nEOF\n{RUN} 4\n", [4]),  # what that script makes of it is not told
         (f"BS=8\ncat > $N.job <<EOF\n#!/bin/bash\nBS=2\n{RUN} \\$BS\nEOF\n{RUN} $BS\nsbatch $N.job\n", [2, 8]),
+        (f"cat > a/b.sh <<EOF\n#!/bin/bash\n{RUN} 2\nEOF\ncat <<EOF\n#!/bin/bash\n{RUN} 4\nEOF\n{RUN} 8\n", [8]),
         (f"cat <<EOF >config.yaml\n{RUN} 2\nEOF\n{RUN} 4\n", [4]),  # no script
     ],
 )

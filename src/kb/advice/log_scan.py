@@ -93,9 +93,10 @@ MOST_EVIDENCE = 5  # of one wording: the first ones and the last; a retry repeat
 _RUN_ENDED_WELL = re.compile(
     r"""['"]?train_runtime['"]?\s{0,4}[:=]|Training completed\. Do not forget|`Trainer\.fit` stopped: `max_|"""
     r"""[Tt]raining (?:is )?(?:finished|complete|completed|done)\b|"""
-    r"""={3,80} \d{1,6} passed(?:, \d{1,6} (?:deselected|skipped|warnings?|xpassed)){0,4} in \d"""  # pytest
+    r"""={3,80} \d{1,6} passed"""  # pytest
+    r"""(?:, \d{1,6} (?:deselected|skipped|warnings?|xfailed|xpassed|subtests passed)){0,6} in \d"""
 )
-_SAYS_OTHERWISE = re.compile("[❌✗✘]|[Ff]ailed")  # in the line that says it ended
+_SAYS_OTHERWISE = re.compile("[❌✗✘]|(?<!x)[Ff]ailed")  # in the line that says it ended
 _STEP = re.compile(r"\b(\d{1,9})/(\d{1,9}) \[")
 _LOSS = re.compile(r"""['"]loss['"]: ?['"]?\d""")
 _MODULE_FRAME = "in <module>"

@@ -113,10 +113,13 @@ def _takes_commands(words: Sequence[str | None]) -> bool:
 
 
 def _writes_script(words: Sequence[str | None], command: Command, environment: Environment) -> bool:
-    """Whether a here-document is put in a file as a shell's script: ``cat > job.sh <<EOF``, to be submitted then."""
+    """Whether a here-document is put in a file of this very folder as a shell's script, to be submitted then:
+    ``cat > job.sh <<EOF``. Of one that is put elsewhere it is not known where it runs."""
     start, end = command.heredoc or (0, 0)
     begins = re.compile(r"[ \t]*#![ \t]*\S*(?:/|/env[ \t]+)(?:ba|z|k|da)?sh\b")
-    return words[:1] in (["cat"], ["tee"]) and begins.match(environment.script, start, end) is not None
+    put = re.compile(r"(?:>|\btee)[ \t]*[\"']?[\w.${}-]+\.(?:sh|bash|sbatch|slurm|job|pbs|lsf)[\"']?(?=\s)")
+    written = words[:1] in (["cat"], ["tee"]) and put.search(environment.script, command.start, start) is not None
+    return written and begins.match(environment.script, start, end) is not None
 
 
 def _typed_in(at: int, start: int, end: int, environment: Environment) -> tuple[str, list[int]]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise, takewhile
 
 from kb.config.files import SHELL
@@ -126,8 +127,14 @@ def other_environment(words: Sequence[Argument], text: str, before: Argument | N
     if place is None and first != "activate":  # `conda activate x`, `source activate x`
         return before
     name = place[1] if place is not None else last
-    made = re.search(rf"(?:\bvenv|\bvirtualenv|\bcreate)\b[^\n]*[\s/]{re.escape(name)}(?![\w/])", text)
+    made = re.search(rf"[\s/]{re.escape(name)}(?![\w/])", _makings(text))
     return None if made or (place is not None and re.match(_OF_PROJECT, name)) else words[-1]
+
+
+@lru_cache(maxsize=1)  # of one script at a time, which may activate thousands
+def _makings(text: str) -> str:
+    """What a script says behind the words that make environments."""
+    return "\n".join(re.findall(r"(?:\bvenv|\bvirtualenv|\bcreate)\b([^\n]*)", text))
 
 
 class Started(NamedTuple):
