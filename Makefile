@@ -89,8 +89,8 @@ demo: $(DEMO)
 
 # A file's tests stay together, since some share what takes long to make, in the order that tests/conftest.py gives; those
 # of all files that need torch too.
-# Many wait, for a program or a page: four workers keep two cores busy; each more collects all tests once more.
-WORKERS ?= 4
+# Many wait, for a program or a page: three workers keep two cores busy; each more collects all tests once more.
+WORKERS ?= 3
 SPREAD = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 test: $(DEV)
 	$(RUN) -m pytest -ra $(SPREAD) $(ARGS)

@@ -92,7 +92,7 @@ def test_every_example_does_as_it_says(area: str, runner: ExampleRunner) -> None
     [
         ("severity: error", "severity: fatal", "'fatal' is not one of error, warning, info"),
         ("severity: error", "severty: error", "did you mean 'severity'"),
-        ("\nversion: 6", "\nversion: one", "version"),
+        ("\nversion: ", "\nversion: v", "version"),
         ("area: precision", "area: text", "the file lies in precision/"),
         ("id: t5-fp16-overflow", "id: t5-fp16-overflows", "differs from the file's name"),
         ("training.fp16 and", "training.fp61 and", "did you mean 'training.fp16'"),
