@@ -255,6 +255,8 @@ def test_a_config_for_inference_or_export_is_no_training_run(text: str):
     result = result_of(text)
     assert result.unit.dialect == "llamafactory" and not result.setup.do_train
     assert result.model is not None and told(text) == set()
+    assert result.setup.method == "full"  # its default adapter is made by what trains
+    assert result_of(f"{text}adapter_name_or_path: saves/a\n").setup.method == "lora"
 
 
 @pytest.mark.parametrize("text", [FACTORY, ARGUMENTS, f"{ARGUMENTS}packing: true\n"], ids=["llamafactory", "hf", "trl"])

@@ -51,6 +51,15 @@ def test_a_batch_that_is_filled_in_later_is_unknown_and_no_error(written: str) -
     assert (result.note, result.note_values) == ("unresolved_values", {"settings": "per_device_train_batch_size"})
 
 
+def test_what_the_file_says_elsewhere_is_known_and_a_group_that_is_off_says_nothing() -> None:
+    own = "sizes: {batch: 4}\nmegatron_cfg: {enabled: false, tensor_model_parallel_size: 2}\n"
+    own += "quantization: {enabled: false, load_in_4bit: true}\n"
+    result = check(HEAD + own + "training: {bf16: true, per_device_train_batch_size: '${sizes.batch}'}\n")
+    assert "unresolved-value" not in fired(result) and result.note is None
+    assert (result.setup.per_device_train_batch_size, result.setup.method) == (4, "full")
+    assert result.unit.settings["quantization.load_in_4bit"].value is False
+
+
 def test_a_switch_that_is_filled_in_later_leaves_open_what_one_of_its_values_decides() -> None:
     lines = "model_name_or_path: google/mt5-base\nuse_peft: true\nlora_r: 8\nmax_seq_length: 512\n"
     assert is_unknown(unit(lines + "use_flash_attention_2: ${FLASH}\n").settings["model.attn_implementation"].value)

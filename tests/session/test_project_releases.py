@@ -423,6 +423,15 @@ def test_a_script_that_installs_a_list_beside_it(tree: Tree) -> None:
     assert str(tree.root / "needs.txt") in {path for path, _, _ in found.files}
 
 
+def test_a_program_installs_what_its_image_in_a_cloud_is_given(tree: Tree) -> None:
+    tree.write("needs.txt", "transformers==4.44.0\n")
+    image = 'image = (\n    modal.Image.debian_slim()\n    .uv_pip_install("vllm==0.19.0", NAME)\n'
+    image += '    .pip_install(["trl==0.9.6"])\n    .pip_install_from_requirements("needs.txt")\n)\n'
+    found = tree.own("app.py", f"import modal\n{image}", "python")
+    releases = [said(found, each)[0] for each in ("vllm", "trl", "transformers")]
+    assert releases == ["==0.19.0", "==0.9.6", "==4.44.0"]
+
+
 def test_a_script_installs_what_its_shell_runs(tree: Tree) -> None:
     shown = "echo 'For the old trainer:\n  pip install peft==0.2.0\nand run again'\n"
     for before in ("docker run --rm img", "ssh host", "kubectl exec pod --", "echo"):  # no environment of this run

@@ -107,7 +107,7 @@ class ConfigReader:
             name = f"document {number}" if several else None
             reading = _DocumentReading(parsed, document, path, name)
             if arrange is not None:
-                reading.entries = arrange(reading.entries)
+                reading.entries, reading.arranged = arrange(reading.entries), True
             units += self._read_document(reading, dialect or self._preferred(prefer, reading))
         return units
 
@@ -125,7 +125,7 @@ class ConfigReader:
         matching = [self._dialects[forced]] if forced else self._recognition.matching(entries)
         dialect = matching[0] if matching else None
         reading.may_be([each.id for each in matching])
-        if dialect is not None and dialect.interpolates and record is None:
+        if dialect is not None and record is None and (dialect.interpolates or dialect.reader == "script"):
             entries = reading.filled_in()
         if dialect is None:
             return [reading.unknown(self._recognition.familiar_keys(entries))]
@@ -158,6 +158,7 @@ class _DocumentReading:
             raise ConfigError(key, *self.source.place(document.start))
         self._document, self._path, self._name = document, path, name
         self.entries: dict[str, Entry] = {}
+        self.arranged = False
         flatten(document, self.entries)
         self._span = self.source.span(document)
         first = next(node for node in parsed.documents if node is not None)
@@ -167,8 +168,8 @@ class _DocumentReading:
                 self._loose.append(event)
 
     def filled_in(self) -> dict[str, Entry]:
-        """The entries with what the document says elsewhere in the place of ``${path}``."""
-        if "${" in self.source.text:
+        """The entries with what the document says elsewhere in the place of ``${path}``; a tree's have it already."""
+        if "${" in self.source.text and not self.arranged:
             from kb.config.text.interpolation import resolve  # few configs have such
 
             resolve(self._document, defaults=False)  # the environment may have another value

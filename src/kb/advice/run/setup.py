@@ -364,8 +364,9 @@ def _leave_to_host(read: SettingsReader) -> None:
 
 
 def _method(read: SettingsReader) -> Method:
-    """An adapter where one is asked for or described; QLoRA where the weights under it are 4-bit."""
-    enabled = read.or_default("lora.enabled")
+    """An adapter where one is asked for or described, by a default only of what trains; QLoRA over 4-bit weights."""
+    idle = read.or_default("training.do_train") is False
+    enabled = read.value("lora.enabled") if idle else read.or_default("lora.enabled")
     described = read.written("lora.r") or read.written("lora.target_modules")
     widths = ("quantization.load_in_4bit", "quantization.load_in_8bit")
     if read.written("run.quantized") and not any(read.written(name) for name in widths):

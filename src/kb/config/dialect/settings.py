@@ -104,6 +104,7 @@ DESCRIBED = ("lora.enabled", "lora.r", "lora.target_modules")
 OF_KIND = ("type", "method", "peft_type", "peft_method", "adapter_type", "lora_type", "variant")
 PLAIN = ("lora", "qlora", "pefttype.lora")  # kinds whose memory is that of LoRA, over weights of some width
 SWITCHES = ("enable", "use", "active")
+_ENABLED = ".enabled"  # what may switch a group off as a whole
 INNER = ("config", "params", "kwargs", "args", "lora", "qlora", "dora", "lora_config", "peft_config", "lora_params")
 OF_WIDTH = ("quantization", "quantize", "quantized", "quant", "quantization_config", "bnb", "bnb_config")
 WIDTHS = ("quantization.load_in_4bit", "quantization.load_in_8bit")
@@ -150,7 +151,10 @@ class Extractor:
         meant: dict[str, list[tuple[Target, Entry]]] = {}
         beside: list[tuple[str, Entry]] = []
         adapters: list[tuple[str, Entry]] = []
+        off = _switched_off(entries) if self._dialect.of_scripts else ()
         for path, entry in entries.items():
+            if off and path.startswith(off) and not path.endswith(_ENABLED):
+                continue
             known = targets.get(path)
             if known is not None:
                 for target in known:
@@ -337,6 +341,15 @@ class Extractor:
         """Whether most keys of a group are keys of the known one, where those are known."""
         known, own = self._dialect.targets.names_in(path), node.entries()
         return not known or 2 * sum(key in known for key in own) > len(own)
+
+
+def _switched_off(entries: Entries) -> tuple[str, ...]:
+    """How the paths of groups begin that say themselves that they are off: ``megatron_cfg: {enabled: false, …}``."""
+    return tuple(
+        path.removesuffix(_ENABLED) + "."
+        for path, (_, _, value) in entries.items()
+        if path.endswith(_ENABLED) and value.kind == SCALAR and str(value.value).casefold() == "false"
+    )
 
 
 def _value(node: Node) -> Any:

@@ -15,6 +15,7 @@ from kb.config.releases.statements import MAIN, Folder
 _RUNNERS = re.compile(
     "run|call|check_call|check_output|[Pp]open|system|getoutput|getstatusoutput|run_(?:line|cell)_magic"
 )
+_OF_IMAGE = re.compile(r"(?:uv_)?pip_install(_from_requirements)?")  # of Modal's, in which the file's functions run
 _LINE = re.compile(r"^[ \t]*(?:[!%]|pip3? install |conda install )")
 _SHELL_CELL = re.compile(r"\s*%%(?:bash|sh|script|shell|!)")
 
@@ -64,23 +65,32 @@ def _read_block(folder: Folder, path: str, text: str) -> None:
 
 
 def _read_calls(folder: Folder, path: str, tree: ast.Module | None) -> None:
-    """``subprocess.run([sys.executable, "-m", "pip", "install", …])``, ``os.system("pip install …")``."""
+    """``subprocess.run([sys.executable, "-m", "pip", "install", …])``, ``os.system("pip install …")``, and of an image
+    ``image.pip_install("vllm==0.19.0")``."""
     for node in ast.walk(tree) if tree is not None else ():
-        if not isinstance(node, ast.Call) or not _RUNNERS.fullmatch(called_name(node)) or not node.args:
+        if not isinstance(node, ast.Call) or not node.args:
             continue
-        first = node.args[0]
-        if called_name(node).endswith("magic"):
+        name, first = called_name(node), node.args[0]
+        if image := _OF_IMAGE.fullmatch(name):
+            given = [word for each in node.args for word in _words(each)]
+            read_command(folder, path, ["pip", "install", *(["-r"] if image[1] else []), *given], node.lineno, MAIN)
+        if not _RUNNERS.fullmatch(name):
+            continue
+        if name.endswith("magic"):
             first = node.args[-1]
         if isinstance(first, ast.List | ast.Tuple):
-            words = [
-                each.value if isinstance(each, ast.Constant) and isinstance(each.value, str) else "$"
-                for each in first.elts
-            ]
+            words = _words(first)
             if "pip" in words:
                 read_command(folder, path, words[words.index("pip") :], node.lineno, MAIN)
         elif isinstance(first, ast.Constant) and isinstance(first.value, str):
             text = first.value.strip().replace("\n", " ")
             read_shell(folder, path, f"pip {text}" if text.startswith("install ") else text, MAIN, lines=[node.lineno])
+
+
+def _words(node: ast.expr) -> list[str]:
+    """The texts of a list, or of one argument; ``$`` for one that is not written out."""
+    each = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
+    return [one.value if isinstance(one, ast.Constant) and isinstance(one.value, str) else "$" for one in each]
 
 
 def read_cells(folder: Folder, path: str, text: str) -> None:
