@@ -241,6 +241,16 @@ def test_a_retry_that_runs_to_its_end_is_no_cause_but_one_that_dies_at_last_is()
     assert first(bare)[0] == "gpu-oom"
 
 
+def test_a_server_that_was_killed_and_serves_after_a_new_start_is_no_cause() -> None:
+    killed = "[2026-02-11 03:10:44] Child process unexpectedly failed with exitcode=9. pid=331\n"
+    answered = '[2026-02-11 03:12:03] INFO:     127.0.0.1:513 - "POST /v1/completions HTTP/1.1" 200 OK\n'
+    started = "[2026-02-11 03:12:01] The server is fired up and ready to roll!\n"
+    assert first(killed + started + answered) == (None, "none")
+    # without a start after it, another process may have answered; and so after the last answer
+    for log in (started + killed + answered, started + answered + killed):
+        assert first(log)[0] == "killed-from-outside"
+
+
 def test_a_process_that_died_stays_dead_whatever_another_run_writes_after_it() -> None:
     died = f'Traceback (most recent call last):\n  File "train.py", line 4, in <module>\n    main()\n{OOM}\n'
     assert first(died + "{'train_runtime': 9.1, 'epoch': 1.0}\n") == ("gpu-oom", "gpu")
@@ -595,6 +605,13 @@ _BY_PYTHON = """\
     raise TypeError('{!r} is not a callable object'.format(obj))
 TypeError: None is not a callable object
 """
+_LOOKED_UP = """\
+  File "/v/lib/python3.12/site-packages/vllm/config/model.py", line 40, in head_size
+    return self.hf_config.hidden_dims
+  File "/v/lib/python3.12/site-packages/transformers/configuration_utils.py", line 211, in __getattribute__
+    return super().__getattribute__(key)
+AttributeError: 'ToyConfig' object has no attribute 'hidden_dims'
+"""
 _HANDED = """\
 File ~/v/lib/python3.12/site-packages/transformers/trainer.py:3102, in Trainer.evaluation_loop(self, dataloader)
    3101     if losses:
@@ -612,6 +629,7 @@ TypeError: 'float' object does not support item assignment
         (_BEGUN + _REFUSED, "trl", "trl stopped by a check of its own, and says why", "require `num_labels=1`"),
         (_HANDED, "transformers", "where a plain float stands in place of what it takes", "item assignment"),
         (_BEGUN + _BY_PYTHON, "axolotl", "An error whose cause kb does not know", "not a callable object"),
+        (_BEGUN + _LOOKED_UP, "vllm", "An error whose cause kb does not know", "attribute 'hidden_dims'"),
         (_FIELDS, "vllm", "vllm stopped by a check of its own", "runner Input should be 'auto' or 'generate'"),
     ],
 )  # fmt: skip
@@ -767,7 +785,7 @@ def test_a_metric_that_is_called_error_is_none() -> None:
 
 
 def test_an_error_line_that_ends_with_a_colon_goes_on_in_the_next() -> None:
-    text = "RuntimeError: Error(s) in loading state_dict for PeftModel:\n\tsize mismatch for lm_head.weight\n"
+    text = "RuntimeError: Error(s) in packing state_dict for PeftModel:\n\tsize mismatch for lm_head.weight\n"
     (row,) = of(text).unexplained
     assert row.text.endswith("PeftModel: size mismatch for lm_head.weight")
 
@@ -1058,3 +1076,12 @@ def test_a_line_that_says_a_run_ended_and_failed_is_no_good_end() -> None:
     assert of(failed + "Training completed. Do not forget to share your model").causes == ()
     assert of(failed + "========= 2 passed, 1 xfailed, 1 warning in 3.12s ==========").causes == ()
     assert of(failed + "==== 1 failed, 2 passed in 3.12s ====").causes
+    assert of(failed + "-" * 70 + "\nRan 12 tests in 3.214s\n\nOK (skipped=1)\n").causes == ()
+    assert of(failed + "-" * 70 + "\nRan 12 tests in 3.214s\n\nFAILED (errors=1)\n").causes
+
+
+def test_a_package_that_asks_itself_for_a_name_is_to_be_installed_anew() -> None:
+    line = "ImportError: cannot import name 'Runner' from 'vllm' (/v/lib/python3.12/site-packages/vllm/__init__.py)\n"
+    frame = '  File "/v/lib/python3.12/site-packages/{}/cli.py", line 3, in <module>\n    from vllm import Runner\n'
+    steps = [of(frame.format(name) + line).causes[0].steps[0] for name in ("vllm", "trl")]
+    assert [step.run and "--force-reinstall" in step.run for step in steps] == [True, False]

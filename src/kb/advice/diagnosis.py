@@ -91,7 +91,7 @@ class Numbers:
     Args:
         variables: the remedy's ``variables``: ``find`` reads a value from the text, ``compute`` gives one without.
         text: the evidence, with the lines that go on with it.
-        given: values known otherwise (the phase, the confidence).
+        given: values known otherwise (the phase, the confidence, the package that raised it).
         facts: looks up every other name.
     """
 
@@ -201,7 +201,9 @@ def diagnose(
     found = [row for name, data in remedies.items() if (row := _found(name, data, scan)) is not None]
     found = _without_echoes(found)
     found.sort(key=lambda row: (CONFIDENCES.index(row.confidence), row.evidence[0].line, row.id))
-    return Diagnosis(scan.lines, tuple(_cause(row, remedies, facts, guide) for row in found), _unexplained(found, scan))
+    raised_in = {each.line: each.library for each in scan.errors}
+    causes = tuple(_cause(row, remedies, facts, guide, raised_in) for row in found)
+    return Diagnosis(scan.lines, causes, _unexplained(found, scan))
 
 
 def _found(name: str, data: Mapping[str, Any], scan: Scan) -> _Found | None:
@@ -256,10 +258,12 @@ def _without_echoes(found: Sequence[_Found]) -> list[_Found]:
     return [row for row in found if causing.isdisjoint(row.data.get("echo_of", ()))]
 
 
-def _cause(found: _Found, remedies: Remedies, facts: Lookup, guide: Mapping[str, Any]) -> Cause:
+def _cause(
+    found: _Found, remedies: Remedies, facts: Lookup, guide: Mapping[str, Any], raised_in: Mapping[int, str]
+) -> Cause:
     base = found.data
     variables = base.get("variables", {})
-    telling, numbers = _telling(found, variables, facts)
+    telling, numbers = _telling(found, variables, facts, raised_in)
     data, name = base, found.id
     for other, row in sorted(remedies.items()):
         if row.get("variant_of") == found.id and compile_tree(row["when_tree"])(numbers.get) is True:
@@ -280,18 +284,20 @@ def _cause(found: _Found, remedies: Remedies, facts: Lookup, guide: Mapping[str,
     )
 
 
-def _telling(found: _Found, variables: Mapping[str, Any], facts: Lookup) -> tuple[Evidence, Numbers]:
-    """The evidence with the most numbers, the first of equals, and its numbers."""
-    best: tuple[int, Evidence, Numbers] | None = None
+def _telling(
+    found: _Found, variables: Mapping[str, Any], facts: Lookup, raised_in: Mapping[int, str]
+) -> tuple[Evidence, Numbers]:
+    """The evidence with the most numbers, the first of equals, and its numbers.
+
+    ``raised_in``: of lines that raise an error, the installed package whose code did.
+    """
+    told = []
     for evidence in found.evidence:
         text = " ".join([evidence.text, *evidence.after]) if variables else ""
         given = {"phase": _phase(found.data, evidence), "confidence": found.confidence}
-        numbers = Numbers(variables, text, given, facts)
-        count = len(numbers.known())
-        if best is None or count > best[0]:
-            best = count, evidence, numbers
-    assert best is not None
-    return best[1], best[2]
+        given["raised_in"] = raised_in.get(evidence.line, "")
+        told.append((evidence, Numbers(variables, text, given, facts)))
+    return max(told, key=lambda row: len(row[1].known()))
 
 
 def _phase(data: Mapping[str, Any], evidence: Evidence) -> str:
@@ -335,8 +341,7 @@ def exit_cause(code: int, oom_kills: int, diagnosis: Diagnosis | None, asked: bo
     shown = SIGNAL_BASE + number if number is not None else code
     if code == 0:
         return ExitCause("normal", 0, oom_kills=oom_kills)
-    known = [cause for cause in (diagnosis.causes if diagnosis else ()) if cause.confidence != "low"]
-    cause = known[0] if known else None
+    cause = next((each for each in (diagnosis.causes if diagnosis else ()) if each.confidence != "low"), None)
     if asked:
         return ExitCause("asked", shown, number, oom_kills, cause)
     if number == KILLED and oom_kills:

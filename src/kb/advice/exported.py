@@ -6,7 +6,7 @@ from typing import Any
 
 from kb.core.record import NamedTuple
 
-_LIBRARY = r"(?P<library>transformers|trl|peft|huggingface_hub|accelerate|datasets)"
+_LIBRARY = r"(?P<library>transformers|trl|peft|huggingface_hub|accelerate|datasets|vllm)"
 _LINES = (  # a name of a module; a module of a library; a class that a model names; a type of model
     re.compile(rf"cannot import name '(?P<name>\w{{1,80}})' from '{_LIBRARY}(?P<module>(?:\.\w{{1,60}}){{0,6}})'"),
     re.compile(rf"module '{_LIBRARY}(?P<module>(?:\.\w{{1,60}}){{0,6}})' has no attribute '(?P<name>\w{{1,80}})'"),
@@ -67,20 +67,20 @@ def releases_of(text: str, guide: Mapping[str, Any]) -> NameRelease | None:
 
 def _exported(said: Mapping[str, str], exports: Mapping[str, Mapping[str, Any]]) -> NameRelease | None:
     """Of a name at a library's top, a name of one of its modules, a module, or a type of model."""
-    if "type" in said:
-        since, before = _span(exports.get("transformers", {}).get("types", {}), said["type"])
-        return NameRelease("type", "transformers", said["type"], since, before) if since or before else None
-    library, module, name = said["library"], said["module"].removeprefix("."), said["name"]
+    library = said.get("library", "transformers")
+    module, name = said.get("module", "").removeprefix("."), said.get("type") or said["name"]
     data = exports.get(library, {})
-    if module and name:
-        group = data.get("members", {}).get(module, {})
-        since, before = _span(group, name)
-        now = group.get("moved", {}).get(name, "")
-        return NameRelease("member", library, name, since, before, module=module, now=now) if since or before else None
-    kind = "name" if name else "module"
-    since, before = _span(data.get(f"{kind}s", {}), name or module)
-    now = data.get("now", {}).get(name, "")
-    return NameRelease(kind, library, name or module, since, before, now=now) if since or before else None
+    if "type" not in said and module and name:
+        kind, group = "member", data.get("members", {}).get(module, {})
+        moved = group.get("moved", {})
+    else:
+        kind = "type" if "type" in said else "name" if name else "module"
+        group, moved = data.get(f"{kind}s", {}), data.get("now", {})
+        module, name = "", name or module
+    since, before = _span(group, name)
+    if since is None and before is None:
+        return None
+    return NameRelease(kind, library, name, since, before, module=module, now=moved.get(name, ""))
 
 
 def _span(group: Mapping[str, Mapping[str, str]], name: str) -> tuple[str | None, str | None]:

@@ -127,14 +127,15 @@ _NOT_OWN = re.compile(
 # frames that only hand a call on, or look a name up for whoever asked: what an error is about lies in the frame before
 _HANDS_ON = re.compile(
     r"torch[/\\](?:__init__|utils[/\\]_contextlib)\.py|trl[/\\]extras[/\\]profiling\.py|"
-    r"pydantic[/\\](?:_internal[/\\]_dataclasses|main)\.py|ray[/\\]_private[/\\]|multiprocess(?:ing)?[/\\]pool\.py"
+    r"pydantic[/\\](?:_internal[/\\]_dataclasses|main)\.py|ray[/\\]_private[/\\]|multiprocess(?:ing)?[/\\]pool\.py|"
+    r"transformers[/\\](?:configuration_utils|tokenization_utils_base)\.py"
 )
 _UNDER_ALL = re.compile(
     r"^torch[/\\]nn[/\\]|[/\\]lib(?:64)?[/\\]python\d[\d.]{0,5}[/\\](?!(?:site|dist)-packages)|^<frozen "
 )
 _HANDING = frozenset((
-    "__getattr__", "_call_impl", "_wrapped_call_impl", "decorate_context", "__init__", "model_validate", "get_objects",
-    "wrapper", "auto_init_wrapper", "get", "worker",
+    "__getattr__", "__getattribute__", "_call_impl", "_wrapped_call_impl", "decorate_context", "__init__",
+    "model_validate", "get_objects", "wrapper", "auto_init_wrapper", "get", "worker",
 ))  # fmt: skip
 # a line of code that looks whether all is as it should be, and stops where it is not
 _CHECKS = re.compile(

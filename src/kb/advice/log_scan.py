@@ -26,11 +26,7 @@ class Wording:
         self.name = name  # the remedy's id, or the context's name
         self.row = row
         self.holds: tuple[str, ...] = tuple(row["holds"])
-
-    @property
-    def at(self) -> Place:
-        place: Place = self.row.get("at", "message")
-        return place
+        self.at: Place = row.get("at", "message")
 
     @cached_property
     def expression(self) -> re.Pattern[str]:
@@ -99,6 +95,9 @@ _RUN_ENDED_WELL = re.compile(
 _SAYS_OTHERWISE = re.compile("[❌✗✘]|(?<!x)[Ff]ailed")  # in the line that says it ended
 _STEP = re.compile(r"\b(\d{1,9})/(\d{1,9}) \[")
 _LOSS = re.compile(r"""['"]loss['"]: ?['"]?\d""")
+_TESTS_RAN = re.compile(r"Ran \d{1,6} tests? in \d")  # unittest: that all went well stands in one of the next lines
+_SERVES = re.compile(r"fired up and ready to roll|Application startup complete|server is listening on ")
+_ANSWERS = re.compile(r'" 200(?: OK)?\s{0,4}$')
 _MODULE_FRAME = "in <module>"
 
 
@@ -152,6 +151,8 @@ class LogScanner:
         self._after_frame = False
         self._steps: dict[int, int] = {}  # steps in all → the first step seen after the last evidence
         self._losses = self._moved_on = self._ended_well = self._lines = 0
+        self._tests_ran = -WINDOW  # the line with which unittest counts its tests
+        self._serves = False  # a server started after the last evidence
 
     def read(self, lines: Iterable[LogLine]) -> Scan:
         """The scan of a whole log."""
@@ -200,8 +201,12 @@ class LogScanner:
         if self._errors.take(line, row, self._after_frame, line - self._last_module <= WINDOW):
             around = (*self._before, *block)
             self._errors.note_near(line, (text for at, text in around if line - MEMORY_REACH <= at <= line))
-            self._steps.clear()
-            self._losses = 0
+            self._forget_progress()
+
+    def _forget_progress(self) -> None:
+        self._steps.clear()
+        self._losses = 0
+        self._serves = False
 
     def _note_contexts(self, contexts: Sequence[Wording], line: int, row: str) -> None:
         for context in contexts:
@@ -232,8 +237,7 @@ class LogScanner:
             kept.pop()
         kept.append(evidence)
         self._open = [*self._open[-2:], evidence]
-        self._steps.clear()
-        self._losses = 0
+        self._forget_progress()
 
     @staticmethod
     def _out_of_context(wording: Wording, near: frozenset[str]) -> bool:
@@ -256,9 +260,13 @@ class LogScanner:
             self._losses += 1
             if self._losses >= 2:
                 self._moved_on = line
-        if (
-            ("rain" in row or " passed" in row)
-            and _RUN_ENDED_WELL.search(row[:BAR])
-            and not _SAYS_OTHERWISE.search(row[:BAR])
-        ):
+        if "start" in row or "ready" in row or '" 200' in row:
+            self._serves = self._serves or _SERVES.search(row[:BAR]) is not None
+            if self._serves and _ANSWERS.search(row[:BAR]):
+                self._moved_on = line
+        if "Ran " in row and _TESTS_RAN.search(row[:BAR]):
+            self._tests_ran = line
+        said_well = ("rain" in row or " passed" in row) and _RUN_ENDED_WELL.search(row[:BAR])
+        tested_well = "OK" in row and line - self._tests_ran <= 2 and row[message_start(row) :].startswith("OK")
+        if tested_well or (said_well and not _SAYS_OTHERWISE.search(row[:BAR])):
             self._ended_well = line

@@ -5,7 +5,7 @@ they changed, and never committed. What a rule's page shows is in ``rule_page.py
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import cache, lru_cache, partial
 from html import escape
 from typing import Any
@@ -67,27 +67,29 @@ def gpu_page(library: Library, gpu: Gpu, fits: Fits) -> str:
         f"## {say(language, 'heat.heading')} {{ #lengths }}",
         say(language, "heat.about"),
         heat_maps(library, [(models[name], gpu) for name in TYPICAL_MODELS if name in fits.models], fits.maps),
-        *(
-            [f"## {say(language, 'preset.heading')} {{ #notes }}", say(language, "preset.about"), noted]
-            if noted
-            else []
-        ),
+        *_notes(language, noted),
         f"## {say(language, 'gpu.figures')} {{ #figures }}",
         table(head, rows),
-        _claims(library, gpu),
-        f"## {say(language, 'rule.sources')} {{ #sources }}",
-        "\n".join(f"- {cited_source(library, name)}" for name in data["sources"]),
+        *_claims(library, data),
+        *_sources(library, data["sources"]),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _claims(library: Library, gpu: Gpu) -> str:
-    """What the original guide says of the card, as they say it."""
-    claims = library.entry("hardware", gpu.id).get("claims", [])
-    if not claims:
-        return ""
-    lines = [f"- {prose(claim['text'][library.language])} {cited(library, claim)}" for claim in claims]
-    return f"## {say(library.language, 'claims.heading')} {{ #claims }}\n\n" + "\n".join(lines)
+def _notes(language: str, noted: str) -> list[str]:
+    """The settings that the original guide notes, under their heading; nothing where there are none."""
+    return [f"## {say(language, 'preset.heading')} {{ #notes }}", say(language, "preset.about"), noted] if noted else []
+
+
+def _claims(library: Library, data: Mapping[str, Any]) -> list[str]:
+    """What the original guide says of the card or the model, as it says it."""
+    lines = [f"- {prose(row['text'][library.language])} {cited(library, row)}" for row in data.get("claims", [])]
+    return [f"## {say(library.language, 'claims.heading')} {{ #claims }}", "\n".join(lines)] if lines else []
+
+
+def _sources(library: Library, names: Iterable[str]) -> list[str]:
+    rows = "\n".join(f"- {cited_source(library, name)}" for name in names)
+    return [f"## {say(library.language, 'rule.sources')} {{ #sources }}", rows]
 
 
 def model_page(library: Library, model: Model, fits: Fits) -> str:
@@ -118,12 +120,9 @@ def model_page(library: Library, model: Model, fits: Fits) -> str:
     else:
         command = f"kb recommend --model {model.id} --gpu {USUAL_GPUS[-1]}"
         parts += [f"## {say(language, 'fits.where')} {{ #fits }}", say(language, "fits.asked", command=command)]
-    if noted := noted_settings(library, fits.models, model=model.id):
-        parts += [f"## {say(language, 'preset.heading')} {{ #notes }}", say(language, "preset.about"), noted]
-    claims = [f"- {prose(claim['text'][language])} {cited(library, claim)}" for claim in data.get("claims", [])]
-    if claims:
-        parts += [f"## {say(language, 'claims.heading')} {{ #claims }}", "\n".join(claims)]
     parts += [
+        *_notes(language, noted_settings(library, fits.models, model=model.id)),
+        *_claims(library, data),
         f"## {say(language, 'model.parameters')} {{ #parameters }}",
         "\n".join(f"- {quantity(library, row)}{_note(row)}" for row in data["parameters"]),
         f"## {say(language, 'model.stored')} {{ #stored }}",
@@ -131,8 +130,7 @@ def model_page(library: Library, model: Model, fits: Fits) -> str:
         f"## {say(language, 'model.architecture')} {{ #architecture }}",
         table([say(language, "model.field"), say(language, "gpu.value")], fields),
         say(language, "model.from", source=cited_source(library, data["architecture_source"])),
-        f"## {say(language, 'rule.sources')} {{ #sources }}",
-        "\n".join(f"- {cited_source(library, name)}" for name in data["sources"]),
+        *_sources(library, data["sources"]),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -271,12 +269,8 @@ def remedy_page(library: Library, entry: Mapping[str, Any]) -> str:
     if example := diagnosed(library, entry):
         about = say(language, "remedy.example_about", config=code(CONFIG), gpu=GPU)
         parts += [f"## {say(language, 'remedy.example')} {{ #example }}", about, example]
-    sources = list(dict.fromkeys(named_sources(entry)))
-    if sources:
-        parts += [
-            f"## {say(language, 'rule.sources')} {{ #sources }}",
-            "\n".join(f"- {cited_source(library, name)}" for name in sources),
-        ]
+    if sources := list(dict.fromkeys(named_sources(entry))):
+        parts += _sources(library, sources)
     return "\n\n".join(parts) + "\n"
 
 
