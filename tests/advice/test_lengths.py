@@ -108,6 +108,12 @@ def test_encoder_is_not_asked_to_generate() -> None:
     assert caught.value.key == "recommend.encoder_generates_nothing"
 
 
+def test_no_config_is_written_for_a_checkpoint_that_has_to_be_unpacked() -> None:
+    estimator = Estimator(MODELS["gpt-oss-20b"], on_gpu(CATALOG.gpus["h200"]), CATALOG.constants)
+    with pytest.raises(UserError, match=r"recommend\.packed"):
+        answer("train", Question.of(), estimator, CATALOG, GUIDE)
+
+
 @each_type
 def test_adapters_are_put_on_modules_that_the_model_has(model) -> None:
     targets = targets_for(model.architecture)

@@ -240,6 +240,21 @@ def test_experts_that_unsloth_packs_are_not_counted_in_16_bits() -> None:
     assert whole.prediction is not None
 
 
+def test_a_packed_checkpoint_is_predicted_only_as_the_program_unpacks_it() -> None:
+    text = "quantization_config = Mxfp4Config({})\nmodel = AutoModelForCausalLM.from_pretrained({!r}, {})\n"
+    text += "model = get_peft_model(model, LoraConfig(r=8, {}))\nSFTTrainer(model=model, args=SFTConfig('o')).train()\n"
+    name, handed = "openai/gpt-oss-20b", "quantization_config=quantization_config"
+    wide = python(text.format("dequantize=True", name, handed, ""))
+    assert wide.prediction is not None and (wide.setup.method, wide.setup.weights) == ("lora", "bf16")
+    for unpacks, more in (("", handed), ("dequantize=True", handed + ", load_in_4bit=wide")):
+        assert python(text.format(unpacks, name, more, "")).prediction is None
+    left = python(text.format("dequantize=True", name, "", "").partition("\n")[2])
+    assert (left.prediction, left.note_values["named"]) == (None, f"mxfp4 ({name})")
+    assert python(text.format("", "unsloth/gpt-oss-20b-BF16", "", "").partition("\n")[2]).prediction is not None
+    on_experts = python(text.format("dequantize=True", name, handed, "target_parameters=['mlp.experts.down_proj']"))
+    assert (on_experts.prediction, on_experts.note_values["named"]) == (None, "target_parameters")
+
+
 def test_what_nobody_writes_is_not_among_what_cannot_be_told() -> None:
     text = "if fast:\n    model, tok = FastLanguageModel.from_pretrained(name, load_in_4bit=True)\n"
     text += "    model = FastLanguageModel.get_peft_model(model, r=16)\n"

@@ -90,8 +90,20 @@ def test_servers_that_others_logged_hold_what_kb_says() -> None:
     """Weights with the table of positions and blocks that the allocator does not split, and the cache in kb's range. Of
     the models of few parameters a printed hundredth of a GiB is 0.6 %."""
     for each in starts(CATALOG, ENGINES):
-        assert abs(each.weights_off) < (0.0005 if each.row["weights_gib"] > 20 else 0.0065), each.row["source"]
+        rounded = each.row["weights_gib"] < 20 or each.row["options"].get("quantization") == "mxfp4"
+        assert abs(each.weights_off) < (0.0065 if rounded else 0.0005), each.row["source"]
         assert each.inside is not False or each.row.get("off"), (each.row["source"], each.kv_gib)
+
+
+def test_experts_in_mxfp4_take_what_their_kernels_widen_them_to() -> None:
+    """vllm-project/vllm#22331 prints 12.8848 GiB on an RTX 3090, by a build with Triton's kernels; other logs (above)
+    have Marlin's. What other engines make of them is not known."""
+    budget = served("gpt-oss-20b", setup(24, release=(0, 10, 1), quantization="mxfp4")).budget
+    assert budget is not None
+    weights = budget.terms[0]
+    assert weights.status == "modelled"
+    assert 0.99 * 12.8848 < weights.low / GIB <= 12.8848 < weights.bytes / GIB < weights.high / GIB < 14.16
+    assert weights_bytes(model("gpt-oss-20b"), setup(24, engine="sglang", quantization="mxfp4")) is None
 
 
 def test_scales_of_four_bits_are_packed_too_before_0_9_2() -> None:

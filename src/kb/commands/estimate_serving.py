@@ -301,7 +301,7 @@ def known_model(name: str | None, config_path: str | None, engine: str, catalog:
         relative = base.casefold() not in (row.name.casefold(), row.id.casefold())
         model = model._replace(of_relative=relative)
         dtype, sees = _DTYPES[row.weights_dtype or "bf16"], row.architecture.vision is not None
-        return Known(model, dtype, packing, None, relative, packing is not None, sees)
+        return Known(model, dtype, packing or row.packed, None, relative, packing is not None, sees)
     data = read_config(path)
     shown = name or path
     try:
@@ -335,8 +335,8 @@ def _packing(config: object) -> tuple[str | None, bool]:
     method = str(config.get("quant_method", "")).casefold()
     if method in ("awq", "gptq"):
         return (method, True) if config.get("bits", config.get("w_bit")) == 4 else (None, False)
-    if method == "fp8":
-        return "fp8", True
+    if method in ("fp8", "mxfp4"):
+        return method, True
     if method == "bitsandbytes":
         return ("bitsandbytes", True) if config.get("load_in_4bit") else (None, False)
     return None, False

@@ -201,6 +201,9 @@ class Model(NamedTuple):
     max_length: int | None = None  # tokens: what the card or the tokenizer names, where known
     weights_dtype: WeightType | None = None  # what its checkpoint stores, where known
     other_weights: tuple[tuple[str, WeightType], ...] = ()  # aliases whose checkpoints store another type
+    packed: str | None = (
+        None  # how its checkpoint packs weights of that type, where not as bitsandbytes does: mxfp4, awq
+    )
     guessed_from: str = ""  # the name that only seems to speak of this model
 
     @property

@@ -211,11 +211,16 @@ def all_fits(folder: str, preview: bool = False) -> Fits:
     Args:
         preview: of :data:`PREVIEWED` alone.
     """
-    name, models = ("preview-fits", PREVIEWED) if preview else ("fits", tuple(load_catalog().models))
+    name, models = ("preview-fits", PREVIEWED) if preview else ("fits", _of_kb())
     parts = kept(folder, name, _mark(), lambda: _computed(models))
     rows = [Row(*row) for part in parts for row in part["rows"]]
     maps = {(model, gpu): Map(*shown) if shown else None for part in parts for model, gpu, shown in part["maps"]}
     return Fits(rows, maps, models)
+
+
+def _of_kb() -> tuple[str, ...]:
+    """All models but those whose checkpoints transformers trains only after it has unpacked them."""
+    return tuple(name for name, model in load_catalog().models.items() if model.packed is None)
 
 
 def _computed(models: Collection[str]) -> list[dict[str, Any]]:

@@ -118,7 +118,10 @@ def model_page(library: Library, model: Model, fits: Fits) -> str:
             heat_maps(library, [(model, gpus[name]) for name in USUAL_GPUS if name in gpus], fits.maps),
         ]
     else:
-        command = f"kb recommend --model {model.id} --gpu {USUAL_GPUS[-1]}"
+        asked = (
+            f"recommend --model {model.id}" if model.packed is None else f"estimate --engine vllm --model {model.name}"
+        )
+        command = f"kb {asked} --gpu {USUAL_GPUS[-1]}"
         parts += [f"## {say(language, 'fits.where')} {{ #fits }}", say(language, "fits.asked", command=command)]
     parts += [
         *_notes(language, noted_settings(library, fits.models, model=model.id)),

@@ -30,6 +30,7 @@ from kb.knowledge.problems import KnowledgeError
 TABLE = "table-"  # what the name of a part begins with that holds the rows of one format
 
 NO_TEXT = Text("", "")
+PACKED = ("mxfp4",)  # of what checkpoints store: packed, and 16 bits wide where transformers unpacks it
 
 
 def load_catalog(rules: Place = None, *, whole: bool = False) -> Catalog:
@@ -213,7 +214,8 @@ def _model(row: Mapping[str, Any]) -> Model:
         architecture=_architecture(row["architecture"]),
         parameters=row["parameters"],
         max_length=row["max_length"],
-        weights_dtype=row["weights_dtype"],
+        weights_dtype="bf16" if row["weights_dtype"] in PACKED else row["weights_dtype"],
+        packed=row["weights_dtype"] if row["weights_dtype"] in PACKED else None,
         other_weights=tuple((name, stored) for name, stored in row["other_weights"]),
     )
 

@@ -95,7 +95,14 @@ def model_of_config(data: Mapping[str, Any], path: str) -> Model:
         architecture=architecture,
         parameters=memory.parameter_count(architecture),
         weights_dtype=weight_type(data.get("dtype") or data.get("torch_dtype")),
+        packed=_packed(data.get("quantization_config")),
     )
+
+
+def _packed(quantization: Any) -> str | None:
+    """How a checkpoint is packed otherwise than bitsandbytes does, by its ``quantization_config``."""
+    method = quantization.get("quant_method") if isinstance(quantization, Mapping) else None
+    return method if isinstance(method, str) and method != "bitsandbytes" else None
 
 
 def read_config(path: str) -> dict[str, Any]:

@@ -86,6 +86,7 @@ class ServingFacts:
         if model is None and self._named is not None:
             model, self._named, self._packing = packed(self._named)
         self._model = model if model is not None and not model.guessed_from else None
+        self._packing = self._packing or (self._model and self._model.packed)
         self._free, self._release_of, self._engines, self._constants = free, release_of, engines, constants
 
     def providers(self) -> dict[str, Lookup]:
@@ -99,7 +100,7 @@ class ServingFacts:
             "length": lambda: self._lengthy and self._lengthy.options.max_model_len,
             "share": lambda: self._budget("share"),
             "kv_most": lambda: self._budget("kv_high"),
-            "weights": lambda: self._term("weights"),
+            "weights": lambda: self._term("weights", least=True),
             "activations": lambda: self._term("activations"),
             "sampler": self._sampler,
             "kv_tokens": lambda: self._usual and self._usual.kv_tokens,
@@ -248,9 +249,9 @@ class ServingFacts:
         served = self._served
         return None if served is None or served.budget is None else getattr(served.budget, field)
 
-    def _term(self, name: str) -> int | None:
-        terms = self._budget("terms")
-        return next((term.bytes for term in terms if term.name == name), None) if terms else None
+    def _term(self, name: str, *, least: bool = False) -> int | None:
+        terms = self._budget("terms") or ()
+        return next((term.low if least else term.bytes for term in terms if term.name == name), None)
 
     def _sampler(self) -> int | None:
         served = self._served

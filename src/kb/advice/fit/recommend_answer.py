@@ -26,6 +26,7 @@ from kb.core.model import Model
 from kb.core.record import NamedTuple
 from kb.core.release import parse_version
 from kb.core.setup import TrainingSetup
+from kb.core.text import UserError
 from kb.memory import UnsupportedArchitectureError
 
 
@@ -333,9 +334,11 @@ def answer(
         all_ways: as of :func:`recommend_training`.
 
     Raises:
-        UserError: an effective batch of fewer samples than there are GPUs.
+        UserError: an effective batch of fewer samples than there are GPUs, or a model whose checkpoint is packed.
         UnsupportedArchitectureError: the model's family is not known.
     """
+    if estimator.model.packed is not None:
+        raise UserError("recommend.packed", model=estimator.model.name, packing=estimator.model.packed)
     precision = precision_taken(question.run.precision, estimator.gpu, estimator.model.architecture)
     notes = NO_NOTES  # they know no trainer of TRL
     if question.trainer is None:

@@ -198,7 +198,7 @@ def _of_this_name(model: Model, wanted: str) -> Model:
     """The model with the type that the checkpoint of this very name stores."""
     tail = wanted.rpartition("/")[2]
     stored = next((each for name, each in model.other_weights if name.casefold().rpartition("/")[2] == tail), None)
-    return model if stored is None else model._replace(weights_dtype=stored)
+    return model if stored is None else model._replace(weights_dtype=stored, packed=None)
 
 
 def unknown_model(name: str, catalog: Catalog) -> UserError:

@@ -1,9 +1,12 @@
-"""Why there is no prediction for a unit, where there is none: a key of i18n under ``note.``, and its values."""
+"""Why there is no prediction for a unit, where there is none: a key of i18n under ``note.``, and its values. What of a
+run no prediction covers is named as its config does."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from kb.advice.run.named_model import packed_by_name
+from kb.advice.run.run_kind import weight_type
+from kb.advice.run.settings_reader import SettingsReader
 from kb.core.document import KIND_OPEN, NO_SUCH_RUN, RUN_ELSEWHERE, SEVERAL_WAYS, Setting, Unit
 from kb.core.expression import is_unknown
 from kb.core.model import Architecture, Model
@@ -16,6 +19,7 @@ PROCESSES, PIXELS = "launch.num_processes", "data.image_max_pixels"
 Note = tuple[str, Mapping[str, Any]]
 CPU_ONLY = ("training.use_cpu", "training.no_cuda", "accelerate.use_cpu", "launch.cpu")  # of which any keeps to the CPU
 TRAINER = "script.trainer"
+RANKING = ("ranking", "cached_ranking")  # losses of sentence-transformers that are followed
 # Said by what is called; nobody writes them.
 OF_CALLS = ("model.loader", "model.fused_loss", "model.fused_evaluation", "training.offloaded_checkpoints")
 QUANTIZED_ALONE: Note = ("quantized_alone", {})
@@ -224,3 +228,112 @@ def _trainer_note(trainer: str, key: str, *, of_command: bool) -> Note:
         return "trainer_not_predicted", shown
     first, until, again = (".".join(map(str, release)) for release in TRL_READ)
     return "trainer_not_followed", {**shown, "first": first, "until": until, "again": again}
+
+
+ON_TPU = ("training.tpu_num_cores", "launch.tpu")
+ADAMW = ("adam", "adamw", "torch.optim.adam", "torch.optim.adamw")  # other words for PyTorch's own
+KNOWN_OPTIMIZERS = (
+    "adamw_torch_fused", "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit", "paged_adamw",
+    "lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit", "adamw_torch", "adamw_hf", "adafactor",
+    "sgd", "none",
+)  # fmt: skip
+OPTIMIZERS_OF_DEEPSPEED = ("adam", "adamw", "cpuadam", "deepspeedcpuadam", "fusedadam")
+ATTENTIONS = ("eager", "sdpa", "flash", "flash_attention_2", "flash_attention_3")
+LORA = ("lora", "dora", "rslora")
+
+
+# What in a checkpoint's name, between separators, says a format other than bitsandbytes': ``-GPTQ-Int4``, ``-AWQ``.
+_SEPARATORS = str.maketrans("-_.", "///")
+_QUANTIZED = frozenset(
+    (
+        *("gptq", "awq", "aqlm", "hqq", "eetq", "gguf", "exl2", "exl3", "mlx", "qat", "quip"),
+        *("fp8", "mxfp4", "mxfp8", "nvfp4", "fp4", "int3", "int4", "int8"),
+        *("w4a4", "w4a8", "w4a16", "w8a4", "w8a8", "w8a16"),
+    )
+)
+
+
+def _quantized_name(name: str) -> str | None:
+    """The first part of a checkpoint's name that says how its weights are packed, as the name writes it."""
+    return next((part for part in name.translate(_SEPARATORS).split("/") if part.lower() in _QUANTIZED), None)
+
+
+def unmodelled(read: SettingsReader, model: Model | None, *, trains: bool) -> tuple[str, ...]:
+    """The things by name, each once, with the key that says so.
+
+    Args:
+        trains: whether the run trains: an optimizer matters only then.
+    """
+    found = (*_of_any(read, model), *(_of_training(read) if trains else ()))
+    return tuple(dict.fromkeys(found))
+
+
+def _of_any(read: SettingsReader, model: Model | None) -> Iterator[str]:
+    told = read.value("run.not_modelled")
+    ranks = read.value("embedding.columns") is not None or read.as_written("embedding.loss") in RANKING
+    if told is not None and not (told == "sentence-transformers" and ranks):
+        yield str(told)
+    yield from read.beyond
+    yield from (f"{name.partition('.')[2]} = true" for name in CPU_ONLY if read.value(name) is True)
+    yield from (f"TPU ({read.key(name)})" for name in ON_TPU if read.value(name) not in (None, False, 0))
+    name = read.value("model.name")
+    kind = _quantized_name(name) if isinstance(name, str) else None
+    widened = read.value("quantization.dequantize")
+    if kind is None and model is not None and not widened:
+        kind = model.packed  # it stays so, or is widened where its kernels are missing
+    if kind is not None:
+        yield f"{kind} ({name})"
+    elif widened is False:
+        yield f"mxfp4 ({read.key('quantization.dequantize')})"
+    dtype = read.value("model.torch_dtype")
+    if dtype is not None and weight_type(dtype) is None and _named(dtype):
+        yield f"{dtype} ({read.key('model.torch_dtype')})"
+    attention = read.value("model.attn_implementation")
+    if attention is not None and str(attention) not in ATTENTIONS and "flash" not in str(attention):
+        yield f"{attention} ({read.key('model.attn_implementation')})"
+
+
+# Groups of a config of a program's own that speak of another training than that of the batches beside them.
+_OTHER_TRAINERS = frozenset(
+    ("cpo", "distillation", "dpo", "gkd", "grpo", "kto", "orpo", "ppo", "reward", "rlhf", "rloo", "simpo")
+)
+_OFF = ("false", "0", "no", "off")  # as YAML and people write it
+
+
+def other_trainers(unit: Unit) -> list[str]:
+    """The names of such groups that hold any key and are not switched off."""
+    said: dict[str, None] = {}
+    off = set()
+    for key, setting in unit.keys.items() if unit.dialect == "team" else ():
+        name, _, inner = key.partition(".")
+        if name.casefold() in _OTHER_TRAINERS and inner:
+            said.setdefault(name)
+            switch = inner in ("enabled", "enable", "active", "use", f"use_{name.casefold()}")
+            off |= {name} if switch and str(setting.value).casefold() in _OFF else set()
+    return [name for name in said if name not in off]
+
+
+def _named(dtype: object) -> bool:
+    """Whether a type is named that is one: ``auto`` leaves it to the checkpoint."""
+    return str(dtype).casefold().removeprefix("torch.") not in ("auto", "none", "null", "")
+
+
+def _of_training(read: SettingsReader) -> Iterator[str]:
+    optimizer = read.value("training.optim")
+    if optimizer is not None and optimizer_of(str(optimizer)) not in KNOWN_OPTIMIZERS:
+        yield f"{optimizer} ({read.key('training.optim')})"
+    of_deepspeed = read.value("deepspeed.optimizer.type")
+    if of_deepspeed is not None and str(of_deepspeed).casefold() not in OPTIMIZERS_OF_DEEPSPEED:
+        yield f"{of_deepspeed} ({read.key('deepspeed.optimizer.type')})"
+    adapter = read.value("lora.peft_type")
+    if adapter is not None and str(adapter).casefold().rpartition(".")[2] not in LORA:
+        yield f"{adapter} ({read.key('lora.peft_type')})"
+    if read.value("lora.target_parameters"):
+        yield read.key("lora.target_parameters")
+    if str(read.value("accelerate.mixed_precision")).casefold() == "fp8":
+        yield f"fp8 ({read.key('accelerate.mixed_precision')})"
+
+
+def optimizer_of(name: str) -> str:
+    """The Trainer's name of an optimizer that goes by another."""
+    return "adamw_torch" if name.casefold() in ADAMW else name

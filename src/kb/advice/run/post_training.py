@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from kb.advice.run.no_prediction import TRL_READ, unfollowed
+from kb.advice.run.no_prediction import RANKING, TRL_READ, unfollowed
 from kb.advice.run.settings_reader import SettingsReader
 from kb.core.document import Unit
 from kb.core.expression import Unknown
@@ -27,7 +27,7 @@ KINDS: Mapping[str, PostKind] = {
     "dpo": "dpo", "ipo": "dpo", "kto": "kto", "orpo": "orpo", "cpo": "cpo", "simpo": "cpo", "grpo": "grpo",
     "rloo": "rloo", "reward": "reward",
 }  # fmt: skip
-RANKING, GRADCACHE = ("ranking", "cached_ranking"), 32
+GRADCACHE = 32
 GENERATING = ("grpo", "rloo")
 WITHOUT_REFERENCE = ("orpo", "cpo", "reward")
 # Releases of TRL (trl-wheels): the fused head; a contiguous copy of logits; the first that was read.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kb.advice.question import ATTENTIONS, RunSettings
-from kb.advice.run.run_kind import KNOWN_OPTIMIZERS
+from kb.advice.run.no_prediction import KNOWN_OPTIMIZERS
 from kb.core.document import Setting, Unit
 from kb.core.finding import Span
 from kb.core.setup import Assumption

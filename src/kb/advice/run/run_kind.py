@@ -1,5 +1,5 @@
-"""What kind of run it is: trained or not, in which type weights are loaded and, before the first step, everything
-trains, what of it no prediction covers.
+"""What kind of run it is: trained or not, and in which type weights are loaded and, before the first step, everything
+trains.
 
 What a trainer makes of a quantized model and its adapters was read in the trainers' own code: TRL 0.12 to 1.16
 (``trainer/*_trainer.py``, ``models/utils.py``), Axolotl 0.18 (``loaders/model.py``: norms, embeddings and output layer
@@ -7,11 +7,9 @@ go back to ``torch_dtype`` after PEFT's preparation), LLaMA-Factory (``model/ada
 nothing is prepared) and unsloth_zoo (``training_utils.py``).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from kb.advice.question import Loads
-from kb.advice.run.no_prediction import CPU_ONLY
-from kb.advice.run.post_training import RANKING
 from kb.advice.run.settings_reader import SettingsReader, loaded_by_unsloth, uses_fsdp
 from kb.core.document import Unit
 from kb.core.expression import is_unknown
@@ -152,108 +150,6 @@ def assume_whole_experts(read: SettingsReader, model: Model | None, transformers
 
     if model.architecture.model_type in MIXTURES:
         read.assumed.append(Assumption(name="transformers.release", value="5", reason="experts_left_whole"))
-
-
-ON_TPU = ("training.tpu_num_cores", "launch.tpu")
-ADAMW = ("adam", "adamw", "torch.optim.adam", "torch.optim.adamw")  # other words for PyTorch's own
-KNOWN_OPTIMIZERS = (
-    "adamw_torch_fused", "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit", "paged_adamw",
-    "lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit", "adamw_torch", "adamw_hf", "adafactor",
-    "sgd", "none",
-)  # fmt: skip
-OPTIMIZERS_OF_DEEPSPEED = ("adam", "adamw", "cpuadam", "deepspeedcpuadam", "fusedadam")
-ATTENTIONS = ("eager", "sdpa", "flash", "flash_attention_2", "flash_attention_3")
-LORA = ("lora", "dora", "rslora")
-
-
-# What in a checkpoint's name, between separators, says a format other than bitsandbytes': ``-GPTQ-Int4``, ``-AWQ``.
-_SEPARATORS = str.maketrans("-_.", "///")
-_QUANTIZED = frozenset(
-    (
-        *("gptq", "awq", "aqlm", "hqq", "eetq", "gguf", "exl2", "exl3", "mlx", "qat", "quip"),
-        *("fp8", "mxfp4", "mxfp8", "nvfp4", "fp4", "int3", "int4", "int8"),
-        *("w4a4", "w4a8", "w4a16", "w8a4", "w8a8", "w8a16"),
-    )
-)
-
-
-def _quantized_name(name: str) -> str | None:
-    """The first part of a checkpoint's name that says how its weights are packed, as the name writes it."""
-    return next((part for part in name.translate(_SEPARATORS).split("/") if part.lower() in _QUANTIZED), None)
-
-
-def unmodelled(read: SettingsReader, *, trains: bool) -> tuple[str, ...]:
-    """The things by name, each once, with the key that says so.
-
-    Args:
-        trains: whether the run trains: an optimizer matters only then.
-    """
-    found = (*_of_any(read), *(_of_training(read) if trains else ()))
-    return tuple(dict.fromkeys(found))
-
-
-def _of_any(read: SettingsReader) -> Iterator[str]:
-    told = read.value("run.not_modelled")
-    ranks = read.value("embedding.columns") is not None or read.as_written("embedding.loss") in RANKING
-    if told is not None and not (told == "sentence-transformers" and ranks):
-        yield str(told)
-    yield from read.beyond
-    yield from (f"{name.partition('.')[2]} = true" for name in CPU_ONLY if read.value(name) is True)
-    yield from (f"TPU ({read.key(name)})" for name in ON_TPU if read.value(name) not in (None, False, 0))
-    name = read.value("model.name")
-    kind = _quantized_name(name) if isinstance(name, str) else None
-    if kind is not None:
-        yield f"{kind} ({name})"
-    dtype = read.value("model.torch_dtype")
-    if dtype is not None and weight_type(dtype) is None and _named(dtype):
-        yield f"{dtype} ({read.key('model.torch_dtype')})"
-    attention = read.value("model.attn_implementation")
-    if attention is not None and str(attention) not in ATTENTIONS and "flash" not in str(attention):
-        yield f"{attention} ({read.key('model.attn_implementation')})"
-
-
-# Groups of a config of a program's own that speak of another training than that of the batches beside them.
-_OTHER_TRAINERS = frozenset(
-    ("cpo", "distillation", "dpo", "gkd", "grpo", "kto", "orpo", "ppo", "reward", "rlhf", "rloo", "simpo")
-)
-_OFF = ("false", "0", "no", "off")  # as YAML and people write it
-
-
-def other_trainers(unit: Unit) -> list[str]:
-    """The names of such groups that hold any key and are not switched off."""
-    said: dict[str, None] = {}
-    off = set()
-    for key, setting in unit.keys.items() if unit.dialect == "team" else ():
-        name, _, inner = key.partition(".")
-        if name.casefold() in _OTHER_TRAINERS and inner:
-            said.setdefault(name)
-            switch = inner in ("enabled", "enable", "active", "use", f"use_{name.casefold()}")
-            off |= {name} if switch and str(setting.value).casefold() in _OFF else set()
-    return [name for name in said if name not in off]
-
-
-def _named(dtype: object) -> bool:
-    """Whether a type is named that is one: ``auto`` leaves it to the checkpoint."""
-    return str(dtype).casefold().removeprefix("torch.") not in ("auto", "none", "null", "")
-
-
-def _of_training(read: SettingsReader) -> Iterator[str]:
-    optimizer = read.value("training.optim")
-    if optimizer is not None and optimizer_of(str(optimizer)) not in KNOWN_OPTIMIZERS:
-        yield f"{optimizer} ({read.key('training.optim')})"
-    of_deepspeed = read.value("deepspeed.optimizer.type")
-    if of_deepspeed is not None and str(of_deepspeed).casefold() not in OPTIMIZERS_OF_DEEPSPEED:
-        yield f"{of_deepspeed} ({read.key('deepspeed.optimizer.type')})"
-    adapter = read.value("lora.peft_type")
-    if adapter is not None and str(adapter).casefold().rpartition(".")[2] not in LORA:
-        yield f"{adapter} ({read.key('lora.peft_type')})"
-    if str(read.value("accelerate.mixed_precision")).casefold() == "fp8":
-        yield f"fp8 ({read.key('accelerate.mixed_precision')})"
-
-
-def optimizer_of(name: str) -> str:
-    """The Trainer's name of an optimizer that goes by another."""
-    return "adamw_torch" if name.casefold() in ADAMW else name
 
 
 # Arguments of the Trainer that say nothing of training: an evaluation, a generation or any other script takes them too.

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from kb.advice.facts.grounds import defaults_of_memory
 from kb.advice.facts.run_facts import prepared_in_vain
 from kb.advice.run.named_model import IN_4BIT, may_be_stored_packed
+from kb.advice.run.no_prediction import optimizer_of, other_trainers, unmodelled
 from kb.advice.run.post_training import (
     embedding_of,
     fused_loss_of,
@@ -32,12 +33,9 @@ from kb.advice.run.run_kind import (
     attention_of,
     dropout_of,
     earlier_of,
-    optimizer_of,
-    other_trainers,
     rank_of,
     says_training,
     trains,
-    unmodelled,
     weights_of,
     with_preparation,
 )
@@ -281,7 +279,7 @@ def setup_of(
     assume_one_unit(read, setup)
     if setup.fsdp and setup.offload_param and setup.world_size < 2:
         read.beyond.append("FSDP + offload (1 GPU)")  # there only where a launcher starts the process
-    beyond = unmodelled(read, trains=trained)
+    beyond = unmodelled(read, model, trains=trained)
     _leave_to_host(read)
     unresolved = that_matter(read.unresolved, setup) + ((NOT_MODELLED,) if beyond else ())
     setup = setup._replace(assumed=_assumed(read), unresolved=unresolved, unmodelled=beyond)

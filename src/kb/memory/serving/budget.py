@@ -15,7 +15,7 @@ from kb.core.release import parse_version
 from kb.core.setup import Colocated
 from kb.core.units import MIB, parse_bytes
 from kb.memory.config_fields import UnsupportedArchitectureError
-from kb.memory.serving.setup import FLOATS, PACKS_TABLES, ServedModel, ServingSetup, served_model
+from kb.memory.serving.setup import FLOATS, PACKS_EXPERTS, PACKS_TABLES, ServedModel, ServingSetup, served_model
 
 Status = Literal["exact", "modelled", "measured", "given", "unknown"]
 CHUNKS_FROM = 32_768  # vLLM before V1 spreads prompts over steps by itself above this length
@@ -67,8 +67,14 @@ def bytes_of_request(
     return (full * whole + windowed * kept) * block * bytes_of_layer(model, setup)
 
 
-def weights_bytes(model: ServedModel, setup: ServingSetup) -> int | None:
-    """Bytes of the weights on the fullest rank; None where the model's parameters are not known.
+# To what multiples vLLM widens a rank's experts and their inputs, which MXFP4 packs, by the kernels that it finds
+# (quantization/mxfp4.py): Triton's, Marlin's (GPUs other than 9.0 to 10.3), and FlashInfer's of 10.0.
+FEWEST, MARLIN, MOST = (64, 1), (128, 256), (256, 256)
+
+
+def weights_bytes(model: ServedModel, setup: ServingSetup, padding: tuple[int, int] = MARLIN) -> int | None:
+    """Bytes of the weights on the fullest rank; None where the model's parameters are not known, or what the engine
+    makes of packed experts.
 
     Linear layers, embeddings and the output layer are split over the tensor-parallel ranks, K and V by their heads;
     norms are on each. vLLM and SGLang keep a table of rotary positions beside them: positions × turned dimensions.
@@ -81,7 +87,14 @@ def weights_bytes(model: ServedModel, setup: ServingSetup) -> int | None:
         return None
     wide, ranks, stages = FLOATS[setup.dtype], setup.tensor_parallel, setup.pipeline_parallel
     packed = setup.packed_bytes
-    shared = held.linear / ranks
+    shared, experts = held.linear / ranks, held.experts / ranks
+    if setup.quantization in PACKS_EXPERTS:
+        if setup.engine != "vllm" or not experts:
+            return None
+        width = model.expert_feed_forward / ranks
+        experts *= packed / wide * _up(width, padding[0]) / width * _up(model.hidden, padding[1]) / model.hidden
+        packed = wide
+    shared += experts
     if model.kv_heads:
         shared += held.keys_values * heads_of_rank(model, ranks) / model.kv_heads
     largest = -(-model.layers // stages) / model.layers
@@ -92,6 +105,10 @@ def weights_bytes(model: ServedModel, setup: ServingSetup) -> int | None:
     if setup.engine in ("vllm", "sglang") and setup.quantization is None:
         found += unsplit_bytes(model, setup) * largest
     return round(found) - min(setup.offload_bytes, round(shared * largest * packed))
+
+
+def _up(size: float, multiple: int) -> int:
+    return math.ceil(size / multiple) * multiple
 
 
 def unsplit_bytes(model: ServedModel, setup: ServingSetup) -> int:
@@ -299,6 +316,9 @@ def budget_of(
     options = resolve(model, setup, engine)
     given: Status = "given" if setup.measured.weights is not None else "exact"
     weights = Term("weights", held, held, held, given)
+    if setup.quantization in PACKS_EXPERTS and given == "exact":
+        low, high = (weights_bytes(model, setup, padding) or held for padding in (FEWEST, MOST))
+        weights = weights._replace(low=low, high=high, status="modelled")
     share = _SHARES[setup.engine](weights, setup, options, engine)
     if share is None:
         return None

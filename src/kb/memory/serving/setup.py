@@ -18,10 +18,11 @@ CACHE_TYPES = {
     "q8_0": 34 / 32, "q4_0": 18 / 32,
 }  # fmt: skip
 # Bytes of one packed weight. awq and gptq: 4 bits and, for 128 weights, an fp16 scale and a 4-bit zero point;
-# bitsandbytes: 4 bits and an fp32 scale for 64, itself quantized or not; q8_0: 8 bits and an fp16 scale for 32.
+# bitsandbytes: 4 bits and an fp32 scale for 64, itself quantized or not; q8_0: 8 bits and an fp16 scale for 32;
+# mxfp4: 4 bits and a scale of 8 bits for 32.
 PACKED = {
     "fp8": 1.0, "int8": 1.0, "awq": 0.5 + 2.5 / 128, "gptq": 0.5 + 2.5 / 128, "bitsandbytes": 0.5 + 4 / 64,
-    "q8_0": 34 / 32,
+    "q8_0": 34 / 32, "mxfp4": 0.5 + 1 / 32,
 }  # fmt: skip
 # The same with scales of 8 bits, and one fp32 scale for 256 of these.
 NESTED = 0.5 + 1 / 64 + 4 / (64 * 256)
@@ -35,6 +36,7 @@ _OF_TGI = {
     "eetq": "int8",
 }
 PACKS_TABLES = ("q8_0",)  # these pack embeddings and the output layer too
+PACKS_EXPERTS = ("mxfp4",)  # these pack experts alone
 
 
 def packing_of(engine: str, name: str) -> str:
@@ -122,8 +124,9 @@ class Weights(NamedTuple):
 
     embedding: int  # with the output layer where that is its own
     keys_values: int  # projections that make K and V: split by KV heads, so repeated where there are too few
-    linear: int  # the other linear layers, experts among them: what quantization packs
+    linear: int  # the other linear layers: what quantization packs
     whole: int  # norms, biases, routers' tables
+    experts: int = 0  # which quantization packs too, and some packs alone
 
     @property
     def total(self) -> int:
@@ -201,8 +204,9 @@ def served_model(name: str, a: Architecture, positions: int | None) -> ServedMod
         weights=Weights(
             embedding=counts.embedding + counts.head,
             keys_values=keys_values,
-            linear=counts.decoder_linear + counts.experts - keys_values,
+            linear=counts.decoder_linear - keys_values,
             whole=counts.positions + counts.biases + counts.norms,
+            experts=counts.experts,
         ),
     )
 
