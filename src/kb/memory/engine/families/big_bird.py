@@ -21,6 +21,8 @@ from kb.memory.engine.ops import blocks, gathers
 from kb.memory.engine.tensor import F32, I64, Tensor, new, seen_as
 from kb.memory.engine.world import world
 
+WITH_ONE, WEIGHTED_BY_ONE = "bhlqd,bhkd->bhlqk", "bhlqk,bhkd->bhlqd"  # blocks of queries with one block of keys
+
 
 class Masks(NamedTuple):
     """What layers that attend by blocks are given: which tokens are real, and of which neighbours."""
@@ -211,8 +213,8 @@ class Attention:
         q = ops.cut(q, 2, count)
         near = ops.scale(blocks.matmul(q, ops.transpose(near_keys, 3, 4)))
         far = ops.scale(blocks.matmul(q, ops.transpose(ops.cut(random_keys, 2, count), 3, 4)))
-        first = ops.scale(blocks.scores_with_one(q, ops.indexed(keys, 2)))
-        last = ops.scale(blocks.scores_with_one(q, ops.indexed(keys, 2)))
+        first = ops.scale(ops.einsum(WITH_ONE, q, ops.indexed(keys, 2)))
+        last = ops.scale(ops.einsum(WITH_ONE, q, ops.indexed(keys, 2)))
         near = ops.add_here(near, blocks.penalty(band))
         of_block = seen_as(other, (other.shape[0], 1, 1, 1, size), (other.shape[1], 0, 0, 0, 1))
         first = ops.add_here(first, blocks.penalty(of_block))
@@ -223,8 +225,8 @@ class Attention:
         weights = ops.softmax(shares)
         out = blocks.matmul(ops.part(weights, 3 * size), near_values)
         out = ops.add_here(out, blocks.matmul(ops.part(weights, self.random * size), ops.cut(random_values, 2, count)))
-        out = ops.add_here(out, blocks.weighted_one(ops.part(weights, size), ops.indexed(values, 2)))
-        out = ops.add_here(out, blocks.weighted_one(ops.part(weights, size), ops.indexed(values, 2)))
+        out = ops.add_here(out, ops.einsum(WEIGHTED_BY_ONE, ops.part(weights, size), ops.indexed(values, 2)))
+        out = ops.add_here(out, ops.einsum(WEIGHTED_BY_ONE, ops.part(weights, size), ops.indexed(values, 2)))
         return [near_keys, near_values, near, far, first, last, shares, weights, out]
 
 

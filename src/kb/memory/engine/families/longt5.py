@@ -148,7 +148,7 @@ class LocalAttention:
         value = in_blocks(value, self.size, 1)
         key = three_blocks(key)
         value = three_blocks(value)
-        scores = blocks.scores_of(query, key)
+        scores = ops.einsum("bcqhd,bckhd->bchqk", query, key)
         if bias is None:
             bias = self.first_bias(scores)
             mask = as_numbers(mask)
@@ -160,7 +160,7 @@ class LocalAttention:
         weights = ops.cast(ops.softmax(ops.cast(scores, F32)), scores.dtype)
         weights = ops.dropout(weights, DROPPED)
         weights = ops.cast(weights, value.dtype)
-        out = ops.contiguous(blocks.weighted(weights, value))
+        out = ops.contiguous(ops.einsum("bchqk,bckhd->bcqhd", weights, value))
         rows, length, _ = x.shape
         out = ops.view(out, (rows, out.shape[1] * out.shape[2], out.shape[3] * out.shape[4]))
         if out.shape[1] != length:
@@ -213,7 +213,7 @@ class GlobalAttention(LocalAttention):
         side_value = blocks.tiled(side_value, 1, key.shape[1])
         key = ops.cat((key, side_key), 2)
         value = ops.cat((value, side_value), 2)
-        scores = blocks.scores_of(query, key)
+        scores = ops.einsum("bcqhd,bckhd->bchqk", query, key)
         local = local_mask(mask, self.size)
         local = as_numbers(local)
         side: Any = None

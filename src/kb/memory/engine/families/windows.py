@@ -221,7 +221,7 @@ class WindowAttention:
         strides = (longer.strides[0], side * width, width, 1)
         pieces = windows.overlapping(longer, (many, length // side, 3 * side, width), strides)
         shares = self.diagonal(shares)
-        out = windows.weighted(shares, pieces)
+        out = ops.einsum("bcwd,bcdh->bcwh", shares, pieces)
         out = ops.transpose(ops.view(out, (batch, heads, length, width)), 1, 2)
         del longer, pieces
         return out

@@ -10,13 +10,16 @@ from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.adapters import looked_up
+from kb.memory.engine.autocast import half
 from kb.memory.engine.families.encoder import Encoder
 from kb.memory.engine.families.encoder_heads import DROPPED, TokenHead, activation_of, classified
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm, Linear
-from kb.memory.engine.ops import streams
+from kb.memory.engine.ops import windows
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, new, seen_as
 from kb.memory.engine.world import world
+
+BY_HEAD, SCORES = "ibh,hnd->ibnd", "ibnd,jbnd->bnij"  # length, batch, width; what each of ``n`` heads has of them
 
 
 class Attention:
@@ -38,10 +41,10 @@ class Attention:
 
     def __call__(self, x: Tensor, mask: Any, places: Tensor) -> Tensor:
         world.inside["Attention"] = self.path
-        q = streams.projected(x, self.q)
-        k = streams.projected(x, self.k)
-        v = streams.projected(x, self.v)
-        r = streams.projected(ops.cast(places, self.r.dtype), self.r)
+        q = ops.einsum(BY_HEAD, x, self.q)
+        k = ops.einsum(BY_HEAD, x, self.k)
+        v = ops.einsum(BY_HEAD, x, self.v)
+        r = ops.einsum(BY_HEAD, ops.cast(places, self.r.dtype), self.r)
         attended = self.core(q, k, v, r, mask)
         out = self.ending(x, attended)
         del q, k, v, r, attended
@@ -49,21 +52,21 @@ class Attention:
 
     def core(self, q: Tensor, k: Tensor, v: Tensor, r: Tensor, mask: Any) -> Tensor:
         """``rel_attn_core``."""
-        by_word = streams.scores(ops.add(q, self.by_word), k)
-        by_place = streams.scores(ops.add(q, self.by_place), r)
-        by_place = streams.shifted(by_place)
+        by_word = ops.einsum(SCORES, ops.add(q, self.by_word), k)
+        by_place = ops.einsum(SCORES, ops.add(q, self.by_place), r)
+        by_place = shifted(by_place)
         scores = ops.scale(ops.plus(ops.add(by_word, by_place)))
         if mask is not None:
-            scores = ops.sub(scores, streams.times(mask))
+            scores = ops.sub(scores, times(mask))
         weights = ops.softmax(scores)
         weights = ops.dropout(weights, self.dropout)
-        out = streams.weighted(weights, v)
+        out = ops.einsum("bnij,jbnd->ibnd", weights, v)
         del by_word, by_place, scores
         return out
 
     def ending(self, x: Tensor, attended: Tensor) -> Tensor:
         """``post_attention``."""
-        out = streams.combined(attended, self.o)
+        out = ops.einsum("ibnd,hnd->ibh", attended, self.o)
         out = ops.dropout(out, self.dropout)
         out = ops.add(out, x)
         return self.norm(out)
@@ -214,3 +217,20 @@ def positions(rows: int, length: int, width: int) -> Tensor:
     both = new((2 * length, width), F32)
     del sines, cosines, angles, steps, inverse_times, far
     return seen_as(both, (2 * length, rows, width), (width, 0, 1))
+
+
+def shifted(tensor: Tensor) -> Tensor:
+    """``rel_shift_bnij``: as many columns as there are rows."""
+    batch, heads, length, count = tensor.shape
+    tensor = ops.reshape(tensor, (batch, heads, count, length))
+    tensor = ops.cut(tensor, 2, count - 1)
+    tensor = ops.reshape(tensor, (batch, heads, length, count - 1))
+    places = new((length,), I64)
+    return windows.at(tensor, (places,), (batch, heads, length, length))
+
+
+def times(mask: Tensor) -> Tensor:
+    """``1e30 * einsum("ijbn->bnij", mask)``."""
+    mask = half(mask)
+    rows, columns, batch, heads = mask.shape
+    return new((batch, heads, rows, columns), mask.dtype)

@@ -5,15 +5,15 @@ from math import prod
 from kb.memory.engine.autocast import FLOATS, half
 from kb.memory.engine.ops.pointwise import promoted, seen_again
 from kb.memory.engine.ops.products import bmm
-from kb.memory.engine.ops.shapes import padded_back, permute, reshape, view
-from kb.memory.engine.tape import Gradients, Node, record
+from kb.memory.engine.ops.shapes import permute, reshape, view
+from kb.memory.engine.tape import Gradients, Node, record, whole_back
 from kb.memory.engine.tensor import F32, Shape, Tensor, new
 
 
 def padded(tensor: Tensor, at: int, more: int) -> Tensor:
     """``torch.nn.functional.pad`` of one dimension by a number: a copy, which keeps channels last; its gradient is
     copied out of the whole (``constant_pad_nd_backward``)."""
-    node = record(padded_back, (tensor,), (), tensor.shape)
+    node = record(whole_back, (tensor,), (), tensor.shape)
     shape = (*tensor.shape[:at], tensor.shape[at] + more, *tensor.shape[at + 1 :])
     return new(shape, tensor.dtype, _channels_last(tensor, shape), node)
 
@@ -32,36 +32,7 @@ def _channels_last(tensor: Tensor, shape: Shape) -> Shape | None:
 def tiled(tensor: Tensor, at: int, times: int) -> Tensor:
     """``tensor.unsqueeze(at).repeat(…)``: ``times`` copies along a new dimension, whose gradients are summed."""
     shape = (*tensor.shape[:at], times, *tensor.shape[at:])
-    return new(shape, tensor.dtype, None, record(_tiled_back, (tensor,), (), tensor.shape))
-
-
-def _tiled_back(node: Node, grad: Tensor) -> Gradients:
-    return (new(node.extra, grad.dtype),)
-
-
-def scores_of(queries: Tensor, keys: Tensor) -> Tensor:
-    """``einsum("...qhd,...khd->...hqk")`` of (batch, blocks, tokens, heads, width): both are copied by heads.
-
-    Autocast has ``einsum`` on its list: it casts what is given, in its order.
-    """
-    queries = half(queries)
-    keys = half(keys)
-    batch, blocks, length, heads, width = queries.shape
-    count, many = keys.shape[2], batch * blocks * heads
-    left = reshape(permute(queries, (0, 1, 3, 2, 4)), (many, length, width))
-    right = reshape(permute(keys, (0, 1, 3, 4, 2)), (many, width, count))
-    return view(bmm(left, right), (batch, blocks, heads, length, count))
-
-
-def weighted(weights: Tensor, values: Tensor) -> Tensor:
-    """``einsum("...hqk,...khd->...qhd")``."""
-    weights = half(weights)
-    values = half(values)
-    batch, blocks, heads, length, count = weights.shape
-    width, many = values.shape[4], batch * blocks * heads
-    left = reshape(weights, (many, length, count))
-    right = reshape(permute(values, (0, 1, 3, 2, 4)), (many, count, width))
-    return permute(view(bmm(left, right), (batch, blocks, heads, length, width)), (0, 1, 3, 2, 4))
+    return new(shape, tensor.dtype, None, record(whole_back, (tensor,), (), tensor.shape))
 
 
 def summed_by(tensor: Tensor, groups: Tensor) -> Tensor:
@@ -88,26 +59,6 @@ def matmul(first: Tensor, second: Tensor) -> Tensor:
     left = reshape(first_half, (prod(first.shape[:-2]), *first.shape[-2:]))
     right = reshape(second_half, (prod(second.shape[:-2]), *second.shape[-2:]))
     return view(bmm(left, right), (*first.shape[:-1], second.shape[-1]))
-
-
-def scores_with_one(queries: Tensor, keys: Tensor) -> Tensor:
-    """``einsum("bhlqd,bhkd->bhlqk")``: blocks of queries with one block of keys."""
-    queries = half(queries)
-    keys = half(keys)
-    batch, heads, count, length, width = queries.shape
-    left = reshape(queries, (batch * heads, count * length, width))
-    right = reshape(permute(keys, (0, 1, 3, 2)), (batch * heads, width, keys.shape[2]))
-    return view(bmm(left, right), (batch, heads, count, length, keys.shape[2]))
-
-
-def weighted_one(weights: Tensor, values: Tensor) -> Tensor:
-    """``einsum("bhlqk,bhkd->bhlqd")``."""
-    weights = half(weights)
-    values = half(values)
-    batch, heads, count, length, keys = weights.shape
-    left = reshape(weights, (batch * heads, count * length, keys))
-    right = reshape(values, (batch * heads, keys, values.shape[3]))
-    return view(bmm(left, right), (batch, heads, count, length, values.shape[3]))
 
 
 def outer(own: Tensor, others: Tensor, shape: Shape) -> Tensor:

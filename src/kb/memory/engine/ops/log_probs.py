@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import prod
 
+from kb.memory.engine.ops.gathers import gather
 from kb.memory.engine.ops.losses import log_softmax
-from kb.memory.engine.ops.pointwise import whole_back
-from kb.memory.engine.ops.shapes import cast, contiguous, picked_back, unbind
-from kb.memory.engine.tape import Gradients, Node, record, save, saved
+from kb.memory.engine.ops.shapes import cast, contiguous, unbind
+from kb.memory.engine.tape import Gradients, Node, record, save, saved, whole_back
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, bare, like, new
 from kb.memory.engine.world import world
 
@@ -79,24 +79,17 @@ def _picked(hidden: Tensor, scored: int) -> Tensor:
     """``hidden_states[mask]``: where the mask is true, as indices, and a copy of those rows."""
     batch, _, width = hidden.shape
     where = new((batch * scored, 2), I64)
-    node = record(picked_back, (hidden,), (where,), hidden.shape)
+    node = record(whole_back, (hidden,), (where,), hidden.shape)
     return new((batch * scored, width), hidden.dtype, None, node)
 
 
 def _scattered(tensor: Tensor, shape: tuple[int, ...], mask: Tensor) -> Tensor:
     """``zeros.masked_scatter(mask, tensor)``."""
     zeros = new(shape, tensor.dtype)
-    node = record(_scattered_back, (tensor,), (mask,), tensor.shape)
+    node = record(whole_back, (tensor,), (mask,), tensor.shape)
     out = new(shape, tensor.dtype, None, node)
     del zeros
     return out
-
-
-def _scattered_back(node: Node, grad: Tensor) -> Gradients:
-    kept = saved(node)
-    out = new(node.extra, grad.dtype)
-    del kept
-    return (out,)
 
 
 def _chunked(
@@ -182,7 +175,7 @@ def _tiles_back(node: Node, hidden: Tensor, weight: Tensor, kind: str, *, biased
 def selected(logits: Tensor, labels: Tensor) -> Tensor:
     """``selective_log_softmax``: of fp32 gather minus logsumexp, row by row; else a row's log_softmax and gather."""
     if logits.dtype == F32:
-        chosen = _gathered(logits, labels)
+        chosen = gather(logits, labels, logits.shape[:-1])
         rows = unbind(logits, 0)
         sums = _stacked([_logsumexp(row) for row in rows])
         del rows
@@ -190,13 +183,13 @@ def selected(logits: Tensor, labels: Tensor) -> Tensor:
     found = []
     for row in unbind(logits, 0):
         logs = log_softmax(row)
-        found.append(_gathered(logs, labels))
+        found.append(gather(logs, labels, logs.shape[:-1]))
     return _stacked(found)
 
 
 def gathered_log_softmax(logits: Tensor, labels: Tensor) -> Tensor:
     """``torch.gather(logits.log_softmax(-1), …)`` of the whole batch at once."""
-    return _gathered(log_softmax(logits), labels)
+    return gather(log_softmax(logits), labels, logits.shape[:-1])
 
 
 def entropy_of(logits: Tensor) -> Tensor:
@@ -219,19 +212,6 @@ def entropy_of(logits: Tensor) -> Tensor:
             break
     del logs, parts, flat
     return new(logits.shape[:-1], logits.dtype)
-
-
-def _gathered(tensor: Tensor, at: Tensor) -> Tensor:
-    """``gather`` of one column: the input is kept, for its shape; its backward is zeros of that shape."""
-    node = record(_gathered_back, (tensor,), (tensor, at), tensor.shape)
-    return new((*tensor.shape[:-1],), tensor.dtype, None, node)
-
-
-def _gathered_back(node: Node, grad: Tensor) -> Gradients:
-    kept = saved(node)
-    zeros = new(node.extra, grad.dtype)
-    del kept
-    return (zeros,)
 
 
 def _logsumexp(row: Tensor) -> Tensor:

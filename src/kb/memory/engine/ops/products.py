@@ -5,7 +5,7 @@ from typing import Any
 
 from kb.memory.engine.autocast import half, narrowed
 from kb.memory.engine.ops.pointwise import add, add_here
-from kb.memory.engine.ops.shapes import contiguous, expand, is_contiguous, reshape, rows, transpose, view
+from kb.memory.engine.ops.shapes import contiguous, expand, is_contiguous, permute, reshape, rows, transpose, view
 from kb.memory.engine.tape import Gradients, Node, hold_sum, record, saved
 from kb.memory.engine.tensor import F32, Shape, Tensor, arranged, bare, new, packed, seen_as, viewed
 from kb.memory.engine.world import world
@@ -203,6 +203,36 @@ def bmm(first: Tensor, second: Tensor) -> Tensor:
     out = _bmm(half(first), second)
     del given
     return out
+
+
+def einsum(letters: str, first: Tensor, second: Tensor) -> Tensor:
+    """``torch.einsum`` of two tensors as a batch of products (``sumproduct_pair``, aten/src/ATen/native/Linear.cpp).
+
+    Autocast has it on its list: it casts what is given, in its order. What is summed goes in the order of the letters.
+    """
+    given, _, out = letters.partition("->")
+    one, _, other = given.partition(",")
+    batch = "".join(each for each in out if each in one and each in other)
+    rows = "".join(each for each in out if each not in other)
+    columns = "".join(each for each in out if each not in one)
+    summed = "".join(sorted(set(one) - set(out)))
+    left, right = half(first), half(second)  # what was given and what was cast live until the product is there
+    sizes = dict(zip(one + other, first.shape + second.shape, strict=True))
+    by_rows = _grouped(left, one, (batch, rows, summed))
+    by_columns = _grouped(right, other, (batch, summed, columns))
+    made = batch + rows + columns
+    return _in_order(view(bmm(by_rows, by_columns), tuple(sizes[each] for each in made)), made, out)
+
+
+def _grouped(tensor: Tensor, letters: str, groups: tuple[str, ...]) -> Tensor:
+    """The tensor's dimensions in the order of the groups, each of which becomes one."""
+    sizes = dict(zip(letters, tensor.shape, strict=True))
+    shape = tuple(prod(sizes[each] for each in group) for group in groups)
+    return reshape(_in_order(tensor, letters, "".join(groups)), shape)
+
+
+def _in_order(tensor: Tensor, have: str, want: str) -> Tensor:
+    return tensor if have == want else permute(tensor, tuple(map(have.index, want)))
 
 
 def baddbmm(bias: Tensor, first: Tensor, second: Tensor) -> Tensor:

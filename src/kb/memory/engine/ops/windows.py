@@ -4,9 +4,9 @@ from math import prod
 
 from kb.memory.engine.autocast import half
 from kb.memory.engine.ops.pointwise import scale_here, seen_again
-from kb.memory.engine.ops.products import bmm
+from kb.memory.engine.ops.products import bmm, einsum
 from kb.memory.engine.ops.shapes import permute, reshape, view, view_back
-from kb.memory.engine.tape import Gradients, Node, record, saved
+from kb.memory.engine.tape import Gradients, Node, filled_back, record, saved, whole_back
 from kb.memory.engine.tensor import BOOL, I64, Shape, Tensor, new, viewed
 
 
@@ -95,14 +95,7 @@ def divided(tensor: Tensor) -> Tensor:
 
 def at(tensor: Tensor, places: tuple[Tensor, ...], shape: Shape) -> Tensor:
     """``tensor[places]``, a copy of this shape; its gradient is added to zeros of the whole (``index_backward``)."""
-    return new(shape, tensor.dtype, None, record(_at_back, (tensor,), places, tensor.shape))
-
-
-def _at_back(node: Node, grad: Tensor) -> Gradients:
-    kept = saved(node)
-    whole = new(node.extra, grad.dtype)
-    del kept
-    return (whole,)
+    return new(shape, tensor.dtype, None, record(whole_back, (tensor,), places, tensor.shape))
 
 
 def chosen_beside(tensor: Tensor) -> Tensor:
@@ -124,38 +117,15 @@ def _chosen_back(node: Node, grad: Tensor) -> Gradients:
 
 def blanked(tensor: Tensor, mask: Tensor) -> Tensor:
     """``tensor.masked_fill(mask, number)``; the mask is kept."""
-    return new(tensor.shape, tensor.dtype, None, record(_blanked_back, (tensor,), (mask,)))
-
-
-def _blanked_back(node: Node, grad: Tensor) -> Gradients:
-    kept = saved(node)
-    out = new(grad.shape, grad.dtype)
-    del kept
-    return (out,)
+    return new(tensor.shape, tensor.dtype, None, record(filled_back, (tensor,), (mask,)))
 
 
 def scores_of(queries: Tensor, keys: Tensor) -> Tensor:
     """``einsum("bcxd,bcyd->bcxy")`` of (batch, chunks, tokens, width)."""
-    queries = half(queries)
-    keys = half(keys)
-    batch, chunks, length, width = queries.shape
-    many = batch * chunks
-    if width == 1:  # of numbers that nothing trains: there is nothing to sum, and elements are multiplied
-        return new((batch, chunks, length, keys.shape[2]), queries.dtype)
-    left = reshape(queries, (many, length, width))
-    right = reshape(permute(keys, (0, 1, 3, 2)), (many, width, keys.shape[2]))
-    return view(bmm(left, right), (batch, chunks, length, keys.shape[2]))
-
-
-def weighted(weights: Tensor, values: Tensor) -> Tensor:
-    """``einsum("bcwd,bcdh->bcwh")``."""
-    weights = half(weights)
-    values = half(values)
-    batch, chunks, length, count = weights.shape
-    many = batch * chunks
-    left = reshape(weights, (many, length, count))
-    right = reshape(values, (many, count, values.shape[3]))
-    return view(bmm(left, right), (batch, chunks, length, values.shape[3]))
+    if queries.shape[-1] == 1:  # of numbers that nothing trains: there is nothing to sum, and elements are multiplied
+        queries, keys = half(queries), half(keys)
+        return new((*queries.shape[:3], keys.shape[2]), queries.dtype)
+    return einsum("bcxd,bcyd->bcxy", queries, keys)
 
 
 def scores_by_head(queries: Tensor, keys: Tensor) -> Tensor:
