@@ -15,9 +15,8 @@ from kb.memory.engine import ops
 from kb.memory.engine.families.decoder import Decoder
 from kb.memory.engine.families.decoder_inputs import ByKind, masked, numbered_from, padding_of_mixing
 from kb.memory.engine.families.decoder_parts import rotary_part
-from kb.memory.engine.families.qwen_vl import QwenVl, check_seeing
+from kb.memory.engine.families.qwen_vl import QwenVl, check_words_alone
 from kb.memory.engine.families.recurrent import HeldMixed, MixedCache, as_it_is, convolved, kept, updated
-from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Linear
 from kb.memory.engine.ops.products import matmul_of_batches
 from kb.memory.engine.ops.windows import blanked, put
@@ -399,21 +398,12 @@ class Qwen35(QwenVl):
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
-        assert architecture.vision is not None
-        check_seeing(architecture, setup, (architecture.vision.activation,))
-        if setup.images is None:
-            raise NotFollowedError("images of unknown size")
-        if setup.images.number:
-            raise NotFollowedError("images of qwen3_5")
+        check_words_alone(architecture, setup)
 
-    def forward(self, *batch: Any, smoothed: bool = False) -> tuple[Any, ...]:
-        """The language model keeps a cache in training too, as its own config has it."""
-        ids, padding, labels = batch
-        cache = None if self.options.checkpointing and world.training else HeldMixed(self.options.earlier.cache)
-        x = self.base(ids, padding, cache=cache)
-        world.recording.term = "activations_head"
-        loss, logits = self.loss_and_logits(x, labels, smoothed=smoothed)
-        return (loss, logits, None) if cache is None else (loss, logits, None, cache.clear)
+    def training_cache(self) -> Any:
+        return HeldMixed(self.options.earlier.cache)
 
-    def base(self, ids: Tensor, padding: Any, positions: Any = None, cache: Any = None, states: Any = None) -> Any:
-        return Decoder.base(self, ids, padding, positions, cache, states)
+    def pictured(
+        self, ids: Tensor, padding: Any, cache: Any, *pictures: Tensor, positions: Any = None
+    ) -> tuple[Tensor, Any]:
+        return Decoder.base(self, ids, padding, positions, cache), None

@@ -159,15 +159,11 @@ class Idefics3(Llava):
         """``self.dtype``: that of the first parameter, which is the patches'."""
         return self.tower.embeddings.patches.weight.dtype
 
-    def batch(self, rows: int, source: int, target: int = 0) -> list[Tensor]:
-        images, vision = self.options.images, self.vision
-        if images is None or not images.number:
-            return super().batch(rows, source, target)
-        ids, mask = (new((rows, source), I64) for _ in range(2))
+    def pictures_of(self, rows: int, source: int, images: Images) -> list[Tensor]:
+        vision = self.vision
         count = images.number * pieces_of(images.rows, images.columns, vision.image, vision.splits)
         pixels = new((rows, count, vision.channels, vision.image, vision.image), F32)
-        seen = new((rows, count, vision.image, vision.image), I64)
-        return [ids, mask, new((rows, source), I64), pixels, seen]
+        return [pixels, new((rows, count, vision.image, vision.image), I64)]  # with what is no padding
 
     def pictured(
         self, ids: Tensor, padding: Any, cache: Any, *pictures: Tensor, positions: Any = None

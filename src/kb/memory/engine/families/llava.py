@@ -13,7 +13,7 @@ from kb.core.setup import Images, TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.families.attention import eager_forward, for_flash, heads_of, sdpa_forward
 from kb.memory.engine.families.decoder_parts import ACTIVATIONS, activation_of
-from kb.memory.engine.families.qwen_vl import Held, Seeing, check_seeing
+from kb.memory.engine.families.qwen_vl import Seeing, check_seeing
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm, Linear, Model
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, new
@@ -231,15 +231,13 @@ class Llava(Seeing):
 
     flattens = shards = False
     projector_class: Any = Projector
-    caches = True  # the language model keeps a cache in training too, as its own config has it
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
         vision = architecture.vision
         assert vision is not None
         check_seeing(architecture, setup, TOWER_ACTIVATIONS)
-        if setup.images is None:
-            raise NotFollowedError("images of unknown size")
+        assert setup.images is not None
         tokens = cls.tokens_of(setup.images, vision) * setup.images.number
         if tokens and tokens + setup.images.number >= setup.max_source_length:
             raise NotFollowedError(f"{tokens} image tokens in {setup.max_source_length}")
@@ -267,27 +265,9 @@ class Llava(Seeing):
         self.tower = ClipTower(self, "model.vision_tower", self.vision)
         self.projector = self.projector_class(self, "model.multi_modal_projector", self.vision)
 
-    def batch(self, rows: int, source: int, target: int = 0) -> list[Tensor]:
-        images, vision = self.options.images, self.vision
-        if images is None or not images.number:
-            return super().batch(rows, source, target)
-        ids, mask = (new((rows, source), I64) for _ in range(2))
-        pixels = new((rows * images.number, vision.channels, vision.image, vision.image), F32)
-        return [ids, mask, new((rows, source), I64), pixels]
-
-    def forward(self, *batch: Any, smoothed: bool = False) -> tuple[Any, ...]:
-        ids, padding, labels, *pictures = batch
-        cache = self.training_cache() if self.caches and not (self.options.checkpointing and world.training) else None
-        x, seen = self.pictured(ids, padding, cache, *pictures)
-        world.recording.term = "activations_head"
-        loss, logits = self.loss_and_logits(x, labels, smoothed=smoothed)
-        if cache is None:
-            return loss, logits, seen
-        return loss, logits, seen, cache.tensors.clear
-
-    def training_cache(self) -> Held:
-        """What the language model keeps in training too."""
-        return Held(self.options.earlier.cache == "alike")
+    def pictures_of(self, rows: int, source: int, images: Images) -> list[Tensor]:
+        vision = self.vision
+        return [new((rows * images.number, vision.channels, vision.image, vision.image), F32)]
 
     def pictured(
         self, ids: Tensor, padding: Any, cache: Any, *pictures: Tensor, positions: Any = None
@@ -341,12 +321,6 @@ class Llava(Seeing):
         del held
         return self.part("norm", self.norm, x)  # type: ignore[no-any-return]
 
-    def base(self, ids: Tensor, padding: Any, positions: Any = None, cache: Any = None, states: Any = None) -> Any:
-        """A step of ``generate``: pictures come with the prompt alone (``prepare_inputs_for_generation``)."""
-        x, self.beside = self.pictured(ids, padding, cache, positions=positions)
-        self.seen = None
-        return x
-
 
 def placeholders(ids: Tensor, *, named: bool = True) -> Tensor:
     """``get_placeholder_mask``: where pictures are, who are counted. ``named``: the count has a name."""
@@ -388,15 +362,11 @@ class LlavaNext(Llava):
         self.parameters.insert(0, self.parameters.pop())  # placed behind its module's children, named before them
         super().place_head()
 
-    def batch(self, rows: int, source: int, target: int = 0) -> list[Tensor]:
-        images, vision = self.options.images, self.vision
-        if images is None or not images.number:
-            return super().batch(rows, source, target)
-        ids, mask = (new((rows, source), I64) for _ in range(2))
+    def pictures_of(self, rows: int, source: int, images: Images) -> list[Tensor]:
+        vision = self.vision
         count, tiles = rows * images.number, tiles_of(images.rows, images.columns, vision)
         pixels = new((count, tiles.number + 1, vision.channels, vision.image, vision.image), F32)
-        sizes = new((count, 2), I64)
-        return [ids, mask, new((rows, source), I64), pixels, sizes]
+        return [pixels, new((count, 2), I64)]  # with the pictures' sizes
 
     def features_of(self, pixels: Tensor, *_: Tensor) -> tuple[Any, ...]:
         """``get_image_features``: the tiles of all pictures together; of each what :meth:`packed` makes of them."""

@@ -7,7 +7,7 @@ from typing import Any
 from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.engine.families.llava import Llava, Patches
-from kb.memory.engine.families.qwen_vl import check_seeing
+from kb.memory.engine.families.qwen_vl import check_words_alone
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Linear, RmsNorm
 from kb.memory.engine.tensor import F32
@@ -21,12 +21,7 @@ class Mistral3(Llava):
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
-        assert architecture.vision is not None
-        check_seeing(architecture, setup, (architecture.vision.activation,))
-        if setup.images is None:
-            raise NotFollowedError("images of unknown size")
-        if setup.images.number:
-            raise NotFollowedError("images of mistral3")
+        check_words_alone(architecture, setup)
         if setup.attn_implementation == "flash":
             raise NotFollowedError("flash_attention_2 of mistral3")
 

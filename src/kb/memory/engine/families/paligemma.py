@@ -21,7 +21,7 @@ from kb.memory.engine.modules import Linear, Model
 from kb.memory.engine.ops.pooling import averaged_squares
 from kb.memory.engine.ops.products import product
 from kb.memory.engine.runs.decoding import masked_longer
-from kb.memory.engine.tensor import BOOL, F32, I32, I64, Tensor, new
+from kb.memory.engine.tensor import BOOL, I32, I64, Tensor, new
 from kb.memory.engine.world import world
 
 
@@ -68,13 +68,9 @@ class PaliGemma(Llava):
         if self.traits.kinds == BOTH:  # the model makes the masks, and none of a window where there is none
             self.traits = self.traits._replace(kinds=NAMED)
 
-    def batch(self, rows: int, source: int, target: int = 0) -> list[Tensor]:
-        images, vision = self.options.images, self.vision
-        if images is None or not images.number:
-            return super().batch(rows, source, target)
-        ids, mask, kinds = (new((rows, source), I64) for _ in range(3))
-        pixels = new((rows * images.number, vision.channels, vision.image, vision.image), F32)
-        return [ids, mask, new((rows, source), I64), pixels, kinds]
+    def pictures_of(self, rows: int, source: int, images: Images) -> list[Tensor]:
+        kinds = new((rows, source), I64)
+        return [*super().pictures_of(rows, source, images), kinds]
 
     def training_cache(self) -> Held:
         alike = self.options.earlier.cache == "alike"

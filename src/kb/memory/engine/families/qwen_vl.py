@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from kb.core.model import Architecture, Vision
-from kb.core.setup import TrainingSetup
+from kb.core.setup import Images, TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.families.decoder import Decoder
 from kb.memory.engine.families.decoder_inputs import masked
@@ -40,7 +40,7 @@ def check_seeing(architecture: Architecture, setup: TrainingSetup, activations: 
     """Refuse, by name, what is followed of no model that sees; ``activations`` are those that its tower may have.
 
     Raises:
-        NotFollowedError: something of the run, or the tower's activation.
+        NotFollowedError: something of the run, or the tower's activation, or that nothing is known of pictures.
     """
     vision = architecture.vision
     assert vision is not None
@@ -53,6 +53,20 @@ def check_seeing(architecture: Architecture, setup: TrainingSetup, activations: 
     for name, refuses in refused.items():
         if refuses:
             raise NotFollowedError(name)
+    if setup.images is None:
+        raise NotFollowedError("images of unknown size")
+
+
+def check_words_alone(architecture: Architecture, setup: TrainingSetup) -> None:
+    """Of a model whose tower is weighed and not followed: refuse pictures as well.
+
+    Raises:
+        NotFollowedError: as :func:`check_seeing`, or pictures.
+    """
+    assert architecture.vision is not None
+    check_seeing(architecture, setup, (architecture.vision.activation,))
+    if setup.images is not None and setup.images.number:
+        raise NotFollowedError(f"images of {architecture.model_type}")
 
 
 class Held:
@@ -77,6 +91,9 @@ class Held:
         self.tensors += (key, value)
         return key, value
 
+    def clear(self) -> None:
+        self.tensors.clear()
+
 
 class Seeing(Decoder):
     """A decoder with a tower, whose pictures stand in the place of some of its tokens."""
@@ -84,7 +101,39 @@ class Seeing(Decoder):
     inputs = 3  # ids, mask and labels; pictures come behind
     seen: Any = None  # what ``generate`` has seen of a prompt's pictures before it reads the prompt
     beside: Any = None  # what the last step's outputs hold beside logits
+    caches = True  # the language model keeps a cache in training too, as its own config has it
+    pictured: Any  # pictures in the place of their tokens, then the language model; and what the outputs hold of them
+    pictures_of: Any  # what a batch holds of them, by rows, tokens of a row and the images' sizes
     features_of: Any  # ``get_image_features``: each picture's tokens, last, and what lives as long as they do
+
+    def batch(self, rows: int, source: int, target: int = 0) -> list[Tensor]:
+        """Ids, mask and labels, before which is made what lies behind them."""
+        images = self.options.images
+        if images is None or not images.number:
+            return super().batch(rows, source, target)
+        ids, mask = (new((rows, source), I64) for _ in range(2))
+        pictures = self.pictures_of(rows, source, images)
+        return [ids, mask, new((rows, source), I64), *pictures]
+
+    def forward(self, *batch: Any, smoothed: bool = False) -> tuple[Any, ...]:
+        ids, padding, labels, *pictures = batch
+        cache = self.training_cache() if self.caches and not (self.options.checkpointing and world.training) else None
+        x, seen = self.pictured(ids, padding, cache, *pictures)
+        world.recording.term = "activations_head"
+        loss, logits = self.loss_and_logits(x, labels, smoothed=smoothed)
+        if cache is None:
+            return loss, logits, seen
+        return loss, logits, seen, cache.clear
+
+    def training_cache(self) -> Any:
+        """What the language model keeps in training too."""
+        return Held(self.options.earlier.cache == "alike")
+
+    def base(self, ids: Tensor, padding: Any, positions: Any = None, cache: Any = None, states: Any = None) -> Any:
+        """A step of ``generate``: pictures come with the prompt alone (``prepare_inputs_for_generation``)."""
+        x, self.beside = self.pictured(ids, padding, cache, positions=positions)
+        self.seen = None
+        return x
 
     def look(self, *pictures: Tensor) -> Any:
         """``_prepare_multimodal_encoder_kwargs_for_generation`` (generation/utils.py): pictures are seen before the
@@ -110,8 +159,7 @@ class QwenVl(Seeing):
         vision, images = architecture.vision, setup.images
         assert vision is not None
         check_seeing(architecture, setup, (*ACTIVATIONS, "quick_gelu"))
-        if images is None:
-            raise NotFollowedError("images of unknown size")
+        assert images is not None
         tokens = images.patches // vision.merge**2 + images.number
         if images.rows % vision.merge or images.columns % vision.merge or tokens >= setup.max_source_length:
             raise NotFollowedError(f"{tokens - images.number} image tokens in {setup.max_source_length}")
@@ -128,25 +176,13 @@ class QwenVl(Seeing):
         self.visual = Tower(self, self.vision)
         super().build()
 
-    def batch(self, rows: int, source: int, target: int = 0) -> list[Tensor]:
-        images, vision = self.options.images, self.vision
-        if images is None or not images.number:
-            return super().batch(rows, source, target)
-        ids, mask, types = (new((rows, source), I64) for _ in range(3))
+    def pictures_of(self, rows: int, source: int, images: Images) -> list[Tensor]:
+        vision = self.vision
+        types = new((rows, source), I64)
         sizes = new((rows * images.number, AXES), I64)
         width = vision.channels * vision.frames * vision.patch**2
         pixels = new((rows * images.patches, width), F32)
-        return [ids, mask, new((rows, source), I64), types, sizes, pixels]
-
-    def forward(self, *batch: Any, smoothed: bool = False) -> tuple[Any, ...]:
-        ids, padding, labels, *pictures = batch
-        cache = None if self.options.checkpointing and world.training else Held(self.options.earlier.cache == "alike")
-        x, seen = self.pictured(ids, padding, cache, *pictures)
-        world.recording.term = "activations_head"
-        loss, logits = self.loss_and_logits(x, labels, smoothed=smoothed)
-        if cache is None:
-            return loss, logits, seen
-        return loss, logits, seen, cache.tensors.clear
+        return [types, sizes, pixels]
 
     def pictured(
         self, ids: Tensor, padding: Any, cache: Any, *pictures: Tensor, positions: Any = None
@@ -244,12 +280,6 @@ class QwenVl(Seeing):
         return out
 
     # What ``generate`` does.
-
-    def base(self, ids: Tensor, padding: Any, positions: Any = None, cache: Any = None, states: Any = None) -> Any:
-        """A step: pictures come with the prompt alone (``prepare_inputs_for_generation``)."""
-        x, self.beside = self.pictured(ids, padding, cache, positions=positions)
-        self.seen = None
-        return x
 
     def kinds_of(self, batch: list[Any]) -> Any:
         return batch[3] if len(batch) > self.inputs else None
