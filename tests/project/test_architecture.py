@@ -208,7 +208,6 @@ OF_ONE_IMPORTER = {
     "kb.integrations.over_time": "the page of a run over time loads it in the browser",
     "kb.integrations.own_tables": "the chapters' pages load it in the browser",
     "kb.knowledge.meaning": "knows the rules, on a floor below the command that asks",
-    "kb.memory.engine.ops.streams": "a timeline names operators by the module that they stand in",
 }
 BEING_REBUILT = "kb.memory"  # its floor is the engine's, with limits of its own
 
