@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from effort import examples
+from effort import examples, few
 from kb.core.setup import PostTraining, Spread, TrainingSetup
 from kb.memory import architecture_from_config
 from kb.memory.engine import deepened
@@ -168,7 +168,7 @@ SHARDED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", SHARDED)
+@pytest.mark.parametrize("name", few(SHARDED, 5))
 def test_what_fsdp_shards_layer_by_layer_is_written(name: str) -> None:
     options = {"bf16": True, "world_size": 4, "fsdp": True, "max_source_length": 64, **SHARDED[name]}
     setup, architecture = setup_of(options), architecture_from_config({**CONFIGS["llama"], "num_hidden_layers": 30})

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import memory_sample as sample
+from effort import few
 from kb.core.setup import PostTraining, Spread, TrainingSetup
 from kb.core.setup_json import setup_from
 from kb.core.units import GIB
@@ -71,7 +72,7 @@ def test_published_runs_of_fsdp_qlora_are_near(
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("batch", "length", "published"), [(1, 512, 10.24), (1, 2048, 10.22), (4, 2048, 16.14), (6, 2048, 21.35)]
+    ("batch", "length", "published"), few([(1, 512, 10.24), (1, 2048, 10.22), (4, 2048, 16.14), (6, 2048, 21.35)], 2)
 )
 def test_published_runs_of_fsdp_lora_are_near(batch: int, length: int, published: float) -> None:
     setup = FSDP_QLORA._replace(

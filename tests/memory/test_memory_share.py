@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from catalog_sample import CATALOG, shallow
+from effort import few
 from kb.advice.fit.estimator import Estimator, on_gpu
 from kb.core.setup import PostTraining, TrainingSetup
 from kb.core.units import GIB
@@ -30,7 +31,7 @@ def estimator(name: str, gib: float) -> Estimator:
 
 
 @pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", few(RUNS, 4))
 def test_the_share_found_is_the_largest_that_fits(name: str, known: bool) -> None:
     setup = RUNS[name]
     alone = setup.training_alone

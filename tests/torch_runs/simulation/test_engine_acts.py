@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from effort import few
 from simulation_needs import require_simulator
 
 require_simulator()
@@ -123,7 +124,7 @@ LOOPS = {
 
 
 @pytest.mark.parametrize("name", LOOPS)
-@pytest.mark.parametrize("model", CONFIGS)
+@pytest.mark.parametrize("model", few(CONFIGS, 12))
 def test_loops_of_a_programs_own(model: str, name: str) -> None:
     """What such a loop holds longer than the Trainer does, in every family of models."""
     if (model, name) == ("opt, narrow words", "gradients kept"):
@@ -646,7 +647,7 @@ _FROZEN = {"frozen": ("visual.",), "checkpoints_trained": True, "gradient_checkp
 
 @pytest.mark.parametrize(
     ("model", "images", "given"),
-    [
+    few([
         ("llava", (1, 4, 4), {"weights": "bf16"}),
         ("llava", (2, 4, 4), {"inference_max_length": 40, "padded": False}),
         ("llava", (0, 0, 0), {"weights": "bf16", "inference_num_beams": 3}),
@@ -676,7 +677,7 @@ _FROZEN = {"frozen": ("visual.",), "checkpoints_trained": True, "gradient_checkp
         ("llava", (2, 4, 4), {"padded": False, "inference_num_beams": 3}),
         ("llava_next", (1, 90, 130), {"weights": "bf16", "inference_num_beams": 2}),
         ("idefics3", (2, 60, 50), {"weights": "bf16", "inference_num_beams": 3}),
-    ],
+    ], 13),
     ids=["one", "two, long", "none, by beams", "in evaluation", "layers", "SigLIP", "tiles", "cut", "cut small",
          "cut small, by beams in evaluation", "Qwen2-VL, long", "Qwen2-VL by beams", "Qwen2-VL without any",
          "Qwen2.5-VL in evaluation", "PaliGemma", "PaliGemma by beams", "PaliGemma 2 in evaluation",
@@ -741,7 +742,7 @@ def test_models_that_cut_pictures_ask_for_the_same_blocks(
 
 @pytest.mark.parametrize(
     ("model", "images", "given"),
-    [
+    few([
         ("qwen2_vl", (1, 10, 14), {"bf16": True, "do_eval": True, "eval_samples": 6}),
         ("qwen2_5_vl", (2, 10, 18), {"bf16": True, "method": "lora", "lora_target_modules": ("q_proj", "v_proj")}),
         ("qwen2_5_vl", (1, 16, 16), {"weights": "bf16", "gradient_checkpointing": True, "padded": False}),
@@ -768,7 +769,7 @@ def test_models_that_cut_pictures_ask_for_the_same_blocks(
         ("qwen3_vl", (1, 8, 12), {"bf16": True, **_FROZEN, "frozen_weights": "bf16"}),
         ("qwen3_vl", (1, 8, 12), {"weights": "bf16", "gradient_checkpointing": True, **_FLASH}),
         ("llava", (1, 4, 4), {"bf16": True, "method": "lora", "lora_target_modules": ("q_proj", "v_proj"), **_FLASH}),
-    ],
+    ], 11),
     ids=["whole, evaluated", "lora, two images", "checkpointed", "4 bits, tower frozen", "tower frozen", "no image",
          "llava", "llava checkpointed", "llava in 4 bits", "layers", "SigLIP", "tiles", "two in tiles", "no tile",
          "flash", "flash in windows", "early states, evaluated", "early states, eager", "early states, 4 bits",
