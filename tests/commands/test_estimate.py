@@ -286,6 +286,11 @@ def test_a_config_json_that_is_no_json_is_said(tmp_path: Path) -> None:
         assert "config.json" in refusal("--model-config", tmp_path)
 
 
+def test_a_config_json_of_packed_weights_is_said_to_be_of_such(tmp_path: Path) -> None:
+    path = config_json(tmp_path, quantization_config={"quant_method": "awq"})
+    assert f"awq ({path})" in refusal("--model-config", path, "--batch", 1)
+
+
 def test_a_models_own_code_is_not_run(tmp_path: Path) -> None:
     trace = tmp_path / "ran"
     (tmp_path / "modeling_own.py").write_text(f"open({str(trace)!r}, 'w').close()\n", "utf-8")

@@ -102,7 +102,7 @@ def model_of_config(data: Mapping[str, Any], path: str) -> Model:
 def _packed(quantization: Any) -> str | None:
     """How a checkpoint is packed otherwise than bitsandbytes does, by its ``quantization_config``."""
     method = quantization.get("quant_method") if isinstance(quantization, Mapping) else None
-    return method if isinstance(method, str) and method != "bitsandbytes" else None
+    return method if isinstance(method, str) and method not in ("", "bitsandbytes") else None
 
 
 def read_config(path: str) -> dict[str, Any]:

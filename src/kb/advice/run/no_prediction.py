@@ -282,7 +282,7 @@ def _of_any(read: SettingsReader, model: Model | None) -> Iterator[str]:
     if kind is None and model is not None and not widened:
         kind = model.packed  # it stays so, or is widened where its kernels are missing
     if kind is not None:
-        yield f"{kind} ({name})"
+        yield f"{kind} ({name or (model and model.name)})"
     elif widened is False:
         yield f"mxfp4 ({read.key('quantization.dequantize')})"
     dtype = read.value("model.torch_dtype")
