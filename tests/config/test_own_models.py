@@ -102,3 +102,34 @@ def test_a_model_that_is_loaded_below_the_training_is_another(tmp_path: Path, lo
     text = BELOW.format(loads=loads)
     (tmp_path / "train.py").write_text(text, "utf-8")
     assert checked_file(tmp_path / "train.py", "--gpu", "rtx-4090")["setup"]["model_name"] == name
+
+
+@pytest.mark.parametrize(
+    ("loads", "unmodelled"),
+    [
+        ("AutoModel.from_pretrained('skt/kogpt2-base-v2')", ["AutoModel (no head)"]),  # had a head of 51,200 words
+        ("AutoModel.from_pretrained('skt/kogpt2-base-v2', trust_remote_code=True)", []),
+        ("AutoModel.from_pretrained('klue/bert-base')", []),
+    ],
+)
+def test_a_model_that_is_loaded_without_its_head_is_not_counted_with_it(
+    tmp_path: Path, loads: str, unmodelled: list[str]
+) -> None:
+    (tmp_path / "train.py").write_text(BELOW.format(loads=loads), "utf-8")
+    assert checked_file(tmp_path / "train.py", "--gpu", "rtx-4090")["setup"]["unmodelled"] == unmodelled
+
+
+def test_what_a_program_makes_and_does_not_use_is_no_part_of_its_run(tmp_path: Path) -> None:
+    text = BELOW.format(loads="AutoModelForCausalLM.from_pretrained('gpt2', quantization_config=packed)")
+    text = "packed = BitsAndBytesConfig(load_in_4bit=True)\nadapter = LoraConfig(r=16)\n" + text
+    (tmp_path / "train.py").write_text(text.replace(").train()", ")"), "utf-8")
+    (tmp_path / "given.py").write_text(text.replace("train_dataset", "peft_config=adapter, train_dataset"), "utf-8")
+    (tmp_path / "judge.py").write_text(
+        text.replace("Trainer(", "of = Trainer(").replace(").train()", ")\nof.evaluate()")
+    )
+    alone, given, judged = (
+        checked_file(tmp_path / name, "--gpu", "rtx-4090") for name in ("train.py", "given.py", "judge.py")
+    )
+    assert "no adapter is seen" in alone["note"]  # it had been QLoRA that fits
+    assert given["setup"]["method"] == "qlora"
+    assert not judged["setup"]["do_train"] and judged["setup"]["do_eval"]

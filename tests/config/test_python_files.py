@@ -138,6 +138,12 @@ def test_a_name_assigned_one_literal_is_that(assignments: str):
     assert value(f"{assignments}\n{indent}TrainingArguments('o', per_device_train_batch_size=B)\n") == 8
 
 
+def test_a_processor_says_how_large_its_pictures_are():
+    text = "TrainingArguments('o')\nAutoProcessor.from_pretrained('Qwen/Qwen2-VL-2B-Instruct', max_pixels={})\n"
+    assert value(text.format("192 * 28 * 28"), "data.image_max_pixels") == 150_528
+    assert "data.image_max_pixels" not in only(text.format("args.pixels")).settings
+
+
 def test_parameters_hide_names_of_the_module():
     assert is_unknown(value("B = 8\ndef f(B):\n    TrainingArguments('o', per_device_train_batch_size=B)\n"))
 

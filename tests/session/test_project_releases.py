@@ -364,13 +364,17 @@ def test_calls_that_start_pip_count_and_sentences_about_it_do_not(tree: Tree) ->
         import os, subprocess, sys
         subprocess.check_call([sys.executable, "-m", "pip", "install", "-q", "transformers==4.44.0"])
         os.system("pip install 'peft>=0.10' && echo done")
+        PACKAGES, MORE = ["trl==0.29.1"], ["deepspeed==0.15.0"]
+        NEEDED = ["accelerate==1.12.0", "datasets"]
+        subprocess.run([sys.executable, "-m", "pip", "install", *NEEDED], check=True)
         raise ImportError("please pip install torch==2.4.0")
         # pip install trl==0.9
     """
     found = tree.own("train.py", text, "python")
     assert said(found) == ("==4.44.0", "pinned", "train.py", 2)
     assert said(found, "peft") == (">=0.10", "ranged", "train.py", 3)
-    assert found.of("torch") is None and found.of("trl") is None
+    assert said(found, "accelerate") == ("==1.12.0", "pinned", "train.py", 6)
+    assert found.of("torch") is None and found.of("trl") is None and found.of("deepspeed") is None
 
 
 def notebook(*cells: str) -> str:

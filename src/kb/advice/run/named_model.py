@@ -248,6 +248,7 @@ HEADS: Mapping[str, str] = {
     "token": "ForTokenClassification",
     "span": "ForQuestionAnswering",
     "masked": "ForMaskedLM",
+    "none": "AutoModel (no head)",
 }
 
 
@@ -262,7 +263,7 @@ def with_head(unit: Unit, model: Model | None) -> tuple[Unit, Model | None]:
     if model is None or said is None or said.value not in HEADS or (trainer and trainer.value in ("reward", "prm")):
         return unit, model
     found = model.architecture
-    if said.value == found.head:
+    if said.value == found.head or (said.value == "none" and found.head != "causal"):  # an encoder's head is small
         return unit, model
     if found.head == "causal":
         beyond = said._replace(value=HEADS[said.value])

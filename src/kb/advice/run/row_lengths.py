@@ -32,6 +32,7 @@ LONGEST_ROW = "longest_row"  # the reason, where a maximum is written and batche
 
 
 COUNT, PIXELS, VIDEOS = "data.images_per_sample", "data.image_max_pixels", "data.has_videos"
+OF_TURNS = ("messages", "conversations", "conversation", "chat")  # columns whose turns may hold pictures
 WIDEST = 1.5  # of a picture's sides, the longer over the shorter
 OF_ITS_OWN = "llamafactory"  # the format whose trainer checkpoints only what it trains
 NO_PICTURES = Images(0, 0, 0)
@@ -226,7 +227,8 @@ def _images(read: SettingsReader, vision: Vision, unit: Unit) -> Images | None:
     """
     count = read.number(COUNT, least=0)
     made_by_trl = SKIPPED not in unit.keys and "trl.own_collator" not in unit.settings  # others never read the column
-    if count is None and COUNT not in read.unresolved and made_by_trl and read.value("trl.dataset_text_field"):
+    of_text = made_by_trl and read.value("trl.dataset_text_field") not in (None, *OF_TURNS)
+    if count is None and COUNT not in read.unresolved and of_text:
         count = int(read.or_assume(COUNT, None, 0, "rows_of_text"))
     if count == 0:
         return NO_PICTURES

@@ -150,7 +150,10 @@ class CallTable:
         loads = any(
             call.kind.group == "model" and not call.kind.of for call in found
         )  # else another module may take it from here
-        kept = [call for call in found if not (loads and _is_handed_to_nothing(call, names))]
+        idle = ("quantization", "lora") if any(call.kind.dialect for call in found) else ("quantization",)
+        kept = [
+            call for call in found if not (loads and call.kind.group in idle and _is_handed_to_nothing(call, names))
+        ]
         return [call._replace(number=number, gone=_gone(call, names)) for number, call in enumerate(kept)]
 
 
@@ -195,9 +198,8 @@ def _words_of(value: ast.expr) -> set[str]:
 
 
 def _is_handed_to_nothing(call: Call, names: Names) -> bool:
-    """Whether a quantization config is made and never used."""
-    named = call.target is not None and "." not in call.target
-    return call.kind.group == "quantization" and named and call.target not in names.uses
+    """Whether what a call makes is never used."""
+    return call.target is not None and "." not in call.target and call.target not in names.uses
 
 
 def _kind(row: Mapping[str, Any]) -> Kind:

@@ -40,7 +40,7 @@ from kb.config.python.refused import (
     with_gone,
 )
 from kb.config.python.runs import CUTTING, MERGED, PREPARED, Run, runs_of
-from kb.config.python.source_says import ADAPTER, goes_its_own_way, said_by_source, tuned_elsewhere
+from kb.config.python.source_says import ADAPTER, evaluates_alone, goes_its_own_way, said_by_source, tuned_elsewhere
 from kb.config.python.syntax import Module, called_name, dotted_name
 from kb.config.python.values import Arguments, Values, given_to
 from kb.config.text import guard
@@ -56,7 +56,7 @@ from kb.core.record import NamedTuple
 DIALECT = "python"
 OF_OTHERS = frozenset((  # most of their keywords are no settings
     *CUTTING, MERGED, TRAINER, "tokenized", "prepared", "checkpointing", "adapter", "peft", "format", LOSS, "pooling",
-    "transformer",
+    "transformer", "processor",
 ))  # fmt: skip
 
 HANDED = "quantization.handed"
@@ -219,7 +219,10 @@ class PythonReader:
             found |= {LOADER: Setting(untold(LOADER), span, span, (LOADER,), alias=True)}
         if own.kind.dialect == "trl" and takes_trl_first(analysis.module.text):
             found |= {REPLACED: Setting(False, span, span, (REPLACED,), alias=True)}
-        given = next((call.argument("model") for call in calls if call.kind.group == TRAINER), None)
+        trainer = next((call for call in calls if call.kind.group == TRAINER), None)
+        if trainer is not None and trainer.target and trainer.home is None:
+            found |= evaluates_alone(trainer.target, analysis.names, span)
+        given = trainer.argument("model") if trainer is not None else None
         model = dotted_name(given) if given is not None else None
         if model is None or any(name == ADAPTER or name.startswith("lora.") for name in (*settings, *found)):
             return found

@@ -314,6 +314,24 @@ def keeps_no_logits(text: str) -> bool:
     return trains and not kept and ".predict(" not in text and "Trainer(**" not in text
 
 
+_TRAINS = frozenset(("train", "hyperparameter_search"))
+
+
+def evaluates_alone(trainer: str, names: Names, span: Span) -> dict[str, Setting]:
+    """That a run trains nothing: all that its program asks of the trainer of this name is to evaluate or to predict,
+    and no other code is handed it."""
+    asked = [
+        node.attr
+        for node in ast.walk(names.tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == trainer
+    ]
+    if len(asked) < names.uses.get(trainer, 0) or not _TRAINS.isdisjoint(asked):
+        return {}
+    said = next((each for each in asked if each in ("evaluate", "predict")), None)
+    found = {"training.do_train": False, "training.do_eval": True} if said else {}
+    return {name: Setting(value, span, span, (str(said),), alias=True) for name, value in found.items()}
+
+
 POSITIONS = "model.max_positions"
 
 

@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+from collections.abc import Mapping
 
 from kb.config.files import ConfigError
 from kb.config.notebook.cells import read_notebook
@@ -67,19 +68,21 @@ def _read_block(folder: Folder, path: str, text: str) -> None:
 def _read_calls(folder: Folder, path: str, tree: ast.Module | None) -> None:
     """``subprocess.run([sys.executable, "-m", "pip", "install", …])``, ``os.system("pip install …")``, and of an image
     ``image.pip_install("vllm==0.19.0")``."""
-    for node in ast.walk(tree) if tree is not None else ():
+    nodes = list(ast.walk(tree)) if tree is not None else []
+    lists = _lists_of(nodes)
+    for node in nodes:
         if not isinstance(node, ast.Call) or not node.args:
             continue
         name, first = called_name(node), node.args[0]
         if image := _OF_IMAGE.fullmatch(name):
-            given = [word for each in node.args for word in _words(each)]
+            given = [word for each in node.args for word in _words(each, lists)]
             read_command(folder, path, ["pip", "install", *(["-r"] if image[1] else []), *given], node.lineno, MAIN)
         if not _RUNNERS.fullmatch(name):
             continue
         if name.endswith("magic"):
             first = node.args[-1]
         if isinstance(first, ast.List | ast.Tuple):
-            words = _words(first)
+            words = _words(first, lists)
             if "pip" in words:
                 read_command(folder, path, words[words.index("pip") :], node.lineno, MAIN)
         elif isinstance(first, ast.Constant) and isinstance(first.value, str):
@@ -87,10 +90,27 @@ def _read_calls(folder: Folder, path: str, tree: ast.Module | None) -> None:
             read_shell(folder, path, f"pip {text}" if text.startswith("install ") else text, MAIN, lines=[node.lineno])
 
 
-def _words(node: ast.expr) -> list[str]:
+def _lists_of(nodes: list[ast.AST]) -> dict[str, list[str]]:
+    """The names that stand for one list of words, and those that go through one: ``for each in PACKAGES``."""
+    found: dict[str, list[list[str]]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.List | ast.Tuple):
+            for name in (each.id for each in node.targets if isinstance(each, ast.Name)):
+                found.setdefault(name, []).append(_words(node.value, {}))
+    lists = {name: every[0] for name, every in found.items() if len(every) == 1}
+    loops = (node for node in nodes if isinstance(node, ast.For) and isinstance(node.target, ast.Name))
+    named = {ast.unparse(loop.target): lists.get(ast.unparse(loop.iter)) for loop in loops}
+    return lists | {name: words for name, words in named.items() if words is not None}
+
+
+def _words(node: ast.expr, lists: Mapping[str, list[str]]) -> list[str]:
     """The texts of a list, or of one argument; ``$`` for one that is not written out."""
-    each = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
-    return [one.value if isinstance(one, ast.Constant) and isinstance(one.value, str) else "$" for one in each]
+    if isinstance(node, ast.List | ast.Tuple):
+        return [word for each in node.elts for word in _words(each, lists)]
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return [node.value]
+    named = node.value if isinstance(node, ast.Starred) else node
+    return lists.get(named.id, ["$"]) if isinstance(named, ast.Name) else ["$"]
 
 
 def read_cells(folder: Folder, path: str, text: str) -> None:
