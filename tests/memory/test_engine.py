@@ -13,6 +13,7 @@ from kb.memory import UnsupportedArchitectureError, architecture_from_config, ma
 from kb.memory.engine.ddp import assigned
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.report import refused, why_not
+from kb.memory.engine.trace import trace
 from kb.memory.parameters import count
 
 sys.path.insert(0, str(sample.ROOT / "bench"))
@@ -228,6 +229,14 @@ def test_an_encoder_asked_to_generate_is_followed_without_that() -> None:
 def test_what_the_engine_does_not_follow_of_an_encoder_is_refused_by_name(change: dict[str, Any], says: str) -> None:
     setup = TrainingSetup(gradient_checkpointing=True, use_reentrant=True)
     assert says in refusal(setup, {**BERT, **change})
+
+
+def test_a_timeline_names_what_backward_makes_by_its_operator() -> None:
+    """By the function of ``ops`` that runs: each operator's gradient has one of its own, whose name it is."""
+    config = {**BERT, "num_hidden_layers": 1, "architectures": ["BertForMaskedLM"]}
+    moments = trace(TrainingSetup(bf16=True, max_source_length=64), architecture_from_config(config), (8, 6), None, 300)
+    named = {tensor.op for moment in moments.moments for tensor in moment.alive}
+    assert {"nll_backward", "log_softmax_backward", "embedding_backward"} <= named
 
 
 LONGFORMER = {**BERT, "model_type": "longformer", "max_position_embeddings": 514, "attention_window": [32, 64] * 6}

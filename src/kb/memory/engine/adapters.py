@@ -15,7 +15,7 @@ from typing import Any
 from kb.memory.engine import ops, quantized
 from kb.memory.engine.modules import Linear
 from kb.memory.engine.ops.gathers import put_rows
-from kb.memory.engine.tape import like_back, record
+from kb.memory.engine.tape import Gradients, Node, record, saved
 from kb.memory.engine.tensor import F32, I64, WIDTH, Storage, Tensor, bare, like, mark, new
 from kb.memory.engine.world import world
 
@@ -327,4 +327,11 @@ def _norm(weight: Tensor, whole: Tensor) -> Tensor:
 
 
 def _divide(tensor: Tensor, by: Tensor) -> Tensor:
-    return like(tensor, None, record(like_back, (tensor,), (by,)))
+    return like(tensor, None, record(_divide_back, (tensor,), (by,)))
+
+
+def _divide_back(node: Node, grad: Tensor) -> Gradients:
+    kept = saved(node)
+    out = like(grad)
+    del kept
+    return (out,)

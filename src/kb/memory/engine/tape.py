@@ -104,31 +104,6 @@ def saved(node: Node) -> list[Any]:
     return [None if slot is None else node.frame.take(slot) for slot in node.saved]
 
 
-def whole_back(node: Node, grad: Tensor) -> Gradients:
-    """A gradient of the shape that the node names, often zeros that a part is put into or added to; what was kept lives
-    until it is there. So are also those of sums, of padding and of copies along a dimension."""
-    kept = saved(node)
-    whole = new(node.extra, grad.dtype)
-    del kept
-    return (whole,)
-
-
-def like_back(node: Node, grad: Tensor) -> Gradients:
-    """A gradient that lies as the one given; what was kept lives until it is there."""
-    kept = saved(node)
-    out = like(grad)
-    del kept
-    return (out,)
-
-
-def filled_back(node: Node, grad: Tensor) -> Gradients:
-    """Zeros where the mask is that was kept, in a contiguous gradient."""
-    kept = saved(node)
-    out = new(grad.shape, grad.dtype)
-    del kept
-    return (out,)
-
-
 class Frame:
     """A checkpointed call: what it saves is counted, and made again when first asked for."""
 

@@ -16,9 +16,9 @@ from kb.memory.engine.families.encoder import BertLayer, Encoder
 from kb.memory.engine.families.encoder_heads import DROPPED, Head, activation_of, head_of
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm, Linear
-from kb.memory.engine.ops.gathers import filled, gather, repeated
+from kb.memory.engine.ops.gathers import filled, filled_back, gather, repeated
 from kb.memory.engine.ops.pointwise import seen_again
-from kb.memory.engine.tape import filled_back, record
+from kb.memory.engine.tape import record
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, new, seen_as
 from kb.memory.engine.world import world
 

@@ -10,7 +10,6 @@ from kb.core.model import Architecture
 from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.adapters import looked_up
-from kb.memory.engine.autocast import half
 from kb.memory.engine.families.encoder import Encoder
 from kb.memory.engine.families.encoder_heads import DROPPED, TokenHead, activation_of, classified
 from kb.memory.engine.faults import NotFollowedError
@@ -54,10 +53,10 @@ class Attention:
         """``rel_attn_core``."""
         by_word = ops.einsum(SCORES, ops.add(q, self.by_word), k)
         by_place = ops.einsum(SCORES, ops.add(q, self.by_place), r)
-        by_place = shifted(by_place)
+        by_place = windows.shifted(by_place)
         scores = ops.scale(ops.plus(ops.add(by_word, by_place)))
         if mask is not None:
-            scores = ops.sub(scores, times(mask))
+            scores = ops.sub(scores, windows.times(mask))
         weights = ops.softmax(scores)
         weights = ops.dropout(weights, self.dropout)
         out = ops.einsum("bnij,jbnd->ibnd", weights, v)
@@ -217,20 +216,3 @@ def positions(rows: int, length: int, width: int) -> Tensor:
     both = new((2 * length, width), F32)
     del sines, cosines, angles, steps, inverse_times, far
     return seen_as(both, (2 * length, rows, width), (width, 0, 1))
-
-
-def shifted(tensor: Tensor) -> Tensor:
-    """``rel_shift_bnij``: as many columns as there are rows."""
-    batch, heads, length, count = tensor.shape
-    tensor = ops.reshape(tensor, (batch, heads, count, length))
-    tensor = ops.cut(tensor, 2, count - 1)
-    tensor = ops.reshape(tensor, (batch, heads, length, count - 1))
-    places = new((length,), I64)
-    return windows.at(tensor, (places,), (batch, heads, length, length))
-
-
-def times(mask: Tensor) -> Tensor:
-    """``1e30 * einsum("ijbn->bnij", mask)``."""
-    mask = half(mask)
-    rows, columns, batch, heads = mask.shape
-    return new((batch, heads, rows, columns), mask.dtype)

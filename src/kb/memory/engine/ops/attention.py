@@ -10,8 +10,8 @@ from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.ops.pointwise import add_here, safe_softmax, scale
 from kb.memory.engine.ops.pointwise import dropout as drop_out
 from kb.memory.engine.ops.products import matmul
-from kb.memory.engine.ops.shapes import cast, clone, expand, swapped, transpose, unsqueeze, view
-from kb.memory.engine.tape import Gradients, Node, record, save, saved, whole_back
+from kb.memory.engine.ops.shapes import cast, clone, expand, padded_back, swapped, transpose, unsqueeze, view
+from kb.memory.engine.tape import Gradients, Node, record, save, saved
 from kb.memory.engine.tensor import BOOL, F16, F32, I64, Tensor, bare, like, new, scratch, seen_as
 from kb.memory.engine.world import AMPERE, world
 
@@ -128,9 +128,9 @@ def _aligned(mask: Tensor) -> Tensor:
     more = -mask.shape[-1] % BIAS_ALIGNMENT
     if not more:
         return mask
-    node = record(whole_back, (mask,), (), mask.shape)
+    node = record(padded_back, (mask,), (), mask.shape)
     longer = new((*mask.shape[:-1], mask.shape[-1] + more), mask.dtype, None, node)
-    node = record(whole_back, (longer,), (), longer.shape)
+    node = record(padded_back, (longer,), (), longer.shape)
     return Tensor(mask.shape, mask.dtype, longer.strides, longer.storage, node)
 
 

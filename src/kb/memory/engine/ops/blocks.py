@@ -5,15 +5,15 @@ from math import prod
 from kb.memory.engine.autocast import FLOATS, half
 from kb.memory.engine.ops.pointwise import promoted, seen_again
 from kb.memory.engine.ops.products import bmm
-from kb.memory.engine.ops.shapes import permute, reshape, view
-from kb.memory.engine.tape import Gradients, Node, record, whole_back
+from kb.memory.engine.ops.shapes import padded_back, permute, reshape, view
+from kb.memory.engine.tape import Gradients, Node, record
 from kb.memory.engine.tensor import F32, Shape, Tensor, new
 
 
 def padded(tensor: Tensor, at: int, more: int) -> Tensor:
     """``torch.nn.functional.pad`` of one dimension by a number: a copy, which keeps channels last; its gradient is
     copied out of the whole (``constant_pad_nd_backward``)."""
-    node = record(whole_back, (tensor,), (), tensor.shape)
+    node = record(padded_back, (tensor,), (), tensor.shape)
     shape = (*tensor.shape[:at], tensor.shape[at] + more, *tensor.shape[at + 1 :])
     return new(shape, tensor.dtype, _channels_last(tensor, shape), node)
 
@@ -32,7 +32,11 @@ def _channels_last(tensor: Tensor, shape: Shape) -> Shape | None:
 def tiled(tensor: Tensor, at: int, times: int) -> Tensor:
     """``tensor.unsqueeze(at).repeat(…)``: ``times`` copies along a new dimension, whose gradients are summed."""
     shape = (*tensor.shape[:at], times, *tensor.shape[at:])
-    return new(shape, tensor.dtype, None, record(whole_back, (tensor,), (), tensor.shape))
+    return new(shape, tensor.dtype, None, record(_tiled_back, (tensor,), (), tensor.shape))
+
+
+def _tiled_back(node: Node, grad: Tensor) -> Gradients:
+    return (new(node.extra, grad.dtype),)
 
 
 def summed_by(tensor: Tensor, groups: Tensor) -> Tensor:

@@ -3,7 +3,7 @@ mixture of experts takes that sorts tokens by expert and multiplies each expert'
 """
 
 from kb.memory.engine.ops.pointwise import seen_again
-from kb.memory.engine.tape import Gradients, Node, filled_back, record, save, saved, whole_back
+from kb.memory.engine.tape import Gradients, Node, record, save, saved
 from kb.memory.engine.tensor import BOOL, F32, I64, Shape, Tensor, like, new, seen_as, viewed
 from kb.memory.engine.world import world
 
@@ -11,7 +11,14 @@ from kb.memory.engine.world import world
 def gather(tensor: Tensor, at: Tensor, shape: Shape) -> Tensor:
     """``torch.gather`` by an index seen as ``shape``. Its backward keeps the whole input, for its shape, and adds the
     gradient into zeros in place (``gather_backward``, FunctionsManual.cpp)."""
-    return new(shape, tensor.dtype, None, record(whole_back, (tensor,), (tensor, at), tensor.shape))
+    return new(shape, tensor.dtype, None, record(_gather_back, (tensor,), (tensor, at)))
+
+
+def _gather_back(node: Node, grad: Tensor) -> Gradients:
+    tensor, at = saved(node)
+    zeros = new(tensor.shape, grad.dtype)
+    del at
+    return (zeros,)
 
 
 def put_rows(table: Tensor, at: Tensor, rows: Tensor) -> Tensor:
@@ -51,14 +58,29 @@ def filled(tensor: Tensor, mask: Tensor) -> Tensor:
     return new(tensor.shape, tensor.dtype, None, record(filled_back, (tensor,), (unseen,)))
 
 
+def filled_back(node: Node, grad: Tensor) -> Gradients:
+    """Zeros where the mask is."""
+    kept = saved(node)
+    out = new(grad.shape, grad.dtype)
+    del kept
+    return (out,)
+
+
 def rows_at(tensor: Tensor, at: Tensor, rows: int = 0, columns: int = 0) -> Tensor:
     """``tensor[at]``: a copy; its gradient is added to zeros of the whole (``index_backward``).
 
     ``rows`` where ``at`` holds more than where those are, and ``columns`` where not all of each is picked.
     """
-    node = record(whole_back, (tensor,), (at,), tensor.shape)
+    node = record(_rows_back, (tensor,), (at,), tensor.shape)
     shape = (rows, columns or tensor.shape[1]) if rows else (*at.shape, *tensor.shape[1:])
     return new(shape, tensor.dtype, None, node)
+
+
+def _rows_back(node: Node, grad: Tensor) -> Gradients:
+    kept = saved(node)
+    out = new(node.extra, grad.dtype)
+    del kept
+    return (out,)
 
 
 def grouped(rows: Tensor, weights: Tensor, offsets: Tensor) -> Tensor:
@@ -141,10 +163,14 @@ def _below_back(node: Node, grad: Tensor) -> Gradients:
 
 def every_other(tensor: Tensor) -> Tensor:
     """``tensor[..., ::2]``: a view, whose gradient is put into zeros of the whole."""
-    node = record(whole_back, (tensor,), (), tensor.shape)
+    node = record(_rows_like_back, (tensor,), (), tensor.shape)
     shape = (*tensor.shape[:-1], tensor.shape[-1] // 2)
     strides = (*tensor.strides[:-1], 2 * tensor.strides[-1])
     return Tensor(shape, tensor.dtype, strides, tensor.storage, node)
+
+
+def _rows_like_back(node: Node, grad: Tensor) -> Gradients:
+    return (new(node.extra, grad.dtype),)
 
 
 def summed(tensor: Tensor) -> Tensor:

@@ -10,8 +10,9 @@ from math import prod
 
 from kb.memory.engine.ops.gathers import gather
 from kb.memory.engine.ops.losses import log_softmax
-from kb.memory.engine.ops.shapes import cast, contiguous, unbind
-from kb.memory.engine.tape import Gradients, Node, record, save, saved, whole_back
+from kb.memory.engine.ops.pointwise import whole_back
+from kb.memory.engine.ops.shapes import cast, contiguous, picked_back, unbind
+from kb.memory.engine.tape import Gradients, Node, record, save, saved
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, bare, like, new
 from kb.memory.engine.world import world
 
@@ -79,17 +80,24 @@ def _picked(hidden: Tensor, scored: int) -> Tensor:
     """``hidden_states[mask]``: where the mask is true, as indices, and a copy of those rows."""
     batch, _, width = hidden.shape
     where = new((batch * scored, 2), I64)
-    node = record(whole_back, (hidden,), (where,), hidden.shape)
+    node = record(picked_back, (hidden,), (where,), hidden.shape)
     return new((batch * scored, width), hidden.dtype, None, node)
 
 
 def _scattered(tensor: Tensor, shape: tuple[int, ...], mask: Tensor) -> Tensor:
     """``zeros.masked_scatter(mask, tensor)``."""
     zeros = new(shape, tensor.dtype)
-    node = record(whole_back, (tensor,), (mask,), tensor.shape)
+    node = record(_scattered_back, (tensor,), (mask,), tensor.shape)
     out = new(shape, tensor.dtype, None, node)
     del zeros
     return out
+
+
+def _scattered_back(node: Node, grad: Tensor) -> Gradients:
+    kept = saved(node)
+    out = new(node.extra, grad.dtype)
+    del kept
+    return (out,)
 
 
 def _chunked(

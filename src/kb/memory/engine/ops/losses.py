@@ -1,19 +1,26 @@
 """Losses: cross-entropy as the models compute it, and the Trainer's label smoother."""
 
-from kb.memory.engine.ops.gathers import gather
+from kb.memory.engine.ops.gathers import filled_back, gather
 from kb.memory.engine.ops.pointwise import add, neg, scale
 from kb.memory.engine.ops.shapes import cast
-from kb.memory.engine.tape import Gradients, Node, filled_back, like_back, record, save, whole_back
+from kb.memory.engine.tape import Gradients, Node, record, save, saved
 from kb.memory.engine.tensor import BOOL, F32, I64, Tensor, bare, like, new
 from kb.memory.engine.world import world
 
 
 def log_softmax(tensor: Tensor) -> Tensor:
     """The result is kept."""
-    node = record(like_back, (tensor,))
+    node = record(_log_softmax_back, (tensor,))
     out = like(tensor, None, node)
     save(node, (bare(out),))
     return out
+
+
+def _log_softmax_back(node: Node, grad: Tensor) -> Gradients:
+    kept = saved(node)
+    out = like(grad)
+    del kept
+    return (out,)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -25,12 +32,19 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     narrow = logs
     if world.autocast is not None:
         logs = cast(logs, F32)
-    node = record(whole_back, (logs,), (logs, labels), logs.shape)  # self, target, total_weight
+    node = record(_nll_back, (logs,), (logs, labels), logs.shape)  # self, target, total_weight
     loss = new((), logs.dtype, None, node)
     total = new((), logs.dtype)
     save(node, (total,))
     del narrow
     return loss
+
+
+def _nll_back(node: Node, grad: Tensor) -> Gradients:
+    kept = saved(node)
+    out = new(node.extra, grad.dtype)
+    del kept
+    return (out,)
 
 
 def smoothed_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -77,7 +91,14 @@ def _masked_fill(tensor: Tensor, mask: Tensor) -> None:
 
 
 def _divide(tensor: Tensor, by: Tensor) -> Tensor:
-    return new((), tensor.dtype, None, record(like_back, (tensor,), (by,)))
+    return new((), tensor.dtype, None, record(divide_back, (tensor,), (by,)))
+
+
+def divide_back(node: Node, grad: Tensor) -> Gradients:
+    kept = saved(node)
+    out = like(grad)
+    del kept
+    return (out,)
 
 
 def row_sums(tensor: Tensor) -> Tensor:
@@ -91,13 +112,20 @@ def averaged_rows(tensor: Tensor, mask: Tensor) -> Tensor:
     Sums are on autocast's fp32 list (autocast_mode.h); the mask is of whole numbers and changes no type.
     """
     rows, _, width = tensor.shape
-    masked = new(tensor.shape, tensor.dtype, None, record(filled_back, (tensor,), (mask,)))
+    masked = new(tensor.shape, tensor.dtype, None, record(_masked_back, (tensor,), (mask,)))
     if world.autocast is not None:
         masked = cast(masked, F32)
     total = new((rows, width), masked.dtype, None, record(_expand_back, (masked,), (), masked.shape))
     del masked
     counted = new((rows, 1), I64)
-    return new((rows, width), total.dtype, None, record(like_back, (total,), (counted,)))
+    return new((rows, width), total.dtype, None, record(divide_back, (total,), (counted,)))
+
+
+def _masked_back(node: Node, grad: Tensor) -> Gradients:
+    kept = saved(node)
+    out = new(grad.shape, grad.dtype)
+    del kept
+    return (out,)
 
 
 def scalar_of(tensor: Tensor) -> Tensor:
@@ -108,4 +136,8 @@ def scalar_of(tensor: Tensor) -> Tensor:
 def summed(tensor: Tensor) -> Tensor:
     """The sum as a loss: its gradient is one number, spread over all elements once a product reads it (cuBLAS knows no
     strides of zero)."""
-    return new((), tensor.dtype, None, record(whole_back, (tensor,), (), tensor.shape))
+    return new((), tensor.dtype, None, record(_spread_back, (tensor,), (), tensor.shape))
+
+
+def _spread_back(node: Node, grad: Tensor) -> Gradients:
+    return (new(node.extra, grad.dtype),)

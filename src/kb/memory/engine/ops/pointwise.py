@@ -4,7 +4,7 @@ from functools import lru_cache
 from math import prod
 
 from kb.memory.engine.ops.shapes import is_contiguous, passed
-from kb.memory.engine.tape import Gradients, Node, like_back, record, save, saved, whole_back
+from kb.memory.engine.tape import Gradients, Node, record, save, saved
 from kb.memory.engine.tensor import (
     BF16,
     BOOL,
@@ -152,6 +152,10 @@ def mean(tensor: Tensor) -> Tensor:
     return new((*tensor.shape[:-1], 1), tensor.dtype, None, record(whole_back, (tensor,), (), tensor.shape))
 
 
+def whole_back(node: Node, grad: Tensor) -> Gradients:
+    return (new(node.extra, grad.dtype),)
+
+
 def rsqrt(tensor: Tensor) -> Tensor:
     """Backward: the result cubed, times −1/2, times the gradient."""
     tensor = widened(tensor)
@@ -276,10 +280,17 @@ def dropout(tensor: Tensor, p: float) -> Tensor:
     """A result and a bool mask (native_dropout, ATen/native/cuda/Dropout.cu); nothing in evaluation or with p = 0."""
     if not (p and world.training):
         return tensor
-    node = record(like_back, (tensor,))
+    node = record(_dropout_back, (tensor,))
     out, mask = like(tensor, None, node), like(tensor, BOOL)
     save(node, (mask,))
     return out
+
+
+def _dropout_back(node: Node, grad: Tensor) -> Gradients:
+    mask = saved(node)
+    out = like(grad)
+    del mask
+    return (out,)
 
 
 def where(mask: Tensor, tensor: Tensor) -> Tensor:

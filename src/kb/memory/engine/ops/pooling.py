@@ -1,17 +1,25 @@
 """Operators of embeddings: pooling over tokens, norms, similarities of all pairs, sums of exponentials."""
 
 from kb.memory.engine.ops.gathers import gather
+from kb.memory.engine.ops.losses import divide_back
 from kb.memory.engine.ops.pointwise import mul
 from kb.memory.engine.ops.shapes import cast, cat, expand, transpose
-from kb.memory.engine.tape import Gradients, Node, like_back, record, save, saved, whole_back
+from kb.memory.engine.tape import Gradients, Node, record, save, saved
 from kb.memory.engine.tensor import BOOL, F32, I32, I64, Tensor, bare, like, new
 from kb.memory.engine.world import world
 
 
 def averaged_squares(x: Tensor, side: int) -> Tensor:
     """``torch.nn.AvgPool2d`` of (batch, rows, height, width), whose strides are its kernel's sides."""
-    node = record(whole_back, (x,), (x,), x.shape)
+    node = record(_squares_back, (x,), (x,))
     return new((*x.shape[:2], x.shape[2] // side, x.shape[3] // side), x.dtype, None, node)
+
+
+def _squares_back(node: Node, grad: Tensor) -> Gradients:
+    kept = saved(node)
+    out = new(kept[0].shape, grad.dtype)
+    del kept
+    return (out,)
 
 
 def averaged(tokens: Tensor, mask: Tensor) -> Tensor:
@@ -24,7 +32,7 @@ def _averaged(tokens: Tensor, mask: Tensor) -> Tensor:
     total = summed_rows(mul(tokens, seen))
     counted = new((mask.shape[0], 1), total.dtype)
     counted = new(counted.shape, counted.dtype)  # clamped
-    found = new(total.shape, total.dtype, None, record(like_back, (total,), (counted,)))
+    found = new(total.shape, total.dtype, None, record(divide_back, (total,), (counted,)))
     return cast(found, tokens.dtype)
 
 
@@ -131,14 +139,21 @@ def _mm_back(node: Node, grad: Tensor) -> Gradients:
 
 def rows_of(tensor: Tensor, at: Tensor) -> Tensor:
     """``tensor[at]``; gradients are put into zeros of the whole."""
-    node = record(whole_back, (tensor,), (at,), tensor.shape)
+    node = record(_put_back, (tensor,), (at,), tensor.shape)
     return new((at.shape[0], *tensor.shape[1:]), tensor.dtype, None, node)
 
 
 def diagonal(scores: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """``scores[rows, columns]``."""
-    node = record(whole_back, (scores,), (rows, columns), scores.shape)
+    node = record(_put_back, (scores,), (rows, columns), scores.shape)
     return new((rows.shape[0],), scores.dtype, None, node)
+
+
+def _put_back(node: Node, grad: Tensor) -> Gradients:
+    kept = saved(node)
+    out = new(node.extra, grad.dtype)
+    del kept
+    return (out,)
 
 
 def logsumexp(scores: Tensor) -> Tensor:
@@ -168,7 +183,11 @@ def _logsumexp_back(node: Node, grad: Tensor) -> Gradients:
 
 def averaged_all(tensor: Tensor) -> Tensor:
     """``mean()``."""
-    return new((), tensor.dtype, None, record(whole_back, (tensor,), (), tensor.shape))
+    return new((), tensor.dtype, None, record(_mean_back, (tensor,), (), tensor.shape))
+
+
+def _mean_back(node: Node, grad: Tensor) -> Gradients:
+    return (new(node.extra, grad.dtype),)
 
 
 def dot(first: Tensor, second: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 
-from kb.memory.engine.tape import Gradients, Node, record, saved, whole_back
+from kb.memory.engine.tape import Gradients, Node, record, saved
 from kb.memory.engine.tensor import BOOL, I64, SHAPES, WIDTH, Shape, Tensor, like, new, packed, scratch, viewed
 
 
@@ -129,20 +129,24 @@ def unsqueeze(tensor: Tensor, at: int) -> Tensor:
 
 def part(tensor: Tensor, size: int) -> Tensor:
     """``tensor[..., a:b]`` of ``size`` columns; the gradient is as wide as the whole (``slice_backward``)."""
-    node = record(whole_back, (tensor,), (), tensor.shape)
+    node = record(_part_back, (tensor,), (), tensor.shape)
     return Tensor((*tensor.shape[:-1], size), tensor.dtype, tensor.strides, tensor.storage, node)
+
+
+def _part_back(node: Node, grad: Tensor) -> Gradients:
+    return (new(node.extra, grad.dtype),)
 
 
 def indexed(tensor: Tensor, at: int) -> Tensor:
     """``tensor.select(at, i)``: one of a dimension, which goes."""
-    node = record(whole_back, (tensor,), (), tensor.shape)
+    node = record(_part_back, (tensor,), (), tensor.shape)
     shape, strides = (*tensor.shape[:at], *tensor.shape[at + 1 :]), (*tensor.strides[:at], *tensor.strides[at + 1 :])
     return Tensor(shape, tensor.dtype, strides, tensor.storage, node)
 
 
 def cut(tensor: Tensor, at: int, size: int) -> Tensor:
     """``size`` of a dimension's elements: a view, whose gradient is as wide as the whole."""
-    node = record(whole_back, (tensor,), (), tensor.shape)
+    node = record(_part_back, (tensor,), (), tensor.shape)
     shape = (*tensor.shape[:at], size, *tensor.shape[at + 1 :])
     return Tensor(shape, tensor.dtype, tensor.strides, tensor.storage, node)
 
@@ -151,8 +155,15 @@ def picked(tensor: Tensor, at: int) -> Tensor:
     """``tensor[..., [i], …]``: a copy, as of any list of indices; its gradient is put into zeros of the whole
     (``index_backward``, FunctionsManual.cpp)."""
     index = new((1,), I64)
-    node = record(whole_back, (tensor,), (index,), tensor.shape)
+    node = record(picked_back, (tensor,), (index,), tensor.shape)
     return new((*tensor.shape[:at], 1, *tensor.shape[at + 1 :]), tensor.dtype, None, node)
+
+
+def picked_back(node: Node, grad: Tensor) -> Gradients:
+    kept = saved(node)
+    whole = new(node.extra, grad.dtype)
+    del kept
+    return (whole,)
 
 
 def split(tensor: Tensor, sizes: Shape) -> tuple[Tensor, ...]:
@@ -193,6 +204,11 @@ def pieces(tensor: Tensor, at: int, sizes: Shape) -> list[Tensor]:
         Tensor((*before, size, *behind), tensor.dtype, tensor.strides, tensor.storage, node and (node, number))
         for number, size in enumerate(sizes)
     ]
+
+
+def padded_back(node: Node, grad: Tensor) -> Gradients:
+    """Of what was padded: what is not padding is copied out of the gradient (``constant_pad_nd_backward``)."""
+    return (new(node.extra, grad.dtype),)
 
 
 def folded(tensor: Tensor, times: int) -> Tensor:
@@ -242,8 +258,15 @@ def looked_up(weight: Tensor, places: Tensor) -> Tensor:
 
     Backward adds to zeros of the whole table in place (``index_backward``, FunctionsManual.cpp).
     """
-    node = record(whole_back, (weight,), (places,), weight.shape)
+    node = record(_looked_up_back, (weight,), (places,), weight.shape)
     return new((*places.shape, weight.shape[1]), weight.dtype, None, node)
+
+
+def _looked_up_back(node: Node, grad: Tensor) -> Gradients:
+    kept = saved(node)
+    out = new(node.extra, grad.dtype)
+    del kept
+    return (out,)
 
 
 def put_where(tensor: Tensor, mask: Tensor, source: Tensor) -> Tensor:

@@ -1,12 +1,12 @@
-"""What attention over overlapping windows takes: views that overlap, and parts of a tensor written in place."""
+"""What attention over windows takes: views that overlap, parts written in place, rows that XLNet shifts."""
 
 from math import prod
 
 from kb.memory.engine.autocast import half
 from kb.memory.engine.ops.pointwise import scale_here, seen_again
 from kb.memory.engine.ops.products import bmm, einsum
-from kb.memory.engine.ops.shapes import permute, reshape, view, view_back
-from kb.memory.engine.tape import Gradients, Node, filled_back, record, saved, whole_back
+from kb.memory.engine.ops.shapes import cut, permute, reshape, view, view_back
+from kb.memory.engine.tape import Gradients, Node, record, saved
 from kb.memory.engine.tensor import BOOL, I64, Shape, Tensor, new, viewed
 
 
@@ -95,7 +95,14 @@ def divided(tensor: Tensor) -> Tensor:
 
 def at(tensor: Tensor, places: tuple[Tensor, ...], shape: Shape) -> Tensor:
     """``tensor[places]``, a copy of this shape; its gradient is added to zeros of the whole (``index_backward``)."""
-    return new(shape, tensor.dtype, None, record(whole_back, (tensor,), places, tensor.shape))
+    return new(shape, tensor.dtype, None, record(_at_back, (tensor,), places, tensor.shape))
+
+
+def _at_back(node: Node, grad: Tensor) -> Gradients:
+    kept = saved(node)
+    whole = new(node.extra, grad.dtype)
+    del kept
+    return (whole,)
 
 
 def chosen_beside(tensor: Tensor) -> Tensor:
@@ -117,7 +124,14 @@ def _chosen_back(node: Node, grad: Tensor) -> Gradients:
 
 def blanked(tensor: Tensor, mask: Tensor) -> Tensor:
     """``tensor.masked_fill(mask, number)``; the mask is kept."""
-    return new(tensor.shape, tensor.dtype, None, record(filled_back, (tensor,), (mask,)))
+    return new(tensor.shape, tensor.dtype, None, record(_blanked_back, (tensor,), (mask,)))
+
+
+def _blanked_back(node: Node, grad: Tensor) -> Gradients:
+    kept = saved(node)
+    out = new(grad.shape, grad.dtype)
+    del kept
+    return (out,)
 
 
 def scores_of(queries: Tensor, keys: Tensor) -> Tensor:
@@ -137,3 +151,20 @@ def scores_by_head(queries: Tensor, keys: Tensor) -> Tensor:
     right = reshape(permute(keys, (0, 2, 3, 1)), (batch * heads, width, keys.shape[1]))
     found = number_in_view(bmm(left, right))
     return permute(view(found, (batch, heads, length, keys.shape[1])), (0, 2, 1, 3))
+
+
+def shifted(tensor: Tensor) -> Tensor:
+    """XLNet's ``rel_shift_bnij``: as many columns as there are rows."""
+    batch, heads, length, count = tensor.shape
+    tensor = reshape(tensor, (batch, heads, count, length))
+    tensor = cut(tensor, 2, count - 1)
+    tensor = reshape(tensor, (batch, heads, length, count - 1))
+    places = new((length,), I64)
+    return at(tensor, (places,), (batch, heads, length, length))
+
+
+def times(mask: Tensor) -> Tensor:
+    """``1e30 * einsum("ijbn->bnij", mask)``."""
+    mask = half(mask)
+    rows, columns, batch, heads = mask.shape
+    return new((batch, heads, rows, columns), mask.dtype)
