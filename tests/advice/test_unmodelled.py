@@ -136,6 +136,11 @@ def test_a_program_may_be_called_like_anything_else() -> None:
         ("attn_implementation: flex_attention", "flex_attention (attn_implementation)"),
         ("torch_dtype: float8_e4m3fn", "float8_e4m3fn (torch_dtype)"),
         ("use_vera: true", "VeRA (use_vera)"),
+        ("use_llama_pro: true", "LLaMA Pro (use_llama_pro)"),
+        ("use_asft_loss: true", "ASFT (use_asft_loss)"),
+        ("spectrum_top_fraction: 0.5", "Spectrum (spectrum_top_fraction)"),
+        ("kd_trainer: true", "distillation (kd_trainer)"),
+        ("quantize_moe_experts: true", "quantize_moe_experts"),
     ],
 )
 def test_what_has_no_model_is_named(more: str, named: str) -> None:
@@ -431,6 +436,71 @@ def test_of_a_recipe_that_only_generates_nobody_asks_how_many_gpus_train() -> No
     )
     result = checked(CONFIGS.read(recipe.replace("epochs: 1\n", ""), "generation.yaml")[0])
     assert (result.prediction, result.note, result.setup.do_train) == (None, None, False)
+
+
+ADAPTED = """from peft import LoraConfig, get_peft_model
+model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.2-3B")
+model = get_peft_model(model, LoraConfig(r=8, target_modules=["q_proj", "v_proj"], MORE))
+Trainer(model, TrainingArguments("out", per_device_train_batch_size=4, bf16=True)).train()
+"""
+SWIFT = "swift sft --model Qwen/Qwen2.5-7B-Instruct --tuner_type lora --max_length 2048 --per_device_train_batch_size 1"
+FACTORY = """model_name_or_path: Qwen/Qwen2.5-7B
+stage: sft
+finetuning_type: lora
+template: qwen
+cutoff_len: 2048
+"""
+AXOLOTL = """base_model: Qwen/Qwen2.5-7B
+datasets: [{path: a/b, type: alpaca}]
+sequence_len: 2048
+micro_batch_size: 1
+adapter: lora
+lora_target_linear: true
+"""
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "layers_to_transform=[26, 27]",
+        "layer_replication=[[0, 20], [8, 28]]",
+        "rank_pattern={'q_proj': 256}",
+        "exclude_modules='.*v_proj'",
+    ],
+)
+def test_adapters_on_other_layers_weights_or_ranks_than_the_targets_say_are_not_counted_as_usual(more: str) -> None:
+    """``layers_to_transform`` keeps activations of few layers, ``layer_replication`` of more than the model has."""
+    result = python(ADAPTED.replace("MORE", more))
+    assert (result.prediction, result.note, result.note_values["named"]) == (
+        None,
+        "not_modelled",
+        more.partition("=")[0],
+    )
+
+
+def test_so_are_those_that_a_format_has_under_a_name_of_its_own() -> None:
+    assert python(ADAPTED.replace("MORE", "lora_dropout=0.1")).prediction is not None
+    patterned = command(SWIFT + " --target_regex 'model.layers.2[0-7].*q_proj'")
+    assert (patterned.prediction, patterned.setup.unresolved) == (None, ("lora.target_modules",))
+    trained = checked(CONFIGS.read(FACTORY + "resize_vocab: true\n", "f.yaml")[0])  # and both tables with it
+    assert (trained.prediction, trained.setup.unresolved) == (None, ("lora.modules_to_save",))
+    assert checked(CONFIGS.read(AXOLOTL, "a.yaml")[0]).prediction is not None
+    for key, value in (("peft_layer_replication", "[[0, 20], [8, 28]]"), ("lora_rank_pattern", "{q_proj: 256}")):
+        assert checked(CONFIGS.read(f"{AXOLOTL}{key}: {value}\n", "a.yaml")[0]).note_values["named"] == key
+
+
+def test_an_adapter_of_another_kind_is_not_called_lora() -> None:
+    saved = {
+        "peft_type": "VERA",
+        "base_model_name_or_path": "meta-llama/Llama-3.2-3B",
+        "r": 256,
+        "target_modules": ["q"],
+    }
+    other, lora = (
+        checked(CONFIGS.read(json.dumps({**saved, "peft_type": kind}), "adapter_config.json")[0]).setup.method
+        for kind in ("VERA", "LORA")
+    )
+    assert (other, lora) == ("full", "lora")
 
 
 @pytest.mark.parametrize("more", ["optimizer_in_bwd", "enable_activation_offloading"])

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from kb.advice.run.named_model import packed_by_name
-from kb.advice.run.run_kind import weight_type
+from kb.advice.run.run_kind import KERNELS, weight_type
 from kb.advice.run.settings_reader import SettingsReader
 from kb.core.document import KIND_OPEN, NO_SUCH_RUN, RUN_ELSEWHERE, SEVERAL_WAYS, Setting, Unit
 from kb.core.expression import is_unknown
@@ -238,8 +238,9 @@ KNOWN_OPTIMIZERS = (
     "sgd", "none",
 )  # fmt: skip
 OPTIMIZERS_OF_DEEPSPEED = ("adam", "adamw", "cpuadam", "deepspeedcpuadam", "fusedadam")
-ATTENTIONS = ("eager", "sdpa", "flash", "flash_attention_2", "flash_attention_3")
 LORA = ("lora", "dora", "rslora")
+# Arguments of PEFT's LoraConfig by which it is not one rank on each target in each layer.
+PLACED_OTHERWISE = ("layers_to_transform", "layer_replication", "target_parameters", "rank_pattern", "exclude_modules")
 
 
 # What in a checkpoint's name, between separators, says a format other than bitsandbytes': ``-GPTQ-Int4``, ``-AWQ``.
@@ -286,10 +287,11 @@ def _of_any(read: SettingsReader, model: Model | None) -> Iterator[str]:
     elif widened is False:
         yield f"mxfp4 ({read.key('quantization.dequantize')})"
     dtype = read.value("model.torch_dtype")
-    if dtype is not None and weight_type(dtype) is None and _named(dtype):
+    left_to_checkpoint = str(dtype).casefold().removeprefix("torch.") in ("auto", "none", "null", "")
+    if not left_to_checkpoint and weight_type(dtype) is None:
         yield f"{dtype} ({read.key('model.torch_dtype')})"
     attention = read.value("model.attn_implementation")
-    if attention is not None and str(attention) not in ATTENTIONS and "flash" not in str(attention):
+    if attention is not None and str(attention) not in KERNELS and "flash" not in str(attention):
         yield f"{attention} ({read.key('model.attn_implementation')})"
 
 
@@ -313,11 +315,6 @@ def other_trainers(unit: Unit) -> list[str]:
     return [name for name in said if name not in off]
 
 
-def _named(dtype: object) -> bool:
-    """Whether a type is named that is one: ``auto`` leaves it to the checkpoint."""
-    return str(dtype).casefold().removeprefix("torch.") not in ("auto", "none", "null", "")
-
-
 def _of_training(read: SettingsReader) -> Iterator[str]:
     optimizer = read.value("training.optim")
     if optimizer is not None and optimizer_of(str(optimizer)) not in KNOWN_OPTIMIZERS:
@@ -328,8 +325,7 @@ def _of_training(read: SettingsReader) -> Iterator[str]:
     adapter = read.value("lora.peft_type")
     if adapter is not None and str(adapter).casefold().rpartition(".")[2] not in LORA:
         yield f"{adapter} ({read.key('lora.peft_type')})"
-    if read.value("lora.target_parameters"):
-        yield read.key("lora.target_parameters")
+    yield from (read.key(f"lora.{name}") for name in PLACED_OTHERWISE if read.as_written(f"lora.{name}"))
     if str(read.value("accelerate.mixed_precision")).casefold() == "fp8":
         yield f"fp8 ({read.key('accelerate.mixed_precision')})"
 

@@ -190,12 +190,12 @@ def setup_of(
     read.assumed.append(FULL)
     read.beyond += other_trainers(unit)
     source, target = _lengths(read, model, constants, unit.script)
-    method = _method(read)
+    trained = trains(unit) and read.or_default("training.do_train") is not False
+    method = _method(read, trained)
     evaluates = _evaluates(read)
     generates = bool(read.or_default("training.predict_with_generate"))
     inference_batch = read.number("inference.batch_size")
     training = says_training(unit)
-    trained = trains(unit) and read.or_default("training.do_train") is not False
     transformers = versions("transformers", OWN_TYPE_SINCE)
     trainer = read.value("script.trainer")
     post = embedding_of(read)
@@ -361,14 +361,14 @@ def _leave_to_host(read: SettingsReader) -> None:
         read.assumed.append(Assumption(name=name, value=read.default(name), reason="host_alone"))
 
 
-def _method(read: SettingsReader) -> Method:
-    """An adapter where one is asked for or described, by a default only of what trains; QLoRA over 4-bit weights."""
+def _method(read: SettingsReader, trained: bool) -> Method:
+    """An adapter asked for or, of a known kind, described; by a default only of what trains. QLoRA over 4 bits."""
     idle = read.or_default("training.do_train") is False
     enabled = read.value("lora.enabled") if idle else read.or_default("lora.enabled")
-    described = read.written("lora.r") or read.written("lora.target_modules")
-    widths = ("quantization.load_in_4bit", "quantization.load_in_8bit")
-    if read.written("run.quantized") and not any(read.written(name) for name in widths):
-        read.unresolved[widths[0]] = None  # weights of a width that the config's format does not have
+    known = trained or "lora.enabled" not in read.unresolved
+    described = known and (read.written("lora.r") or read.written("lora.target_modules"))
+    if read.written("run.quantized") and not any(read.written(name) for name in WIDTHS):
+        read.unresolved[WIDTHS[0]] = None  # weights of a width that the config's format does not have
     if enabled is False or (enabled is None and not described):
         named = read.written("run.adapter") or read.written("run.quantized")
         if named and read.value("lora.enabled") is None:
