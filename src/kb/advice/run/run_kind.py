@@ -338,7 +338,8 @@ def preparation_of(
         return Preparation(False, trained_type="fp32")
     if not quantized:
         return Preparation(False)
-    if unit.dialect in ("axolotl", "torchtune"):  # what torchtune does not pack stays in the recipe's ``dtype``
+    # Of torchtune and ms-swift (2.0 to 4.5) what is not packed stays in the type that it is loaded in.
+    if unit.dialect in ("axolotl", "ms-swift", "torchtune"):
         return Preparation(False)
     if unit.dialect == "trl" or trainer in AS_LOADED or trainer in ALWAYS_PREPARED:
         return _of_trl(read, trainer or "sft", bf16, sharded, versions)
