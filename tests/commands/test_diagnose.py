@@ -612,6 +612,11 @@ _LOOKED_UP = """\
     return super().__getattribute__(key)
 AttributeError: 'ToyConfig' object has no attribute 'hidden_dims'
 """
+_REFUSED_CONFIG = """\
+  File "/v/lib/python3.12/site-packages/transformers/configuration_utils.py", line 340, in __init__
+    raise ValueError(
+ValueError: The config parameter `problem_type` was not understood: received x but only 'regression'
+"""
 _HANDED = """\
 File ~/v/lib/python3.12/site-packages/transformers/trainer.py:3102, in Trainer.evaluation_loop(self, dataloader)
    3101     if losses:
@@ -630,6 +635,7 @@ TypeError: 'float' object does not support item assignment
         (_HANDED, "transformers", "where a plain float stands in place of what it takes", "item assignment"),
         (_BEGUN + _BY_PYTHON, "axolotl", "An error whose cause kb does not know", "not a callable object"),
         (_BEGUN + _LOOKED_UP, "vllm", "An error whose cause kb does not know", "attribute 'hidden_dims'"),
+        (_BEGUN + _REFUSED_CONFIG, "transformers", "transformers stopped by a check of its own", "only 'regression'"),
         (_FIELDS, "vllm", "vllm stopped by a check of its own", "runner Input should be 'auto' or 'generate'"),
     ],
 )  # fmt: skip
@@ -1076,8 +1082,9 @@ def test_a_line_that_says_a_run_ended_and_failed_is_no_good_end() -> None:
     assert of(failed + "Training completed. Do not forget to share your model").causes == ()
     assert of(failed + "========= 2 passed, 1 xfailed, 1 warning in 3.12s ==========").causes == ()
     assert of(failed + "==== 1 failed, 2 passed in 3.12s ====").causes
-    assert of(failed + "-" * 70 + "\nRan 12 tests in 3.214s\n\nOK (skipped=1)\n").causes == ()
-    assert of(failed + "-" * 70 + "\nRan 12 tests in 3.214s\n\nFAILED (errors=1)\n").causes
+    ran = "-" * 70 + "\nRan 12 tests in 3.214s\n\n{}\n"
+    assert of(failed + ran.format("OK (skipped=1)")).causes == ()
+    assert of(failed + ran.format("FAILED (errors=1)") + ran.format("OK")).causes  # other tests, which went well
 
 
 def test_a_package_that_asks_itself_for_a_name_is_to_be_installed_anew() -> None:

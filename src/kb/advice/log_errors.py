@@ -128,7 +128,7 @@ _NOT_OWN = re.compile(
 _HANDS_ON = re.compile(
     r"torch[/\\](?:__init__|utils[/\\]_contextlib)\.py|trl[/\\]extras[/\\]profiling\.py|"
     r"pydantic[/\\](?:_internal[/\\]_dataclasses|main)\.py|ray[/\\]_private[/\\]|multiprocess(?:ing)?[/\\]pool\.py|"
-    r"transformers[/\\](?:configuration_utils|tokenization_utils_base)\.py"
+    r"transformers[/\\](?:configuration_utils|tokenization_utils_base)\.py __getattr"
 )
 _UNDER_ALL = re.compile(
     r"^torch[/\\]nn[/\\]|[/\\]lib(?:64)?[/\\]python\d[\d.]{0,5}[/\\](?!(?:site|dist)-packages)|^<frozen "
@@ -188,7 +188,8 @@ class Frame(NamedTuple):
         """Whether it only passes a call on to what fails, or a name on to what lacks it."""
         if _UNDER_ALL.search(self.file):
             return True
-        return self.function.rpartition(".")[2] in _HANDING and _HANDS_ON.search(self.file) is not None
+        name = self.function.rpartition(".")[2]
+        return name in _HANDING and _HANDS_ON.search(f"{self.file} {name}") is not None
 
 
 class ErrorLine(NamedTuple):

@@ -96,6 +96,7 @@ _SAYS_OTHERWISE = re.compile("[❌✗✘]|(?<!x)[Ff]ailed")  # in the line that 
 _STEP = re.compile(r"\b(\d{1,9})/(\d{1,9}) \[")
 _LOSS = re.compile(r"""['"]loss['"]: ?['"]?\d""")
 _TESTS_RAN = re.compile(r"Ran \d{1,6} tests? in \d")  # unittest: that all went well stands in one of the next lines
+_TESTS_FAILED = re.compile(r"={3,80} \d{1,6} failed|FAILED \((?:failures|errors)=")  # what others pass later is theirs
 _SERVES = re.compile(r"fired up and ready to roll|Application startup complete|server is listening on ")
 _ANSWERS = re.compile(r'" 200(?: OK)?\s{0,4}$')
 _MODULE_FRAME = "in <module>"
@@ -203,6 +204,10 @@ class LogScanner:
             self._errors.note_near(line, (text for at, text in around if line - MEMORY_REACH <= at <= line))
             self._forget_progress()
 
+    def _settle(self) -> None:
+        """What was found so far ended something: nothing that goes well after it takes that back."""
+        self._found = {each: [row._replace(died=True) for row in rows] for each, rows in self._found.items()}
+
     def _forget_progress(self) -> None:
         self._steps.clear()
         self._losses = 0
@@ -266,6 +271,8 @@ class LogScanner:
                 self._moved_on = line
         if "Ran " in row and _TESTS_RAN.search(row[:BAR]):
             self._tests_ran = line
+        if ("failed" in row or "FAILED" in row) and _TESTS_FAILED.search(row[:BAR]):
+            self._settle()
         said_well = ("rain" in row or " passed" in row) and _RUN_ENDED_WELL.search(row[:BAR])
         tested_well = "OK" in row and line - self._tests_ran <= 2 and row[message_start(row) :].startswith("OK")
         if tested_well or (said_well and not _SAYS_OTHERWISE.search(row[:BAR])):
