@@ -266,5 +266,35 @@ def shell_alone(text: str) -> str:
     return "".join((*parts, _blank(text[at:]))) if parts else ""
 
 
+# A value that a shell takes as YAML does.
+_VALUE = r"""(?!null\b|~)(?:"[^"$\\\n]*"|'[^'\n]*'|[^\s#"'$&|;<>(){}\[\]*?!`\\]+)"""
+
+
+def task_alone(text: str) -> str:
+    """A task of SkyPilot's as a script of the same length: what ``envs`` says, then ``setup`` and ``run``; empty where
+    it is none. Source: SkyPilot's documentation of its YAML."""
+    if re.search(r"(?m)^resources:", text) is None or re.search(r"(?m)^run:[ \t]*\|", text) is None:
+        return ""
+
+    def part(found: re.Match[str]) -> str:
+        head, name, body = found[0][: found.start(2) - found.start()], found[1], found[2]
+        if name == "envs":
+            return _blank(head) + re.sub(rf"(?m)^[ \t]+(\w+):[ \t]+(?={_VALUE}[ \t]*(?:#.*)?$)|^.*", _assigned, body)
+        return _blank(head) + body
+
+    parts, at = list[str](), 0
+    for found in re.finditer(r"(?m)^(envs|setup|run):[^\n]*\n((?:[ \t]+[^\n]*\n?|\n)*)", text):
+        parts += (_blank(text[at : found.start()]), part(found))
+        at = found.end()
+    return "".join((*parts, _blank(text[at:])))
+
+
+def _assigned(found: re.Match[str]) -> str:
+    """``NAME: value`` as a shell has it, the value in its place; any other line is left blank."""
+    if found[1] is None:
+        return _blank(found[0])
+    return f"{found[1]}=".rjust(len(found[0]))
+
+
 def _blank(text: str) -> str:
     return re.sub(r"[^\n]", " ", text)

@@ -247,6 +247,10 @@ class FileChecker:
             return self._servers(text, path, image=True)
         units: list[Unit] = []
         if kind == "config":
+            if "\nrun:" in text and "resources:" in text and self.dialect is None:
+                units = self._code_files.task_units(text, path, self.catalog, self._commands.reader, self._programs)
+                if units:
+                    return units
             units = self._servers(text, path) or list(self.reader.read(text, path, dialect=self.dialect))
             if self.dialect is not None or not self._has_own_names(units):
                 return units

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from kb.config.files import ConfigError
 from kb.config.notebook.cells import read_notebook
+from kb.config.program_files import task_alone
 from kb.config.python.syntax import called_name, parsed
 from kb.config.releases.commands import installs, read_command, read_image, read_shell
 from kb.config.releases.project_files import parse_toml
@@ -22,10 +23,10 @@ _SHELL_CELL = re.compile(r"\s*%%(?:bash|sh|script|shell|!)")
 
 
 def read_own(path: str, root: str, text: str, kind: str) -> Folder:
-    """What the text of a ``shell``, ``python``, ``notebook`` or ``image`` file says."""
+    """What the text of a ``shell``, ``python``, ``notebook`` or ``image`` file says, or of a task of SkyPilot's."""
     own = Folder(os.path.dirname(os.path.abspath(path)), root)
-    if kind == "shell":
-        read_shell(own, path, text, MAIN, script=True)
+    if kind in ("shell", "config"):
+        read_shell(own, path, text if kind == "shell" else task_alone(text), MAIN, script=True)
     elif kind == "image":
         read_image(own, path, text, MAIN)
     elif kind == "python":

@@ -40,6 +40,7 @@ _NAMES = {
     "requirements": "variant",
     ".github": "workflows",
 }
+_SAY = ("shell", "python", "notebook", "image", "config")
 _PATTERNS = (  # what a name begins with, and ends with
     (("pylock.",), (".toml",), "lock"),
     (("constraints",), (".txt",), "constraints"),
@@ -85,7 +86,7 @@ class ReleaseReader:
         """What the project of a file or folder says, and the file's own text where it is given.
 
         Args:
-            kind: ``shell``, ``python``, ``notebook`` and ``image`` texts can say releases themselves.
+            kind: of some the texts can say releases themselves.
         """
         try:
             absolute = os.path.abspath(path)
@@ -93,7 +94,7 @@ class ReleaseReader:
             top = self.top(folder, relative=not os.path.isabs(path))
         except (OSError, ValueError):  # the working folder is gone, or the path is none
             return NOTHING
-        own = self._own(path, top, text, kind) if text and kind in ("shell", "python", "notebook", "image") else None
+        own = self._own(path, top, text, kind) if text and kind in _SAY else None
         return self.of_folder(folder, top) if own is None else _settled([own, *self._chain(folder, top)], own=True)
 
     def of_folder(self, folder: str, top: str) -> Releases:
