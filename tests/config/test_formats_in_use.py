@@ -271,6 +271,8 @@ optimizer: {_target_: torch.optim.Adam, lr: 2e-5, eps: 1e-8}
         assert ("weights" in untold(unit.setup, unit.unit)) == (dialect == "nemo-automodel")
         assert unit.setup.weights == "bf16" or dialect == "nemo-automodel"
         assert "per_device_train_batch_size" not in untold(unit.setup, unit.unit)
+    (unit,) = checked(checker, "a.yaml", litgpt.replace("lora_r: 16\n", "")).results
+    assert not unit.setup.method_known, "the command says it, which may pretrain"
     draft = """\
 recipe: TrainEagle3Recipe
 recipe_args: {target_model_name_or_path: Qwen/Qwen2-0.5B, micro_batch_size: 1, grad_accumulation_steps: 1}

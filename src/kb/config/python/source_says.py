@@ -128,10 +128,13 @@ _SWITCH = "checkpointing"  # in a test: the program asks its flag
 
 
 @lru_cache(64)
-def loaded(text: str) -> Mapping[str, str | bool | None]:
+def loaded(text: str, *, all_alike: bool = False) -> Mapping[str, str | bool | None]:
     """The settings of a model that a program gives by itself, whatever its flags are, by the name of the setting.
 
     None where it does and the value cannot be told: it depends on something else, or two calls say different things.
+
+    Args:
+        all_alike: which of the calls loads the run's model is not known, so that what one of them leaves out is open.
     """
     if ".from_pretrained(" not in text and not any(each in text for each in _ENABLES):
         return {}
@@ -154,6 +157,8 @@ def loaded(text: str) -> Mapping[str, str | bool | None]:
                 found.setdefault(CHECKPOINTING, set()).add(True if test is None and trains else None)
     for name in _only_in_one_arm(ways, nodes):
         found[name].add(None)
+    for name, values in found.items() if all_alike else ():
+        values |= {None} if any(name not in given for _, given in ways) else set()
     return {name: next(iter(values)) if len(values) == 1 else None for name, values in found.items()}
 
 
