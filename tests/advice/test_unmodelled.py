@@ -260,6 +260,13 @@ def test_a_packed_checkpoint_is_predicted_only_as_the_program_unpacks_it() -> No
     assert (on_experts.prediction, on_experts.note_values["named"]) == (None, "target_parameters")
 
 
+def test_a_kernel_of_the_hub_is_no_sdpa_and_torchaos_blocks_are_not_followed_in_shards() -> None:
+    run = config("attn_implementation: kernels-community/vllm-flash-attn3\noptim: adamw_torch_8bit")
+    assert (run.setup.attn_implementation, run.setup.optim) == ("flash", "adamw_torch_8bit") and run.prediction
+    shared = config("optim: adamw_torch_8bit\nfsdp: full_shard\n")
+    assert (shared.prediction, shared.note_values["named"]) == (None, "adamw_torch_8bit (optim)")
+
+
 def test_what_nobody_writes_is_not_among_what_cannot_be_told() -> None:
     text = "if fast:\n    model, tok = FastLanguageModel.from_pretrained(name, load_in_4bit=True)\n"
     text += "    model = FastLanguageModel.get_peft_model(model, r=16)\n"

@@ -6,7 +6,7 @@ import pytest
 
 import memory_sample as sample
 from kb.core.setup import TrainingSetup
-from kb.memory import adapter_parameters, parameter_count
+from kb.memory import adapter_parameters, parameter_count, predict
 from kb.memory.parameters import count
 from kb.memory.states import States, states_of
 
@@ -35,6 +35,18 @@ def test_full_fine_tuning_in_fp32_holds_sixteen_bytes_a_parameter() -> None:
 def test_eight_bit_adamw_keeps_embeddings_in_32_bits() -> None:
     wide, narrow = 32128 * 768, N - 32128 * 768
     assert states(optim="adamw_bnb_8bit").optimizer == pytest.approx(8 * wide + 2 * narrow, rel=0.02)
+
+
+@pytest.mark.parametrize(("optim", "of_codes"), [("adamw_torch_8bit", 2), ("adamw_torch_4bit", 1)])
+def test_torchaos_adamw_packs_every_tensor_but_the_small_ones(optim: str, of_codes: int) -> None:
+    """torchao/optim/adam.py: below 4,096 values as wide as the parameter; a table of 256 or 16 floats each else."""
+    assert states(optim=optim).optimizer == pytest.approx((of_codes + 8 / 256) * N, rel=1e-6)
+    setup = TrainingSetup(optim=optim, per_device_train_batch_size=1, max_source_length=16, max_target_length=16)
+    (train,) = [phase for phase in predict(setup, T5, constants=sample.CONSTANTS).phases if phase.name == "train"]
+    held = sum(term.bytes for term in train.terms if term.name == "optimizer")
+    small = sum(8 * 768 for _ in range(62))  # norms
+    tables = 220 * 2 * (1024 if of_codes == 2 else 512)
+    assert held == pytest.approx((of_codes + 8 / 256) * N + small + tables, rel=0.002)
 
 
 def test_paged_states_are_on_the_host() -> None:

@@ -18,6 +18,7 @@ FP32, HALF = 4, 2
 LION = ("lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit")  # one moment
 # bitsandbytes keeps states of 32 bits, whatever the weights are (``Optimizer1State.init_state``, optim/optimizer.py).
 WIDE_STATES = ("lion_32bit", "paged_lion_32bit", "paged_adamw_32bit", "paged_adamw")
+TORCHAO = {"adamw_torch_8bit": 1, "adamw_torch_4bit": 2}  # torchao's optimizers: values in a byte
 SUB_GROUP = 1_000_000_000  # elements of an optimizer's step in ZeRO-3 (sub_group_size), DeepSpeed's default
 DISK_BUFFERS, DISK_BUFFER = 5, 100_000_000  # of parameters on NVMe: buffer_count × buffer_size
 STATES_SWAPPED = 4  # of the optimizer's on NVMe: buffer_count
@@ -144,6 +145,8 @@ def _optimizer(setup: TrainingSetup, arch: Architecture, trainable: int, width: 
         return 0, 0
     if name == "adafactor":  # a row and a column of second moments for each matrix
         return 2 * FP32 * trainable // min(arch.d_model, arch.d_ff), 0
+    if name in TORCHAO:
+        return moments * (trainable // TORCHAO[name] + FP32 * trainable // OPTIMIZER_BLOCK), 0
     if "8bit" in name:
         wide = counts.embedding + counts.positions if setup.method == "full" else 0  # Trainer keeps these in 32 bits
         narrow = trainable - wide
@@ -267,7 +270,7 @@ def _zero(setup: TrainingSetup, states: States, counts: Counts) -> tuple[int, in
 
 def _moments(setup: TrainingSetup, states: States, width: int) -> int:
     """The optimizer's states over fp32 masters: twice as wide as over half weights, but for the 8-bit optimizers'."""
-    narrow = "8bit" in setup.optim or setup.optim == "adafactor" or setup.method != "full"
+    narrow = "8bit" in setup.optim or setup.optim in TORCHAO or setup.optim == "adafactor" or setup.method != "full"
     return states.optimizer if narrow else states.optimizer * FP32 // width
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from kb.advice.run.named_model import packed_by_name
 from kb.advice.run.run_kind import KERNELS, weight_type
-from kb.advice.run.settings_reader import SettingsReader
+from kb.advice.run.settings_reader import SettingsReader, uses_fsdp
 from kb.core.document import KIND_OPEN, NO_SUCH_RUN, RUN_ELSEWHERE, SEVERAL_WAYS, Setting, Unit
 from kb.core.expression import is_unknown
 from kb.core.model import Architecture, Model
@@ -14,6 +14,7 @@ from kb.core.setup import PostKind, TrainingSetup
 from kb.core.text import UserError
 from kb.core.typed import Any, get_args
 from kb.memory import UnsupportedArchitectureError
+from kb.memory.states import TORCHAO
 
 PROCESSES, PIXELS = "launch.num_processes", "data.image_max_pixels"
 Note = tuple[str, Mapping[str, Any]]
@@ -233,9 +234,9 @@ def _trainer_note(trainer: str, key: str, *, of_command: bool) -> Note:
 ON_TPU = ("training.tpu_num_cores", "launch.tpu")
 ADAMW = ("adam", "adamw", "torch.optim.adam", "torch.optim.adamw")  # other words for PyTorch's own
 KNOWN_OPTIMIZERS = (
-    "adamw_torch_fused", "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit", "paged_adamw",
-    "lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit", "adamw_torch", "adamw_hf", "adafactor",
-    "sgd", "none",
+    "adamw_torch_fused", *TORCHAO, "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit",
+    "paged_adamw", "lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit", "adamw_torch", "adamw_hf",
+    "adafactor", "sgd", "none",
 )  # fmt: skip
 OPTIMIZERS_OF_DEEPSPEED = ("adam", "adamw", "cpuadam", "deepspeedcpuadam", "fusedadam")
 LORA = ("lora", "dora", "rslora")
@@ -280,7 +281,7 @@ def _of_any(read: SettingsReader, model: Model | None) -> Iterator[str]:
     name = read.value("model.name")
     kind = _quantized_name(name) if isinstance(name, str) else None
     widened = read.value("quantization.dequantize")
-    if kind is None and model is not None and not widened:
+    if kind is None and model is not None and not (widened or model.guessed_from):
         kind = model.packed  # it stays so, or is widened where its kernels are missing
     if kind is not None:
         yield f"{kind} ({name or (model and model.name)})"
@@ -317,7 +318,9 @@ def other_trainers(unit: Unit) -> list[str]:
 
 def _of_training(read: SettingsReader) -> Iterator[str]:
     optimizer = read.value("training.optim")
-    if optimizer is not None and optimizer_of(str(optimizer)) not in KNOWN_OPTIMIZERS:
+    # torchao's blocks are each shard's own
+    shared = str(optimizer) in TORCHAO and (uses_fsdp(read) or read.value("deepspeed.zero_stage"))
+    if optimizer is not None and (shared or optimizer_of(str(optimizer)) not in KNOWN_OPTIMIZERS):
         yield f"{optimizer} ({read.key('training.optim')})"
     of_deepspeed = read.value("deepspeed.optimizer.type")
     if of_deepspeed is not None and str(of_deepspeed).casefold() not in OPTIMIZERS_OF_DEEPSPEED:

@@ -96,7 +96,8 @@ def weights_of(
 def attention_of(read: SettingsReader, model: Model | None, versions: VersionOf) -> Attention:
     """The kernel that the config names, else the default of the release at hand; of the newest where it is unknown."""
     name, model_type = "model.attn_implementation", model.architecture.model_type if model is not None else ""
-    named = KERNELS.get(str(read.value(name)))
+    written = str(read.value(name))
+    named = KERNELS.get(written) or ("flash" if "flash" in written else None)  # a kernel of the hub: …/vllm-flash-attn3
     since = SDPA_SINCE.get(model_type)
     release = versions("transformers", since) if since is not None else None
     if release is not None and not has_sdpa(model_type, release):

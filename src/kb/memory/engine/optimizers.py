@@ -2,7 +2,7 @@
 
 Sources: torch/nn/utils/clip_grad.py, torch/optim/adamw.py and _multi_tensor_adam, bitsandbytes/optim/optimizer.py
 (``init_state``), transformers/trainer.py (embeddings stay in 32 bits), transformers/optimization.py (Adafactor, and up
-to 4.49 ``AdamW``).
+to 4.49 ``AdamW``), torchao/optim/adam.py and its subclasses of 8 and 4 bits (0.18), in the Trainer's blocks.
 """
 
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.kernel_choice import summed_buffers
 from kb.memory.engine.tensor import F32, I8, Tensor, like, mark, new, scratch
 from kb.memory.engine.world import world
+from kb.memory.states import TORCHAO
 
 FUSED = ("adamw_torch_fused",)
 FOREACH = ("adamw_torch",)
@@ -23,7 +24,7 @@ PAGED = ("paged_adamw_8bit", "paged_adamw_32bit", "paged_adamw", "paged_lion_8bi
 LION = ("lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit")  # one state
 # bitsandbytes keeps these in fp32, whatever the weights are
 THIRTY_TWO_BITS = ("lion_32bit", "paged_lion_32bit", "paged_adamw_32bit", "paged_adamw")
-KNOWN = (*FUSED, *FOREACH, *OWN_LOOP, *EIGHT_BITS, *PAGED, *LION, "sgd", "none", "adafactor")
+KNOWN = (*TORCHAO, *FUSED, *FOREACH, *OWN_LOOP, *EIGHT_BITS, *PAGED, *LION, "sgd", "none", "adafactor")
 SMALLEST_PAGED = 100_000  # elements; states of fewer stay on the GPU (``get_state_buffer``)
 SMALLEST_EIGHT_BITS = 4096  # elements; below, and for embeddings, states stay in 32 bits
 BLOCK = 256
@@ -138,6 +139,8 @@ class Optimizer:
             return new((), F32), like(tensor), like(tensor)
         if self.name in (*FOREACH, *OWN_LOOP):
             return like(tensor), like(tensor)
+        if self.name in TORCHAO:
+            return self._made_by_torchao(tensor)
         count = 1 if self.name in LION else 2
         small = prod(tensor.shape) < SMALLEST_EIGHT_BITS or id(tensor) in self.model.wide
         paged = self.name in PAGED and prod(tensor.shape) >= SMALLEST_PAGED
@@ -150,6 +153,15 @@ class Optimizer:
         blocks = (-(-prod(tensor.shape) // BLOCK),)
         packed = () if paged else tuple(like(tensor, I8) for _ in range(count))
         return *packed, *(new(blocks, F32) for _ in range(count))
+
+    def _made_by_torchao(self, tensor: Tensor) -> tuple[Tensor, ...]:
+        """``_new_buffer``: codes, scales and a table for each moment; what is small or makes no whole blocks is kept as
+        wide as it is. The step is one compiled kernel, of which :func:`.report.with_others_kernels` tells the rest."""
+        size, values = prod(tensor.shape), TORCHAO[self.name]
+        if size < SMALLEST_EIGHT_BITS or size % BLOCK:
+            return like(tensor), like(tensor)
+        shapes = ((size // values,), I8), ((size // BLOCK,), F32), ((TABLE if values == 1 else (16,)), F32)
+        return tuple(new(shape, dtype) for _ in range(2) for shape, dtype in shapes)
 
     def _adafactor(self, trained: list[Tensor]) -> None:
         """``Adafactor.step``: row and column means of a matrix, else a second moment of its own.

@@ -23,8 +23,10 @@ from kb.memory.engine.world import AMPERE, Recording
 from kb.memory.parameters import default_targets, match_targets
 from kb.memory.process import Context, judged, usable_bytes
 from kb.memory.releases import coarsely_compared
+from kb.memory.states import FP32, TORCHAO
 
 STEPS = 10
+COPIES_OF_A_STEP = 3
 BYTES_OF_A_LOGIT = 16  # of Unsloth's loss: in 16 bits, in fp32, its log-softmax and the gradient (its own count)
 MEDIAN_SHARE = 3  # assumed: half of the samples are shorter than the maximum's third
 TOP = 0.99  # assumed: the maximum is the 99th percentile of a log-normal, and longer ones are cut
@@ -60,7 +62,7 @@ def report_of(
     phases = tuple(each._replace(high_bytes=max(each.high_bytes, high.get(each.name, 0))) for each in phases)
     if memory is not None:
         phases = beside(phases, setup, architecture, memory)
-    phases = with_loss_of_unsloth(phases, setup, architecture, memory, constants)
+    phases = with_others_kernels(phases, setup, architecture, memory, constants)
     phases, verdict = judged(phases, memory, constants)
     if found.ran_out:
         verdict = Verdict("oom", verdict.phase, verdict.term)
@@ -69,26 +71,40 @@ def report_of(
     )
 
 
-def with_loss_of_unsloth(
+def with_others_kernels(
     phases: tuple[Phase, ...],
     setup: TrainingSetup,
     architecture: Architecture,
     memory: int | None,
     constants: Mapping[str, float],
 ) -> tuple[Phase, ...]:
-    """The phases with what Unsloth's loss may take besides, in training's high end: its pieces are as large as half of
-    what the GPU has free (unsloth_zoo/fused_losses/cross_entropy_loss.py; since 2026 they are small), so that a run
-    that fits without still fits.
+    """The phases with what kernels that are not followed may take besides, in training's high end.
+
+    Unsloth's loss is in pieces as large as half of what the GPU has free (unsloth_zoo/fused_losses/
+    cross_entropy_loss.py; since 2026 they are small), so that a run that fits without still fits. torchao's step is
+    compiled, tensor by tensor; what of it no kernel holds together is at most a few copies in fp32 (inferred).
     """
-    if not (setup.unsloth and setup.do_train and setup.fused_loss):
+    if not setup.do_train:
         return phases
-    most = setup.per_device_train_batch_size * setup.max_source_length * architecture.vocab_size * BYTES_OF_A_LOGIT
+    most = after = 0
+    if setup.unsloth and setup.fused_loss:
+        most = setup.per_device_train_batch_size * setup.max_source_length * architecture.vocab_size * BYTES_OF_A_LOGIT
+    if setup.optim in TORCHAO:
+        after = COPIES_OF_A_STEP * FP32 * _largest_trained(setup, architecture)
 
-    def with_loss(phase: Phase) -> Phase:
+    def with_kernels(phase: Phase) -> Phase:
         free = most if memory is None else (usable_bytes(memory, constants) - phase.high_bytes) // 2
-        return phase._replace(high_bytes=phase.high_bytes + max(0, min(most, free)))
+        return phase._replace(high_bytes=phase.high_bytes + max(0, min(most, free)) + after)
 
-    return tuple(with_loss(each) if each.name == "train" else each for each in phases)
+    return tuple(with_kernels(each) if each.name == "train" else each for each in phases)
+
+
+def _largest_trained(setup: TrainingSetup, a: Architecture) -> int:
+    """Parameters of the largest tensor that is trained, at most."""
+    widest = max(a.vocab_size, a.d_ff, a.d_model)
+    if setup.method != "full":
+        return setup.lora_r * widest
+    return max(widest, 2 * a.experts * a.expert_ff) * a.d_model
 
 
 def _least(architecture: Architecture) -> Architecture:

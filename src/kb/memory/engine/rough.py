@@ -14,7 +14,7 @@ from kb.memory.answers import kept
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.follow import Followed, Run, beside, counted, over_at_rest, read, rows_of, written
 from kb.memory.engine.nearest import Nearest, nearest
-from kb.memory.engine.report import assumed_of, one_by_one, refused, with_loss_of_unsloth
+from kb.memory.engine.report import assumed_of, one_by_one, refused, with_others_kernels
 from kb.memory.engine.shallow import Line, lines, roughly, run_of
 from kb.memory.process import Context, Peak, judged, likely, phase_of
 
@@ -46,7 +46,7 @@ def rough_report(
     phases = rough_phases(setup, architecture, constants, context, capability)
     if memory is not None:
         phases = beside(phases, setup, architecture, memory)
-    phases = with_loss_of_unsloth(phases, asked, architecture, memory, constants)
+    phases = with_others_kernels(phases, asked, architecture, memory, constants)
     phases, verdict = judged(phases, memory, constants)
     if verdict.status == "oom" and not _has_low_end(near, constants, context, memory, capability):
         phases, verdict = likely(phases, verdict)
