@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import memory_sample as sample
+from catalog_sample import shallow_catalog
 from kb.core.setup import PostTraining, Spread, TrainingSetup
 from kb.core.setup_json import setup_from
 from kb.memory import architecture_from_config, predict
@@ -84,6 +85,15 @@ def test_a_trainer_s_own_loss_peaks_under_zero3_where_trl_s_does(name: str) -> N
 def test_losses_that_were_not_compared_under_zero3_are_refused_by_name(post: PostTraining) -> None:
     setup = TrainingSetup(**BASE, post=post, spread=Spread(deepspeed=True))
     assert why_not(setup, architecture_from_config(ROWS["plain"]["config"])) == f"ZeRO-3 of {post.kind}"
+
+
+def test_every_encoder_under_zero3_is_followed_or_refused_by_name() -> None:
+    """Of each type in the catalogue the smallest model, of two layers."""
+    setup = TrainingSetup(bf16=True, zero_stage=3, world_size=2, per_device_train_batch_size=1, max_source_length=64)
+    setup = setup._replace(max_target_length=16, spread=Spread(deepspeed=True))
+    for model in {each.architecture.model_type: each for each in shallow_catalog().models.values()}.values():
+        if model.architecture.family == "encoder" and why_not(setup, model.architecture) is None:
+            assert predict(setup, model.architecture, constants=sample.CONSTANTS).phases, model.id
 
 
 def test_zero3_is_answered_by_the_engine_and_says_what_lies_there() -> None:

@@ -122,6 +122,7 @@ class ModernBert(Encoder):
     """ModernBERT with a head; its norms have no bias."""
 
     adapted_tables = ("tok_embeddings",)
+    gathers = False  # its table and norms under ZeRO-3, which were not compared
 
     @property
     def kept_heads(self) -> tuple[str, ...]:  # type: ignore[override]
