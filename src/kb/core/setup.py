@@ -12,6 +12,7 @@ CausalLoss = Literal["labels", "copied", "narrow", "wide"]
 CacheKind = Literal["copied", "alike", "given", "tuples"]
 Attention = Literal["eager", "sdpa", "flash"]
 WeightType = Literal["fp32", "fp16", "bf16"]
+TORCHAO = {"adamw_torch_8bit": 1, "adamw_torch_4bit": 2}  # its optimizers: values in a byte
 
 
 class Assumption(NamedTuple):

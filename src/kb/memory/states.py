@@ -8,7 +8,7 @@ what the host keeps of them, and what a step's time takes from them. Sources: to
 
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
-from kb.core.setup import TrainingSetup
+from kb.core.setup import TORCHAO, TrainingSetup
 from kb.memory.parameters import Counts, LinearModule, UnknownTargetsError, count, match_targets
 
 NF4_BLOCK = 64  # weights to one fp32 absmax; bitsandbytes' default for 4-bit
@@ -18,7 +18,6 @@ FP32, HALF = 4, 2
 LION = ("lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit")  # one moment
 # bitsandbytes keeps states of 32 bits, whatever the weights are (``Optimizer1State.init_state``, optim/optimizer.py).
 WIDE_STATES = ("lion_32bit", "paged_lion_32bit", "paged_adamw_32bit", "paged_adamw")
-TORCHAO = {"adamw_torch_8bit": 1, "adamw_torch_4bit": 2}  # torchao's optimizers: values in a byte
 SUB_GROUP = 1_000_000_000  # elements of an optimizer's step in ZeRO-3 (sub_group_size), DeepSpeed's default
 DISK_BUFFERS, DISK_BUFFER = 5, 100_000_000  # of parameters on NVMe: buffer_count × buffer_size
 STATES_SWAPPED = 4  # of the optimizer's on NVMe: buffer_count

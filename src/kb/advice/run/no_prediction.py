@@ -10,11 +10,10 @@ from kb.advice.run.settings_reader import SettingsReader, uses_fsdp
 from kb.core.document import KIND_OPEN, NO_SUCH_RUN, RUN_ELSEWHERE, SEVERAL_WAYS, Setting, Unit
 from kb.core.expression import is_unknown
 from kb.core.model import Architecture, Model
-from kb.core.setup import PostKind, TrainingSetup
+from kb.core.setup import TORCHAO, PostKind, TrainingSetup
 from kb.core.text import UserError
 from kb.core.typed import Any, get_args
 from kb.memory import UnsupportedArchitectureError
-from kb.memory.states import TORCHAO
 
 PROCESSES, PIXELS = "launch.num_processes", "data.image_max_pixels"
 Note = tuple[str, Mapping[str, Any]]

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
+from kb.core.setup import TORCHAO
 from kb.memory.engine import ops
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.kernel_choice import summed_buffers
 from kb.memory.engine.tensor import F32, I8, Tensor, like, mark, new, scratch
 from kb.memory.engine.world import world
-from kb.memory.states import TORCHAO
 
 FUSED = ("adamw_torch_fused",)
 FOREACH = ("adamw_torch",)

@@ -9,7 +9,7 @@ from typing import Any
 
 from kb.core.memory_report import HostLedger, MemoryReport, Phase, PhaseName, TakenByLengths, Verdict
 from kb.core.model import DYNAMIC_4BIT, Architecture
-from kb.core.setup import LENGTH_SHARES, Assumption, DataLengths, PostTraining, TrainingSetup
+from kb.core.setup import LENGTH_SHARES, TORCHAO, Assumption, DataLengths, PostTraining, TrainingSetup
 from kb.memory.answers import kept
 from kb.memory.architecture import BART_TYPES, T5_TYPES
 from kb.memory.config_fields import UnsupportedArchitectureError
@@ -23,7 +23,7 @@ from kb.memory.engine.world import AMPERE, Recording
 from kb.memory.parameters import default_targets, match_targets
 from kb.memory.process import Context, judged, usable_bytes
 from kb.memory.releases import coarsely_compared
-from kb.memory.states import FP32, TORCHAO
+from kb.memory.states import FP32
 
 STEPS = 10
 COPIES_OF_A_STEP = 3
