@@ -136,7 +136,8 @@ def _pair(library: Library, model: str, gpu: str, *, by_model: bool) -> str:
         lines.append((f"<b>kb</b> {badge(library, 'computed')}", *(_cell(own.values.get(c)) for c in columns), need))
     for number, row in enumerate(rows, 1):
         values = {**row.values, "effective": row.effective}
-        lines.append((_who(library, row, number), *(_cell(values.get(c)) for c in columns), _row_need(library, row)))
+        need = _need(library, row.phase.process_used_bytes, row.status) if row.phase else "–"
+        lines.append((_who(library, row, number), *(_cell(values.get(c)) for c in columns), need))
     why = [line.strip() for line in _why(library, found)]
     title = f'### <a href="../../{path}/">{shown}</a> {{ #notes-{model if by_model else gpu} }}'
     label = say(library.language, "preset.heading")
@@ -158,10 +159,6 @@ def _mark(library: Library, line: str) -> str:
 def _who(library: Library, row: NotesRow, number: int) -> str:
     said = f"{row.model_said} · {row.gpu_said}" + ("" if row.method == "full" else f" · {row.method}")
     return f"[{number}] {escape(said)} {badge(library, 'claimed', {'source': row.source, 'lines': row.lines})}"
-
-
-def _row_need(library: Library, row: NotesRow) -> str:
-    return _need(library, row.phase.process_used_bytes, row.status) if row.phase else "–"
 
 
 def _need(library: Library, size_bytes: int, status: str) -> str:

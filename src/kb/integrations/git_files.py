@@ -220,7 +220,8 @@ def file_history(path: str, revisions: str | None = None) -> FileHistory:
         for commit, when, subject, at, blob in reversed(rows)
     )
     working = None if revisions else _working(path, versions[-1])
-    return FileHistory(versions=versions, working=working, shallow=_is_shallow(folder))
+    shallow = git(folder, ["rev-parse", "--is-shallow-repository"]).strip() == b"true"
+    return FileHistory(versions=versions, working=working, shallow=shallow)
 
 
 def _nearest_folder(path: str) -> tuple[str, str]:
@@ -270,7 +271,3 @@ def _working(path: str, last: FileVersion) -> bytes | None:
     # git may have written other line ends than it keeps
     same = last.content is not None and content.replace(b"\r\n", b"\n") == last.content.replace(b"\r\n", b"\n")
     return None if same else content
-
-
-def _is_shallow(folder: str) -> bool:
-    return git(folder, ["rev-parse", "--is-shallow-repository"]).strip() == b"true"

@@ -77,7 +77,7 @@ def measured_floor(setup: TrainingSetup, loads: Loads, constants: Mapping[str, f
         "host_process": round(ranks * constants["host_process_bytes"]),
         "workers": round(ranks * setup.dataloader_num_workers * constants["worker_private_bytes"]),
         "batches_in_flight": ranks * flight,
-        "pinned": ranks * pinned_bytes(setup),
+        "pinned": ranks * batches_bytes(setup) if setup.dataloader_pin_memory else 0,  # page-locked, in flight
         "checkpoint_save": loads.saved,
         "offloaded": loads.offloaded,
         "gathered": loads.gathered,
@@ -97,11 +97,6 @@ def rule_of_thumb(setup: TrainingSetup, loads: Loads, constants: Mapping[str, fl
     reading = ranks * loads.checkpoint * constants["model_load_factor"]
     high = constants["host_base_high_bytes"] + max(running, reading)
     return round(low + more), round(high + more)
-
-
-def pinned_bytes(setup: TrainingSetup) -> int:
-    """Page-locked batches in flight."""
-    return batches_bytes(setup) if setup.dataloader_pin_memory else 0
 
 
 def batches_bytes(setup: TrainingSetup) -> int:

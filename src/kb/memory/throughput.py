@@ -129,13 +129,10 @@ def work_of(setup: TrainingSetup, architecture: Architecture) -> Work:
     operations, moved = _operations(run, states, one) / split, _moved(run, one) / split
     width = FP32 if run.method != "full" or run.weights == "fp32" or run.zero_stage else HALF
     trainable = share_of(run, states, architecture).trainable
-    update = 0 if run.offload_optimizer else ADAMW_PASSES * width * trainable / _shards(run)
+    shards = run.data_parallel_size if run.fsdp or run.zero_stage else 1
+    update = 0 if run.offload_optimizer else ADAMW_PASSES * width * trainable / shards
     layers = architecture.encoder_layers + architecture.decoder_layers
     return Work(operations=steps * operations, bytes=steps * moved + update, layers=steps * layers)
-
-
-def _shards(setup: TrainingSetup) -> int:
-    return setup.data_parallel_size if setup.fsdp or setup.zero_stage else 1
 
 
 def _operations(setup: TrainingSetup, states: States, one: _Pass) -> float:

@@ -106,11 +106,7 @@ def top_tensors(alive: Iterable[TopTensor], most: int = 12) -> tuple[TopTensor, 
     """The kinds of tensor that take most memory together, largest first; of tensors alive, each given as one."""
     found: dict[TopTensor, int] = {}
     for tensor in alive:
-        kind = tensor._replace(module=_kind(tensor.module))
+        kind = tensor._replace(module=".".join("*" if part.isdigit() else part for part in tensor.module.split(".")))
         found[kind] = found.get(kind, 0) + 1
     ordered = sorted(found.items(), key=lambda item: (-item[0].size_bytes * item[1], item[0]))
     return tuple(kind._replace(number=number) for kind, number in ordered[:most])
-
-
-def _kind(module: str) -> str:
-    return ".".join("*" if part.isdigit() else part for part in module.split("."))

@@ -94,16 +94,13 @@ def github_report(result: CheckResult, words: Words, *, base: str | None = None)
 
 
 def _command(name: str, properties: Mapping[str, object], message: str) -> str:
-    listed = ",".join(f"{key}={_property(str(value))}" for key, value in properties.items())
+    values = {key: _data(str(each)).replace(":", "%3A").replace(",", "%2C") for key, each in properties.items()}
+    listed = ",".join(f"{key}={value}" for key, value in values.items())
     return f"::{name} {listed}::{_data(message)}\n"
 
 
 def _data(text: str) -> str:
     return printable(text).replace("%", "%25")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 SEVERITY = {"error": "major", "warning": "minor", "info": "info"}

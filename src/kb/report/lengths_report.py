@@ -78,7 +78,8 @@ def _part(part: Part, report: Report, words: Words, style: Style) -> list[str]:
         left=(),
     )
     head = [words("lengths.max_length"), words("lengths.samples_cut"), words("lengths.tokens_cut")]
-    lines += ["", *table([head, *(_cut(cut) for cut in spread.cuts)], left=()), ""]
+    cuts = [[f"{cut.max_length:,}", _share(cut.samples), _share(cut.tokens)] for cut in spread.cuts]
+    lines += ["", *table([head, *cuts], left=()), ""]
     setting = "max_source_length" if len(report.parts) > 1 and part.name == "input" else "max_length"
     setting = "max_target_length" if part.name == "target" else setting
     enough = spread.enough
@@ -101,10 +102,6 @@ def _table(parts: Sequence[Part]) -> list[str]:
         (part.name, ", ".join(f"{name} = {value}" for name, value in _figures(part.spread).items())) for part in parts
     ]
     return ["[lengths]", *(f"{name} = {{{said}}}" for name, said in rows)]
-
-
-def _cut(cut: Cut) -> list[str]:
-    return [f"{cut.max_length:,}", _share(cut.samples), _share(cut.tokens)]
 
 
 def _share(share: float) -> str:

@@ -184,7 +184,8 @@ def _without_unknown(text: Text, facts: Mapping[str, Any]) -> Text:
         return " ".join([one for one in sentences if says_all(one)] or sentences)
 
     def says_all(part: str) -> bool:
-        return not any(_is_unknown(facts.get(name)) for name, _, _ in placeholders_in(part))
+        found = (facts.get(name) for name, _, _ in placeholders_in(part))
+        return not any(value is None or is_unknown(value) for value in found)
 
     return Text(known(text.ko), known(text.en))
 
@@ -200,7 +201,3 @@ def _sentences(text: str) -> list[str]:
             start = stop + 1 + blanks
         stop = text.find(".", stop + 1)
     return [*found, text[start:]]
-
-
-def _is_unknown(value: Any) -> bool:
-    return value is None or is_unknown(value)

@@ -105,11 +105,7 @@ def _speaks_of(tokens: tuple[str, ...], marks: _Marks) -> bool:
         return False  # another version: gemma-3 is no gemma
     elif any(len(each) == 1 and each not in own for each in takewhile(lambda each: each != marks.size[0], behind)):
         return False  # gemma-3n-E4B is no gemma-3-4b
-    return not marks.rest or _contains(behind, marks.rest)
-
-
-def _contains(tokens: tuple[str, ...], part: tuple[str, ...]) -> bool:
-    return any(tokens[at : at + len(part)] == part for at in range(len(tokens)))
+    return not marks.rest or any(behind[at : at + len(marks.rest)] == marks.rest for at in range(len(behind)))
 
 
 # Saved under `unsloth/` as Llama's or Mistral's architecture: the same size, the fused projections in parts.

@@ -54,7 +54,8 @@ def architecture(config: Mapping[str, Any]) -> Architecture:
     found = found._replace(
         head=head,
         labels=labels_of(config, head),
-        pooler=_has_pooler(model_type, head),
+        # over the first token; heads that read every token build the model without one
+        pooler=model_type in ("bert", "albert", "deberta-v2") and head == "sequence",
         head_dropout=_drops_in_head(found, config, head),
     )
     if model_type == "deberta-v2":
@@ -157,7 +158,7 @@ def _deberta(found: Architecture, config: Mapping[str, Any]) -> Architecture:
         if given != usual and (name != "legacy" or found.head == "masked"):
             raise _unmodelled(name, given)
     found = found._replace(
-        max_positions=_absolute(found, config),
+        max_positions=found.max_positions if flag(config, "position_biased_input", True) else None,
         numbered=found.max_positions or 512,
         conv=_conv(config),
         conv_activation=word(config, "conv_act", default="tanh") if _conv(config) else "",
@@ -178,10 +179,6 @@ def _deberta(found: Architecture, config: Mapping[str, Any]) -> Architecture:
         relative_buckets=buckets or longest,
         log_buckets=buckets > 0,
     )
-
-
-def _absolute(found: Architecture, config: Mapping[str, Any]) -> int | None:
-    return found.max_positions if flag(config, "position_biased_input", True) else None
 
 
 def _span(config: Mapping[str, Any], name: str) -> int:
@@ -230,11 +227,6 @@ def _drops_in_head(found: Architecture, config: Mapping[str, Any], head: Head) -
         own = head == "sequence" and config.get("cls_dropout") is not None
         return rate(config, "cls_dropout") > 0 if own else found.hidden_dropout
     return found.hidden_dropout if config.get("classifier_dropout") is None else rate(config, "classifier_dropout") > 0
-
-
-def _has_pooler(model_type: str, head: Head) -> bool:
-    """A dense layer over the first token; heads that read every token build the model without one."""
-    return model_type in ("bert", "albert", "deberta-v2") and head == "sequence"
 
 
 def _unmodelled(name: str, value: object) -> UnsupportedArchitectureError:

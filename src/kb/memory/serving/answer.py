@@ -104,7 +104,8 @@ def serve(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any], co
     if setup.max_model_len is None and model.longest is None:  # it is the model's own, which nothing says
         held = None if model.windowed_layers else tokens
         return Served(setup, model, options, budget, ranks, held, None, longest, None)
-    concurrency = max(budget.kv, 0) / need if model.windowed_layers else tokens / _whole(options, options.max_model_len)
+    whole = math.ceil(options.max_model_len / options.block) * options.block
+    concurrency = max(budget.kv, 0) / need if model.windowed_layers else tokens / whole
     if model.windowed_layers:  # as vLLM prints it: of requests at full length
         tokens = int(concurrency * options.max_model_len)
     return Served(
@@ -194,10 +195,6 @@ def _ranks(model: ServedModel, setup: ServingSetup, options: Resolved, budget: B
             continue
         blocks = math.floor(max(budget.kv, 0) / (token * options.block)) if budget is not None and token else 0
         yield Rank(number, stage, token, blocks * options.block)
-
-
-def _whole(options: Resolved, length: int) -> int:
-    return math.ceil(length / options.block) * options.block
 
 
 def _need(model: ServedModel, setup: ServingSetup, options: Resolved, length: int) -> float:

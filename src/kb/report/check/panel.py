@@ -348,7 +348,8 @@ def prediction_lines(
 ) -> list[str]:
     """The GPU's verdict and a bar for each phase, then the host's, where that is wanted."""
     limit = _gpu_limit(unit, machine)
-    phases = [_phase_row(phase, report, limit, words) for phase in _shown_phases(report)]
+    shown = [phase for phase in report.phases if phase.name in WORKING or phase.name == report.verdict.phase]
+    phases = [_phase_row(phase, report, limit, words) for phase in shown]
     on_host = _host_row(report.host, words)
     layout = layout_of([*phases, on_host], words, style)
     lines = _gpu_heading(unit, report, machine, limit, words, style) + _machine_notes(machine, words, style)
@@ -367,10 +368,6 @@ def _lengths_lines(report: MemoryReport, words: Words, style: Style) -> list[str
     if report.lengths is None:
         return []
     return wrap(words("report.lengths", **report.lengths._asdict()), style.width, INDENT * 2)
-
-
-def _shown_phases(report: MemoryReport) -> list[Phase]:
-    return [phase for phase in report.phases if phase.name in WORKING or phase.name == report.verdict.phase]
 
 
 def _gpu_limit(unit: UnitResult, machine: Machine) -> int | None:

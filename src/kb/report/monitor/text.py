@@ -403,16 +403,13 @@ def alert_text(alert: Alert, words: Words, log: str | None = None) -> str:
     Args:
         log: the log of the run, where there is a file that ``kb diagnose`` could read.
     """
-    said = words(f"monitor.alert.{alert.kind}", subject=_subject(alert, words), **_values(alert, words))
+    subject = f"GPU {alert.subject}" if alert.subject else words("monitor.host")
+    said = words(f"monitor.alert.{alert.kind}", subject=subject, **_values(alert, words))
     if not alert.remedy:
         return said
     shown = words("monitor.remedy", remedy=alert.remedy)
     read = words("monitor.or_diagnose", log=log) if log else ""
     return f"{said} {shown}{read}"
-
-
-def _subject(alert: Alert, words: Words) -> str:
-    return f"GPU {alert.subject}" if alert.subject else words("monitor.host")
 
 
 def _values(alert: Alert, words: Words) -> dict[str, str | float]:

@@ -124,7 +124,8 @@ def _needs_bits_and_bytes(setup: TrainingSetup) -> bool:
 def _infer(job: Job, model: Any, tracer: Any) -> Passed:
     setup = job.setup
     model.eval()
-    _generate(model, batch_of(model, setup, inference_rows(setup), tracer.known), inference_decoding(job), tracer)
+    rows = setup.inference_batch_size or setup.per_device_eval_batch_size
+    _generate(model, batch_of(model, setup, rows, tracer.known), inference_decoding(job), tracer)
     tracer.phase = ENDED
     return Passed()
 
@@ -175,11 +176,6 @@ def _evaluate(job: Job, model: Any, tracer: Any) -> int:
 def _generate(model: Any, inputs: dict[str, Any], decoding: Decoding, tracer: Any) -> None:
     tracer.phase = "generate"
     generate(model, inputs, decoding, tracer)
-
-
-def inference_rows(setup: TrainingSetup) -> int:
-    """Samples of one batch of inference."""
-    return setup.inference_batch_size or setup.per_device_eval_batch_size
 
 
 def inference_decoding(job: Job) -> Decoding:
