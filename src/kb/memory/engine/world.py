@@ -18,6 +18,11 @@ WIDE_WORKSPACE_BYTES = 32 << 20
 WIDE_WORKSPACE_MAJORS = (9, 10, 12)
 
 
+def workspace_bytes(capability: tuple[int, int]) -> int:
+    """What cuBLAS takes at a first product."""
+    return WIDE_WORKSPACE_BYTES if capability[0] in WIDE_WORKSPACE_MAJORS else WORKSPACE_BYTES
+
+
 class Peak(NamedTuple):
     """One phase's peaks in bytes; ``at`` is the entry of the log with which ``allocated`` was reached."""
 
@@ -451,8 +456,7 @@ class World:
         """
         if (self.thread, "cublas") not in self.workspaces:
             self.workspaces.add((self.thread, "cublas"))
-            wide = self.capability[0] in WIDE_WORKSPACE_MAJORS
-            self._hold_workspace(WIDE_WORKSPACE_BYTES if wide else WORKSPACE_BYTES)
+            self._hold_workspace(workspace_bytes(self.capability))
         if biased and (self.thread, "cublaslt") not in self.workspaces:
             self.workspaces.add((self.thread, "cublaslt"))
             self._hold_workspace(1 << 20)

@@ -13,7 +13,9 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kb.memory.engine.kernel_choice import summed_buffers
+from kb.memory.engine.kernel_choice import FLOOR_ROWS, MOST_ROWS, MULTIPROCESSORS, summed_buffers
+from kb.memory.engine.ops.attention import FLOAT, WIDE_HEAD, efficient_backward_bytes, flash_backward_bytes
+from kb.memory.engine.world import workspace_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -24,17 +26,8 @@ else:
 
 Stages = Sequence[Sequence[int]]  # what is held together, one after another
 aten = torch.ops.aten
-FLOAT = 4
 WIDE_INTEGER = 8
-TILE_COLUMNS = 64
-TILE_LOCK = 16
-MOST_SPLITS = 200
 ALIGNMENT_BYTES = 16
-NARROW_HEAD, WIDE_HEAD = 64, 128
-# at::cuda::getChosenWorkspaceSize (aten/src/ATen/cuda/CublasHandlePool.cpp): ":4096:2:16:8", or 32 MiB.
-WORKSPACE_BYTES = (2 * 4096 + 8 * 16) << 10
-WIDE_WORKSPACE_BYTES = 32 << 20
-WIDE_WORKSPACE_MAJORS = (9, 10, 12)
 # A product with a bias goes through cuBLASLt, whose own workspace comes on top: 2 × 1 MiB in the runs measured on a T4
 # with torch 2.10 and 2.14, for models with biases only.
 LT_WORKSPACE_BYTES = 1 << 20
@@ -42,8 +35,7 @@ LT_WORKSPACE_BYTES = 1 << 20
 
 def install(tracer: "Tracer") -> None:
     """Teach the tracer the kernels' own allocations."""
-    wide = tracer.capability[0] in WIDE_WORKSPACE_MAJORS
-    size = WIDE_WORKSPACE_BYTES if wide else WORKSPACE_BYTES
+    size = workspace_bytes(tracer.capability)
     for product in (aten.mm, aten.bmm, aten.baddbmm):
         for overload in (product.default, product.out):
             tracer.workspaces[overload] = lambda *_: (size,)
@@ -228,33 +220,9 @@ def efficient_backward_scratch(
     tracer: "Tracer", grad: "torch.Tensor", query: "torch.Tensor", key: "torch.Tensor", *rest: Any, **named: Any
 ) -> Stages:
     """``_efficient_attention_backward`` (aten/.../transformers/cuda/attention_backward.cu) and its kernels' workspace
-    (mem_eff_attention/kernel_backward.h).
-
-    Half kernels compute delta themselves, the others from a float product. The query's gradient is accumulated in
-    float tiles, each with a lock; those of key and value too where a head is wider than the kernel's registers.
-    """
-    batch, heads, length, head = query.shape
-    half = query.dtype != torch.float32
-    delta = batch * heads * length * FLOAT
-    rows, in_registers = _tile(head, half, tracer.capability)
-    tiles = -(-length // rows) * -(-head // TILE_COLUMNS)
-    elements = tiles * (rows * TILE_COLUMNS + TILE_LOCK // FLOAT)
-    if half and not in_registers:
-        splits = max(1, min(-(-key.shape[2] // TILE_COLUMNS), MOST_SPLITS // (batch * heads)))
-        elements += 2 * splits * TILE_COLUMNS * _up(head, rows)
-    workspace = batch * heads * _up(elements, 4) * FLOAT
-    if half:
-        return ((delta, workspace),)
-    return ((delta * head, delta, delta), (delta, workspace))
-
-
-def _tile(head: int, half: bool, capability: tuple[int, int]) -> tuple[int, bool]:
-    """Rows of the kernel's tile, and whether it keeps the gradients of key and value in registers."""
-    if head <= NARROW_HEAD or not half:
-        return 64, half
-    if head > WIDE_HEAD:
-        return (128 if capability >= (8, 0) else 64), False
-    return (128, True) if capability >= (8, 0) else (64, False)
+    (mem_eff_attention/kernel_backward.h)."""
+    narrow = query.dtype != torch.float32
+    return efficient_backward_bytes(tuple(query.shape), key.shape[2], tracer.capability, narrow=narrow)
 
 
 def flash_backward_scratch(
@@ -263,9 +231,8 @@ def flash_backward_scratch(
     """Softmax sums and the float accumulator of the query's gradient; where heads are grouped, the gradients of key and
     value for every query head (aten/.../flash_attn/flash_api.cpp, ``mha_bwd``)."""
     batch, heads, length, head = query.shape
-    rows = _up(length, 128)
     expanded = batch * heads * key.shape[2] * head * key.element_size() if key.shape[1] != heads else 0
-    return ((batch * heads * rows * FLOAT, batch * heads * rows * _up(head, 32) * FLOAT, expanded, expanded),)
+    return ((*flash_backward_bytes(batch * heads, _up(length, 128), head), expanded, expanded),)
 
 
 def packed_flash_backward_scratch(
@@ -274,28 +241,12 @@ def packed_flash_backward_scratch(
     """The same for packed sequences (``mha_varlen_bwd``): a tile more for each sequence."""
     tokens, heads, head = query.shape
     starts: torch.Tensor = rest[3]
-    rows = tokens + 128 * (starts.numel() - 1)
     expanded = key.shape[0] * heads * head * key.element_size() if key.shape[1] != heads else 0
-    return ((heads * rows * FLOAT, heads * rows * _up(head, 32) * FLOAT, expanded, expanded),)
+    return ((*flash_backward_bytes(heads, tokens + 128 * (starts.numel() - 1), head), expanded, expanded),)
 
 
 def _up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
-
-
-# Multiprocessors of the usual GPU of a compute capability: they shift which kernel a short input takes.
-MULTIPROCESSORS = {
-    (7, 0): 80,
-    (7, 5): 40,
-    (8, 0): 108,
-    (8, 6): 82,
-    (8, 9): 128,
-    (9, 0): 132,
-    (10, 0): 148,
-    (12, 0): 170,
-}
-FUSED_FLOOR_ROWS = 4
-FUSED_MOST_ROWS = 1536
 
 
 def install_bits_and_bytes(tracer: "Tracer") -> None:
@@ -421,7 +372,7 @@ def gemm_4bit(
     """One fused kernel, or a 16-bit copy of the weight and a product, by the library's own choice."""
     width = inputs.shape[-1]
     rows = inputs.numel() // width
-    short = rows <= FUSED_MOST_ROWS and not width % blocksize
+    short = rows <= MOST_ROWS and not width % blocksize
     if short and _fused(tracer.capability)(inputs.dtype, rows, shape[0], width):
         return torch.empty((*inputs.shape[:-1], shape[0]), dtype=inputs.dtype, device=inputs.device)
     held: tuple[torch.Tensor, ...] = ()
@@ -450,7 +401,7 @@ def _fused(capability: tuple[int, int]) -> Callable[["torch.dtype", int, int, in
     multiprocessors = MULTIPROCESSORS.get(capability, MULTIPROCESSORS[(8, 0)])
     names: dict[str, Any] = {
         "torch": torch,
-        "_GEMM_4BIT_CUSTOM_FLOOR_M": FUSED_FLOOR_ROWS,
+        "_GEMM_4BIT_CUSTOM_FLOOR_M": FLOOR_ROWS,
         "_gpu_dispatch_props": lambda index: (multiprocessors, *capability),
     }
     exec(compile(ast.Module(body=list(found), type_ignores=[]), path, "exec"), names)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kb.core.record import NamedTuple
 from kb.memory.engine.allocator import CachingAllocator
+from kb.memory.engine.tensor import is_dense
 from kb.torch_runs.simulation.timeline import Event
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ class Tracer(TorchDispatchMode):
         storage = old.untyped_storage()
         if not self._called_by_engine() or torch._C._storage_Use_Count(storage._cdata) > 2:
             return None
-        if old._use_count() > self.engine_count or not _dense(old):
+        if old._use_count() > self.engine_count or not is_dense(tuple(old.shape), old.stride()):
             return None
         return int(storage._cdata)
 
@@ -277,17 +278,6 @@ class Tracer(TorchDispatchMode):
             return
         del self._live[key]
         self._live[storage._cdata] = booked._replace(watch=self._watch(storage, storage._cdata))
-
-
-def _dense(tensor: "torch.Tensor") -> bool:
-    """Non-overlapping and dense: the strides are those of some order of the dimensions, without gaps."""
-    expected = 1
-    for size, stride in sorted(zip(tensor.shape, tensor.stride(), strict=True), key=lambda pair: pair[1]):
-        if size > 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
 
 
 def _asks_of_packing() -> bool:

@@ -12,7 +12,7 @@ from kb.memory.engine.ops.pointwise import dropout as drop_out
 from kb.memory.engine.ops.products import matmul
 from kb.memory.engine.ops.shapes import cast, clone, expand, padded_back, swapped, transpose, unsqueeze, view
 from kb.memory.engine.tape import Gradients, Node, record, save, saved
-from kb.memory.engine.tensor import BOOL, F16, F32, I64, Tensor, bare, like, new, scratch, seen_as
+from kb.memory.engine.tensor import BOOL, F16, F32, I64, Shape, Tensor, bare, like, new, scratch, seen_as
 from kb.memory.engine.world import AMPERE, world
 
 FLOAT = 4
@@ -162,7 +162,7 @@ def _by_heads(tensor: Tensor, dtype: str) -> Tensor:
 def _efficient_back(node: Node, grad: Tensor) -> Gradients:
     mask, k, q, v, *kept = saved(node)
     outs: list[Tensor | None] = [_by_heads(tensor, grad.dtype) for tensor in (q, k, v)]
-    batch, heads, length, head = q.shape
+    batch, heads, length, _ = q.shape
     if len(node.edges) == 4:
         by_mask = None
         if node.edges[3] is not None:
@@ -173,33 +173,46 @@ def _efficient_back(node: Node, grad: Tensor) -> Gradients:
             del whole
         outs.append(by_mask)
         del by_mask
-    _efficient_backward_scratch(q, k, head)
+    _efficient_backward_scratch(q, k)
     del mask, k, q, v, kept
     return outs
 
 
-def _efficient_backward_scratch(q: Tensor, k: Tensor, head: int) -> None:
-    """Delta, from a float product outside half precision, and float tiles of the query's gradient, each with a lock;
-    those of key and value too where a head is wider than the kernel's registers."""
-    batch, heads, length, _ = q.shape
-    narrow = q.dtype != F32
+def _efficient_backward_scratch(q: Tensor, k: Tensor) -> None:
+    for stage in efficient_backward_bytes(q.shape, k.shape[2], world.capability, narrow=q.dtype != F32):
+        scratch(*stage)
+
+
+def efficient_backward_bytes(
+    shape: Shape, keys: int, capability: tuple[int, int], *, narrow: bool
+) -> tuple[tuple[int, ...], ...]:
+    """What backward of queries of ``shape`` holds beside its results, one stage after another.
+
+    Delta, from a float product outside half precision, and float tiles of the query's gradient, each with a lock;
+    those of key and value too where a head is wider than the kernel's registers.
+    """
+    batch, heads, length, head = shape
     delta = batch * heads * length * FLOAT
-    rows, in_registers = _tile(head, narrow)
+    rows, in_registers = _tile(head, narrow, capability)
     elements = -(-length // rows) * -(-head // TILE_COLUMNS) * (rows * TILE_COLUMNS + TILE_LOCK // FLOAT)
     if narrow and not in_registers:
-        splits = max(1, min(-(-k.shape[2] // TILE_COLUMNS), MOST_SPLITS // (batch * heads)))
+        splits = max(1, min(-(-keys // TILE_COLUMNS), MOST_SPLITS // (batch * heads)))
         elements += 2 * splits * TILE_COLUMNS * -(-head // rows) * rows
-    if not narrow:
-        scratch(delta * head, delta, delta)
-    scratch(delta, batch * heads * -(-elements // 4) * 4 * FLOAT)
+    workspace = batch * heads * -(-elements // 4) * 4 * FLOAT
+    return ((delta, workspace),) if narrow else ((delta * head, delta, delta), (delta, workspace))
 
 
-def _tile(head: int, narrow: bool) -> tuple[int, bool]:
+def _tile(head: int, narrow: bool, capability: tuple[int, int]) -> tuple[int, bool]:
     """Rows of the kernel's tile, and whether it keeps the gradients of key and value in registers."""
     if head <= NARROW_HEAD or not narrow:
         return 64, narrow
-    ampere = world.capability >= AMPERE
+    ampere = capability >= AMPERE
     return (128 if ampere else 64), ampere and head <= WIDE_HEAD
+
+
+def flash_backward_bytes(heads: int, rows: int, head: int) -> tuple[int, int]:
+    """Softmax sums and the float accumulator of the query's gradient, of all heads of the batch."""
+    return heads * rows * FLOAT, heads * rows * -(-head // 32) * 32 * FLOAT
 
 
 def _flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -226,9 +239,8 @@ def _flash_back(node: Node, grad: Tensor) -> Gradients:
     k, q, v, *kept = saved(node)
     outs = [_like_query(tensor, grad.dtype) for tensor in (q, k, v)]
     batch, heads, length, head = q.shape
-    padded = -(-length // 128) * 128
     expanded = batch * heads * k.shape[2] * head * 2 if k.shape[1] != heads else 0
-    scratch(batch * heads * padded * FLOAT, batch * heads * padded * -(-head // 32) * 32 * FLOAT, expanded, expanded)
+    scratch(*flash_backward_bytes(batch * heads, -(-length // 128) * 128, head), expanded, expanded)
     del k, q, v, kept
     return outs
 
@@ -255,8 +267,7 @@ def _flash_packed_back(node: Node, grad: Tensor) -> Gradients:
     bounds, k, q, v, *kept = saved(node)
     outs = [_like_query(tensor, grad.dtype) for tensor in (q, k, v)]
     tokens, heads, head = q.shape
-    rows = tokens + 128 * node.extra
-    scratch(heads * rows * FLOAT, heads * rows * -(-head // 32) * 32 * FLOAT)
+    scratch(*flash_backward_bytes(heads, tokens + 128 * node.extra, head))
     del bounds, k, q, v, kept
     return outs
 
