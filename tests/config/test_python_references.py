@@ -6,6 +6,7 @@ import pytest
 
 from catalog_sample import shallow_catalog
 from kb.advice.question import Question
+from kb.config.discovery import discover
 from kb.config.python.reader import PythonReader
 from kb.core.document import Setting
 from kb.core.expression import is_unknown
@@ -13,7 +14,7 @@ from kb.core.result import UnitResult
 from kb.session.lookups import still
 from kb.session.prepare import file_checker
 from kb.session.project import Project
-from kb.session.run import Input, check_input
+from kb.session.run import FileResult, Input, check_input
 
 CATALOG = shallow_catalog()
 READER = PythonReader(CATALOG.dialects, CATALOG.facts)
@@ -419,3 +420,44 @@ def test_a_model_s_folder_is_what_it_was_downloaded_by():
     loads = "model = AutoModelForCausalLM.from_pretrained(folder)\n"
     (unit,) = READER.read(text + loads + CALL.format(4), "train.py")
     assert unit.settings["model.name"].value == "Qwen/Qwen2-0.5B"
+
+
+MAIN = """import argparse
+from parts.loading import load
+from parts.training import make
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch", type=int, default=4)
+if __name__ == "__main__":
+    args = parser.parse_args()
+    trainer = make(load("facebook/opt-125m"), args)
+    trainer.{asked}()
+"""
+MAKES = """from transformers import Trainer, TrainingArguments
+def make(model, args):
+    given = TrainingArguments("out", per_device_train_batch_size=args.batch, gradient_accumulation_steps=2)
+    {later}
+    return Trainer(model=model, args=given, train_dataset=rows)
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "later", "batch"),
+    [
+        ("train", "pass", 8),
+        ("train", "given.per_device_train_batch_size = size_for(model)", None),
+        ("evaluate", "pass", None),
+    ],
+)
+def test_a_program_whose_modules_make_its_run_is_that_run(tmp_path: Path, asked: str, later: str, batch: int | None):
+    (tmp_path / "parts").mkdir()
+    load = "from transformers import AutoModelForCausalLM\ndef load(name):\n    return AutoModelForCausalLM."
+    (tmp_path / "parts" / "loading.py").write_text(load + "from_pretrained(name)\n", "utf-8")
+    (tmp_path / "parts" / "training.py").write_text(MAKES.format(later=later), "utf-8")
+    (tmp_path / "main.py").write_text(MAIN.format(asked=asked), "utf-8")
+    assert str(tmp_path / "main.py") in [each.path for each in discover([str(tmp_path)]).files]
+    found = check_input(Input(str(tmp_path / "main.py")), file_checker(CATALOG, Project(), Question.of(gpu="rtx-4090")))
+    results = found.results if isinstance(found, FileResult) else ()
+    setups = [each.setup for each in results if each.setup is not None and each.setup.batch_known]
+    assert [(each.model_name, each.effective_batch_size) for each in setups] == (
+        [] if batch is None else [("facebook/opt-125m", batch)]
+    )

@@ -24,6 +24,7 @@ _GONE = (
     rb"|(?:PPO|ORPO|CPO)(?:Config|Trainer)|AutoModelFor(?:Causal|Seq2Seq)LMWithValueHead)\b"
 )
 # Calls of trainers (rules/tables/trl-arguments.yaml), and what is given to most that some release no longer takes.
+_FROM = rb"(?m)^[ \t]*(?:from|import)[ \t]+\.*(\w+(?:\.\w+)*)"  # the module that an import names
 _TRAINER = rb"Trainer[ \t]*\("
 _NO_LONGER_GIVEN = rb"\b(?:tokenizer|max_seq_length|dataset_text_field|beta|max_prompt_length)[ \t]*="
 _MOST_OF_CALL, _MOST_CALLS = 2000, 50
@@ -134,4 +135,21 @@ def is_worth_reading(path: str) -> bool:
         return True
     if re.fullmatch(_TESTS, name) is not None and re.search(_TESTED, raw) is not None:
         return False  # what a test sets up is nobody's run
-    return bears_marks(raw) or starts_server(raw) or (name.endswith(".ipynb") and starts_runs(raw))
+    if bears_marks(raw) or starts_server(raw):
+        return True
+    return starts_runs(raw) if name.endswith(".ipynb") else b"__main__" in raw and _leads_to_run(path, raw, 2)
+
+
+def _leads_to_run(path: str, raw: bytes, steps: int) -> bool:
+    """Whether a module that a Python file imports, beside it or in one of two folders above, sets up a run."""
+    beside = os.path.dirname(os.path.abspath(path))
+    above = os.path.dirname(beside)
+    for found in islice(re.finditer(_FROM, raw), _MOST_CALLS):
+        below = found[1].decode("ascii", "replace").split(".")
+        places = (os.path.join(folder, *below) for folder in (beside, above, os.path.dirname(above)))
+        files = (each for place in places for each in (f"{place}.py", os.path.join(place, "__init__.py")))
+        module = next(filter(os.path.isfile, files), None)
+        text = read_at_most(module, most_bytes(module)) if module is not None else b""
+        if re.search(_MARKS, text) is not None or (module and steps > 1 and _leads_to_run(module, text, steps - 1)):
+            return True
+    return False

@@ -44,12 +44,14 @@ class Kind(NamedTuple):
 class Home(NamedTuple):
     """Where a call stands that another module makes for the program.
 
-    ``at`` is its place in the flow of the module ``owner``; ``place`` the call of the program that leads to it.
+    ``at`` is its place in the flow of the module ``owner``, ``name`` what its result is called there; ``place`` is the
+    call of the program that leads to it.
     """
 
     owner: "Expressions"
     at: Where
     place: ast.Call
+    name: str | None = None
 
 
 class Said(NamedTuple):
@@ -246,8 +248,9 @@ def calls_of(
 ) -> tuple[list[Call], bool]:
     """The calls that a program comes to, its own and those that it brings in, in the order of its text.
 
-    A program without a training call, nor a loop that ``loops`` finds, brings in none: it may be anything. What stands
-    in an arm that is not taken is left out; then whether that rests on what a command line may give otherwise.
+    A module without a training call, nor a loop that ``loops`` finds, brings in none: it may be anything; but one that
+    is started by itself, and comes to one training call of other modules. What stands in an arm that is not taken is
+    left out; then whether that rests on what a command line may give otherwise.
     """
     own: list[Call] = []
     by_default = False
@@ -262,14 +265,17 @@ def calls_of(
         sure = met(call.where.branch, entry, None)
         if left.branch is not None and (sure.branch is not None or sure.by_default):
             own.append(call._replace(where=call.where._replace(branch=left.branch)))
-    if not any(call.kind.dialect is not None for call in own):
+    starts = any(call.kind.dialect is not None for call in own)
+    if not starts and not entry.names.is_program:
         return [call._replace(number=number) for number, call in enumerate(own)], by_default
-    found = _Found(entry, table, given)
+    found = _Found(entry, table, given, runs=not starts)
     for node, where, target in sorted(entry.names.calls, key=lambda each: _place(each[0])):
         left = met(where.branch, entry, None, given)
         if left.branch is not None:
             at = where._replace(branch=left.branch)
             found.follow(entry, node, at, Home(entry, at, node), target, 0)
+    if not starts and sum(call.kind.dialect is not None for call in found.calls) != 1:
+        return [call._replace(number=number) for number, call in enumerate(own)], by_default
     placed = [(_place(call.place), call) for call in (*own, *found.calls)]
     ordered = sorted(placed, key=lambda each: each[0])  # a stable order: of one place, as they are met
     calls = [call._replace(number=number) for number, (_, call) in enumerate(ordered)]
@@ -283,8 +289,8 @@ def _place(node: ast.Call) -> tuple[int, int]:
 class _Found:
     """What a program's calls lead to."""
 
-    def __init__(self, entry: "Expressions", table: CallTable, given: Collection[str]) -> None:
-        self._entry, self._table, self._given = entry, table, given
+    def __init__(self, entry: "Expressions", table: CallTable, given: Collection[str], *, runs: bool) -> None:
+        self._entry, self._table, self._given, self._runs = entry, table, given, runs
         self._seen: set[tuple[str, Scope, ast.Call]] = set()
         self._calls: dict[str, list[Call]] = {}
         self.calls: list[Call] = []
@@ -321,8 +327,8 @@ class _Found:
         self._seen.add(visit)
         for call in self._known(body.owner):
             place = self._place_of(call.where, body, made, home)
-            if place is not None and call.kind.dialect is None:
-                own = Home(body.owner, call.where._replace(made=made), home.place)
+            if place is not None and (call.kind.dialect is None or (self._runs and not call.kind.module)):
+                own = Home(body.owner, call.where._replace(made=made), home.place, call.target)
                 self.calls.append(call._replace(where=place, target=target, home=own))
         for node, at, _ in body.owner.names.calls_in(body.scope):
             place = self._place_of(at, body, made, home)

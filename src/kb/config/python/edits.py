@@ -64,7 +64,7 @@ class PythonData:
             call = run.own or next(iter((*run.certain, *run.doubtful)), None)
             if call is not None and self.analysis.span(call).start == unit.span.start:
                 return run
-        raise CannotEditError("config.fix.command-in-cell")
+        raise CannotEditError("config.fix.command-in-cell" if unit.program else "config.fix.by-name")
 
     def paths_at(self, regions: Sequence[Region]) -> set[Path]:
         found: set[Path] = set()

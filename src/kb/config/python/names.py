@@ -24,6 +24,12 @@ class Names:
         """The ids of everything in the module's tree."""
         return frozenset(map(id, ast.walk(self.tree)))
 
+    @property
+    def is_program(self) -> bool:
+        """Whether the module is started by itself: ``if __name__ == "__main__"``."""
+        tests = (node.test for node in self.tree.body if isinstance(node, ast.If))
+        return any(isinstance(each, ast.Compare) and dotted_name(each.left) == "__name__" for each in tests)
+
     def imports(self, package: str) -> bool:
         """Whether the module imports the package, or a part of it, anywhere."""
         for node in ast.walk(self.tree):

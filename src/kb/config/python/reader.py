@@ -40,7 +40,14 @@ from kb.config.python.refused import (
     with_gone,
 )
 from kb.config.python.runs import CUTTING, MERGED, PREPARED, Run, runs_of
-from kb.config.python.source_says import ADAPTER, evaluates_alone, goes_its_own_way, said_by_source, tuned_elsewhere
+from kb.config.python.source_says import (
+    ADAPTER,
+    evaluates_alone,
+    goes_its_own_way,
+    said_by_source,
+    trained_by,
+    tuned_elsewhere,
+)
 from kb.config.python.syntax import Module, called_name, dotted_name
 from kb.config.python.values import Arguments, Values, given_to
 from kb.config.text import guard
@@ -144,6 +151,13 @@ class PythonReader:
         titles = _titles([run.own for run in runs if run.own is not None])
         told: set[Span] = set()
         units = [self._unit(run, analysis, path, titles.get(run.own.number) if run.own else None, told) for run in runs]
+        brought = [run.own is not None and run.own.home is not None for run in runs]  # of which a part would be noise
+        named = [each.settings.get("model.name") for each in units]
+        units = [
+            unit
+            for unit, elsewhere, model in zip(units, brought, named, strict=True)
+            if not elsewhere or (model is not None and not is_unknown(model.value))
+        ]
         units = with_gone(units, analysis.gone, path, analysis.module, TRAINING)
         return with_arguments(units, analysis.to_trainers, path, TRAINING)
 
@@ -214,7 +228,7 @@ class PythonReader:
         """What the source says beside its calls, and what another module may do to the model that the trainer is
         given, where no adapter is known."""
         span = analysis.name_span(own)
-        found = said_by_source(analysis.module.text, settings, span)
+        found = said_by_source(analysis.text if own.home is not None else analysis.module.text, settings, span)
         if own.kind.dialect == "trl" and not settings.keys() & {LOADER, "model.name"} and analysis.takes_more:
             found |= {LOADER: Setting(untold(LOADER), span, span, (LOADER,), alias=True)}
         if own.kind.dialect == "trl" and takes_trl_first(analysis.module.text):
@@ -328,10 +342,15 @@ class Analysis(NamedTuple):
         trees = (self.module.tree, *(each.names.tree for each in others))
         return Around(trees, self.says("truncation=True"), not self.values.of_config)
 
+    @property
+    def text(self) -> str:
+        """The text of the module and of those of the project that it takes something from."""
+        others = (each for each in self.values.expressions.shared.modules.values() if each is not None)
+        return "\n".join((self.module.text, *(each.text for each in others)))
+
     def says(self, words: str) -> bool:
         """Whether the module, or one of the project that it takes something from, has these words."""
-        shared = self.values.expressions.shared.modules.values()
-        return words in self.module.text or any(words in each.text for each in shared if each is not None)
+        return words in self.text
 
     def never_had(self, call: Call, told: list[Span]) -> list[Event]:
         """What is said of a call's keywords that its class never had; not of a slip, of which that is told."""
@@ -347,6 +366,10 @@ class Analysis(NamedTuple):
         """Whether at least one keyword is literal: a call with nothing but other code's values describes no run."""
         if run.own is not None and run.own.loop is not None:
             return True
+        if run.own is not None and run.own.home is not None:
+            trainers = [call for call in (*run.certain, *run.doubtful) if call.kind.group == TRAINER]
+            if not any(trained_by(each, self.names) for each in trainers):
+                return False
         calls = [call for call in (run.own,) if call is not None] or [*run.certain, *run.doubtful]
         if any(self.given[call.number].changed for call in calls):
             return True
@@ -447,7 +470,7 @@ def _titles(calls: list[Call]) -> dict[int, str]:
         return {}
     names = [call.target for call in calls]
     return {
-        call.number: call.target if call.target and names.count(call.target) == 1 else f"line {call.node.lineno}"
+        call.number: call.target if call.target and names.count(call.target) == 1 else f"line {call.place.lineno}"
         for call in calls
     }
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import permutations
 from typing import Any
 
-from kb.config.python.calls import body_of
+from kb.config.python.calls import Call, body_of
 from kb.config.python.declared import is_of_flags, nodes_of
 from kb.config.python.expressions import Expressions
 from kb.config.python.names import Names
@@ -322,14 +322,25 @@ def keeps_no_logits(text: str) -> bool:
 _TRAINS = frozenset(("train", "hyperparameter_search"))
 
 
+def asked_of(name: str, names: Names) -> list[str]:
+    """The attributes that a module asks of what a name stands for."""
+    return [
+        node.attr
+        for node in ast.walk(names.tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name
+    ]
+
+
+def trained_by(trainer: Call, names: Names) -> bool:
+    """Whether a trainer that another module makes is told to train, there or by the program itself."""
+    at_home = () if trainer.home is None else asked_of(trainer.home.name or "", trainer.home.owner.names)
+    return not _TRAINS.isdisjoint((*at_home, *asked_of(trainer.target or "", names)))
+
+
 def evaluates_alone(trainer: str, names: Names, span: Span) -> dict[str, Setting]:
     """That a run trains nothing: all that its program asks of the trainer of this name is to evaluate or to predict,
     and no other code is handed it."""
-    asked = [
-        node.attr
-        for node in ast.walk(names.tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == trainer
-    ]
+    asked = asked_of(trainer, names)
     if len(asked) < names.uses.get(trainer, 0) or not _TRAINS.isdisjoint(asked):
         return {}
     said = next((each for each in asked if each in ("evaluate", "predict")), None)

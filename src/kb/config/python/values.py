@@ -1,7 +1,7 @@
 """Values that a Python program gives: an expression as a config's value, what calls are given, what is set later."""
 
 import ast
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from copy import copy
 from typing import Any
 
@@ -237,7 +237,8 @@ def given_to(
     else:
         known, hides = _given_here(call, module, values)
     changed = False
-    for name, expression, node in set_later(call, names, values, settings, trainers):
+    later = set_later(call, names, values, settings, trainers)
+    for name, expression, node in (*later, *_set_elsewhere(call, values, settings, trainers)):
         node.alias = True  # a fix that gives the call this argument would change nothing
         if name == ANY:
             changed = True
@@ -302,6 +303,22 @@ def _given_elsewhere(call: Call, home: Home, module: Module, values: Values) -> 
             if inner not in call.kind.literal or not isinstance(node.data, Unknown):
                 _add(known, Given((str(call.number), inner), values.key(extent, inner), node))
     return known, hides
+
+
+def _set_elsewhere(
+    call: Call, values: Values, settings: Container[str], trainers: Iterable[Call]
+) -> Iterator[tuple[str, ast.expr, Node]]:
+    """What the module that makes a run's arguments for the program gives them afterwards: what, nobody knows here."""
+    if call.home is None or call.kind.dialect is None:
+        return
+    home = call.home
+    there = [
+        each._replace(home=None, target=each.home.name, where=each.home.at)
+        for each in (call, *trainers)
+        if each.home is not None and each.home.owner is home.owner
+    ]
+    for name, _, _ in set_later(there[0], home.owner.names, values.of(home.owner), settings, there[1:]):
+        yield name, home.place, values.unknown(home.place)
 
 
 def _quote(key: Any, module: Module) -> str:
