@@ -22,6 +22,7 @@ args = TrainingArguments("out", bf16=True)
 Trainer(model=model, args=args, train_dataset=rows).train()
 judge = AutoModelForCausalLM.from_pretrained("mistralai/Mistral-7B-v0.1")
 """
+ASKED = "Trainer(model=model, args=args, train_dataset=rows).train()"
 OWN = """
 from torch import nn
 from transformers import BertForSequenceClassification, BertModel, BertPreTrainedModel
@@ -124,12 +125,25 @@ def test_what_a_program_makes_and_does_not_use_is_no_part_of_its_run(tmp_path: P
     text = "packed = BitsAndBytesConfig(load_in_4bit=True)\nadapter = LoraConfig(r=16)\n" + text
     (tmp_path / "train.py").write_text(text.replace(").train()", ")"), "utf-8")
     (tmp_path / "given.py").write_text(text.replace("train_dataset", "peft_config=adapter, train_dataset"), "utf-8")
-    (tmp_path / "judge.py").write_text(
-        text.replace("Trainer(", "of = Trainer(").replace(").train()", ")\nof.evaluate()")
-    )
-    alone, given, judged = (
-        checked_file(tmp_path / name, "--gpu", "rtx-4090") for name in ("train.py", "given.py", "judge.py")
-    )
+    alone, given = (checked_file(tmp_path / name, "--gpu", "rtx-4090") for name in ("train.py", "given.py"))
     assert "no adapter is seen" in alone["note"]  # it had been QLoRA that fits
     assert given["setup"]["method"] == "qlora"
-    assert not judged["setup"]["do_train"] and judged["setup"]["do_eval"]
+
+
+@pytest.mark.parametrize(
+    ("made", "evaluates"),
+    [
+        ("def main():\n    of = Trainer(model=model, args=args, eval_dataset=rows)\n    of.evaluate()", True),
+        ("of = Trainer(model=model, args=args, eval_dataset=rows)\nof.evaluate()", False),  # another file may train it
+        (
+            "def main():\n    of = Own(model=model, args=args, eval_dataset=rows)\n    of.fit()\n    of.evaluate()",
+            False,
+        ),
+        ("def main():\n    of = Trainer(model=model, args=args)\n    of.evaluate()\n    exec('of.train()')", False),
+    ],
+)
+def test_a_trainer_that_is_only_asked_to_evaluate_trains_nothing(tmp_path: Path, made: str, evaluates: bool) -> None:
+    own = "\n\nclass Own(Trainer):\n    def fit(self):\n        self.train()\n\n"
+    text = BELOW.format(loads="AutoModelForCausalLM.from_pretrained('gpt2')").replace("\n\n", own, 1)
+    (tmp_path / "judge.py").write_text(text.replace(ASKED, made), "utf-8")
+    assert checked_file(tmp_path / "judge.py", "--gpu", "rtx-4090")["setup"]["do_train"] is not evaluates

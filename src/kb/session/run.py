@@ -18,7 +18,6 @@ from kb.config.files import (
     too_large,
     unreadable,
 )
-from kb.config.marks import bears_marks
 from kb.config.text.encoding import MARK, Decoded, decode, stops_at_mark
 from kb.core.finding import Finding, Severity
 from kb.core.record import NamedTuple
@@ -212,9 +211,9 @@ def check_input(given: Input, checker: "FileChecker") -> FileResult | Unusable |
             unit.unit.sets_up_nothing and not unit.findings and not unit.hidden_notes for unit in result.results
         ):
             raise ConfigError("config.no-python-call" if given.path.endswith(".py") else "config.no-cell-call")
-        of_others = given.path.endswith(".py") and all(each.unit.sets_up_nothing for each in result.results)
-        if of_others and not given.named and not bears_marks(raw):  # it was read for what it imports, and starts no run of it
-            return None
+        idle = all(each.unit.sets_up_nothing and not each.findings for each in result.results)
+        if idle and given.path.endswith(".py") and not given.named:
+            return result if checker.known.belongs(raw, "python") else None  # it was read for what it imports
         return result
     except UserError as error:
         fault = _fault_of(error, given.path)

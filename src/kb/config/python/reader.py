@@ -39,15 +39,8 @@ from kb.config.python.refused import (
     with_arguments,
     with_gone,
 )
-from kb.config.python.runs import CUTTING, MERGED, PREPARED, Run, runs_of
-from kb.config.python.source_says import (
-    ADAPTER,
-    evaluates_alone,
-    goes_its_own_way,
-    said_by_source,
-    trained_by,
-    tuned_elsewhere,
-)
+from kb.config.python.runs import CUTTING, MERGED, PREPARED, Run, runs_of, titles_of, trained_by
+from kb.config.python.source_says import ADAPTER, evaluates_alone, goes_its_own_way, said_by_source, tuned_elsewhere
 from kb.config.python.syntax import Module, called_name, dotted_name
 from kb.config.python.values import Arguments, Values, given_to
 from kb.config.text import guard
@@ -148,15 +141,13 @@ class PythonReader:
         runs = [run for run in runs_of(analysis.calls) if analysis.says_something(run)]
         if len(runs) > MAX_RUNS:
             raise ConfigError("config.python-too-many", calls=len(runs), limit=MAX_RUNS)
-        titles = _titles([run.own for run in runs if run.own is not None])
+        titles = titles_of([run.own for run in runs if run.own is not None])
         told: set[Span] = set()
         units = [self._unit(run, analysis, path, titles.get(run.own.number) if run.own else None, told) for run in runs]
-        brought = [run.own is not None and run.own.home is not None for run in runs]  # of which a part would be noise
-        named = [each.settings.get("model.name") for each in units]
         units = [
-            unit
-            for unit, elsewhere, model in zip(units, brought, named, strict=True)
-            if not elsewhere or (model is not None and not is_unknown(model.value))
+            unit  # a run that another module makes is told if its model is: a part of it would be noise
+            for run, unit in zip(runs, units, strict=True)
+            if not run.brought or ("model.name" in unit.settings and not is_unknown(unit.settings["model.name"].value))
         ]
         units = with_gone(units, analysis.gone, path, analysis.module, TRAINING)
         return with_arguments(units, analysis.to_trainers, path, TRAINING)
@@ -234,8 +225,8 @@ class PythonReader:
         if own.kind.dialect == "trl" and takes_trl_first(analysis.module.text):
             found |= {REPLACED: Setting(False, span, span, (REPLACED,), alias=True)}
         trainer = next((call for call in calls if call.kind.group == TRAINER), None)
-        if trainer is not None and trainer.target and trainer.home is None:
-            found |= evaluates_alone(trainer.target, analysis.names, span)
+        if trainer is not None and trainer.home is None:
+            found |= evaluates_alone(trainer, analysis.names, analysis.module.text, span)
         given = trainer.argument("model") if trainer is not None else None
         model = dotted_name(given) if given is not None else None
         if model is None or any(name == ADAPTER or name.startswith("lora.") for name in (*settings, *found)):
@@ -366,10 +357,8 @@ class Analysis(NamedTuple):
         """Whether at least one keyword is literal: a call with nothing but other code's values describes no run."""
         if run.own is not None and run.own.loop is not None:
             return True
-        if run.own is not None and run.own.home is not None:
-            trainers = [call for call in (*run.certain, *run.doubtful) if call.kind.group == TRAINER]
-            if not any(trained_by(each, self.names) for each in trainers):
-                return False
+        if run.brought and not trained_by(run, self.names):
+            return False
         calls = [call for call in (run.own,) if call is not None] or [*run.certain, *run.doubtful]
         if any(self.given[call.number].changed for call in calls):
             return True
@@ -463,16 +452,6 @@ def _without_undone(settings: dict[str, Setting], calls: Sequence[Call], analysi
         return settings
     undone = {str(call.number) for call in calls if _cast_back(call, analysis.names)}
     return {name: each for name, each in settings.items() if not each.path or str(each.path[0]) not in undone}
-
-
-def _titles(calls: list[Call]) -> dict[int, str]:
-    if len(calls) < 2:
-        return {}
-    names = [call.target for call in calls]
-    return {
-        call.number: call.target if call.target and names.count(call.target) == 1 else f"line {call.place.lineno}"
-        for call in calls
-    }
 
 
 def _told(setting: Setting, name: str) -> Setting:

@@ -4,6 +4,7 @@ import ast
 from collections.abc import Collection, Iterable, Mapping
 
 from kb.config.python.calls import LOSS, TRAINER, Call, Loop
+from kb.config.python.names import Names
 from kb.config.python.places import ROUND, Scope
 from kb.config.python.syntax import dotted_name
 from kb.core.record import NamedTuple
@@ -26,6 +27,39 @@ class Run(NamedTuple):
     own: Call | None
     certain: tuple[Call, ...]
     doubtful: tuple[Call, ...]
+
+    @property
+    def brought(self) -> bool:
+        """Whether another module makes it."""
+        return self.own is not None and self.own.home is not None
+
+
+def titles_of(calls: list[Call]) -> dict[int, str]:
+    """What several runs of a file are told apart by: their names, or their lines."""
+    if len(calls) < 2:
+        return {}
+    names = [call.target for call in calls]
+    return {
+        call.number: call.target if call.target and names.count(call.target) == 1 else f"line {call.place.lineno}"
+        for call in calls
+    }
+
+
+def asked_of(name: str, names: Names) -> list[str]:
+    """The attributes that a module asks of what a name stands for."""
+    return [
+        node.attr
+        for node in ast.walk(names.tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name
+    ]
+
+
+def trained_by(run: Run, names: Names) -> bool:
+    """Whether the trainer of a run that another module makes is told to train, there or by the program itself."""
+    trainers = [call for call in (*run.certain, *run.doubtful) if call.kind.group == TRAINER]
+    asked = [word for call in trainers for word in asked_of(call.target or "", names)]
+    asked += [word for call in trainers if call.home for word in asked_of(call.home.name or "", call.home.owner.names)]
+    return "train" in asked or "hyperparameter_search" in asked
 
 
 def runs_of(calls: list[Call]) -> list[Run]:

@@ -14,6 +14,7 @@ from kb.config.python.declared import is_of_flags, nodes_of
 from kb.config.python.expressions import Expressions
 from kb.config.python.names import Names
 from kb.config.python.places import MAX_STEPS, Where
+from kb.config.python.runs import asked_of
 from kb.config.python.syntax import called_name, dotted_name, entries_of, parsed, words_of
 from kb.core.document import NO_SUCH_RUN, Setting
 from kb.core.expression import Unknown
@@ -319,33 +320,28 @@ def keeps_no_logits(text: str) -> bool:
     return trains and not kept and ".predict(" not in text and "Trainer(**" not in text
 
 
-_TRAINS = frozenset(("train", "hyperparameter_search"))
+_TRAINS_NOTHING = frozenset((
+    "evaluate", "predict", "state", "args", "eval_dataset", "compute_metrics", "add_callback", "remove_callback",
+    "save_model", "save_state", "save_metrics", "log", "log_metrics", "metrics_format", "push_to_hub",
+    "get_eval_dataloader", "get_test_dataloader", "is_world_process_zero", "tokenizer", "processing_class",
+))  # fmt: skip
 
 
-def asked_of(name: str, names: Names) -> list[str]:
-    """The attributes that a module asks of what a name stands for."""
-    return [
-        node.attr
-        for node in ast.walk(names.tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name
-    ]
-
-
-def trained_by(trainer: Call, names: Names) -> bool:
-    """Whether a trainer that another module makes is told to train, there or by the program itself."""
-    at_home = () if trainer.home is None else asked_of(trainer.home.name or "", trainer.home.owner.names)
-    return not _TRAINS.isdisjoint((*at_home, *asked_of(trainer.target or "", names)))
-
-
-def evaluates_alone(trainer: str, names: Names, span: Span) -> dict[str, Setting]:
-    """That a run trains nothing: all that its program asks of the trainer of this name is to evaluate or to predict,
-    and no other code is handed it."""
-    asked = asked_of(trainer, names)
-    if len(asked) < names.uses.get(trainer, 0) or not _TRAINS.isdisjoint(asked):
+def evaluates_alone(trainer: Call, names: Names, text: str, span: Span) -> dict[str, Setting]:
+    """That a run trains nothing: all that its program asks of the library's own trainer is to evaluate or to predict,
+    and no other code, of this module or of one that imports it, is handed it."""
+    name, made_of = trainer.target, (dotted_name(trainer.node.func) or "").partition(".")[0]
+    origins = {"" if each.level else each.module.partition(".")[0] for _, each in names.imports_of(made_of)}
+    local = trainer.where.scope  # another module imports what stands outside of every function
+    if not (name and local and origins) or not origins.issubset(_LIBRARIES):
+        return {}
+    asked = asked_of(name, names)
+    trained = re.search(rf"\b{name}\s*\.\s*train\b|\bglobal\b|\.backward\(", text)
+    if trained or len(asked) < names.uses.get(name, 0) or not _TRAINS_NOTHING.issuperset(asked):
         return {}
     said = next((each for each in asked if each in ("evaluate", "predict")), None)
     found = {"training.do_train": False, "training.do_eval": True} if said else {}
-    return {name: Setting(value, span, span, (str(said),), alias=True) for name, value in found.items()}
+    return {each: Setting(value, span, span, (str(said),), alias=True) for each, value in found.items()}
 
 
 POSITIONS = "model.max_positions"
