@@ -122,6 +122,11 @@ def test_a_reference_that_leads_nowhere_is_named_and_not_guessed(text: str):
     assert [event.kind for event in unit.events] == ["unresolved-value"]
 
 
+def test_what_is_put_together_is_named_as_it_is_written():
+    (event,) = read("batch: ${group.size}4\ngroup: {size: 6}\n").events
+    assert (event.kind, event.values["raw"]) == ("unresolved-value", "${group.size}4")
+
+
 def test_a_name_that_the_format_does_not_have_is_told():
     (event,) = read("colour: red\nwavelength: 700\n").events
     assert (event.kind, event.values) == ("unknown-argument", {"key": "wavelength", "format": "demo"})

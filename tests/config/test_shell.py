@@ -506,6 +506,7 @@ RUN = "python -m trl.scripts.sft --per_device_train_batch_size"
         (f"export BS=8\nsbatch --export=ALL,BS=4 <<'EOF'\n{RUN} $BS\nEOF\n", [None]),
         (f"BS=8\nBS=4 bash -c '{RUN} $BS'\n", [4]),
         (f"export BS=8\nbash -c '{RUN} $BS'\n", [8]),
+        (f"BS=8\nsbatch -p gpu --wrap=\"{RUN} $BS\"\nsbatch --wrap '{RUN} 2' -p gpu\n", [8, 2]),
         (f"set -- 9\nbash -c '{RUN} $1' _ 3\n", [None]),
         (f"bash -c 'export BS=2'\nBS=8\nbash -c '{RUN} $BS'\n", [None]),  # exported there alone
         (f"echo bash -c '{RUN} 2'\n", []),

@@ -130,7 +130,8 @@ def event_of(trap: Trap, key: Node, node: Node, name: str, source: Source) -> Ev
     """The event for a trap that the value of ``key`` fell into, with the edit that mends it."""
     at = trap.node or node
     span = source.span(at)
-    raw = str(at.value) if at.alias and at.kind == SCALAR else source.excerpt(span)
+    elsewhere = at.alias and at.kind == SCALAR and trap.kind != "unresolved-value"
+    raw = str(at.value) if elsewhere else source.excerpt(span)
     values = {"key": key.value, "raw": raw, **trap.values}
     edits = () if trap.mended is None or at.alias else (Edit("replace", name, trap.mended, span),)
     return Event(kind=trap.kind, span=span, values=values, edits=edits)

@@ -12,6 +12,7 @@ from kb.config.shell.lexer import Command, Piece, Word, split_commands
 from kb.config.shell.serving import read_server
 
 _SHELL = re.compile(r"(?:.*/)?(?:ba|da|z|a)?sh\Z")
+_WRAP = ("--wrap=", "--wrap")
 _TEXT_FOLLOWS = re.compile(r"-[a-z]*c\Z")
 _FILLED = re.compile(r"\\([$`\\])|\$(?:\{(\w+)\}|([A-Za-z_]\w*|\d))")
 _VALUE_FOLLOWS = re.compile(r"-[a-z]*[oO]\Z")  # `-o pipefail`
@@ -32,7 +33,11 @@ _NAMED = re.compile(r"(?:^|[\s=,])(?:-[A-Za-z])?([A-Za-z_]\w*)(?=[\s=,])")  # ma
 
 
 def text_of_shell(words: Sequence[str | None]) -> int | None:
-    """Where the text stands of a command that hands one to a shell: 2 of ``bash -lc "…"``; None of any other."""
+    """Where the text stands of a command that hands one to a shell: 2 of ``bash -lc "…"``, 1 of ``sbatch --wrap="…"``;
+    None of any other."""
+    if words and words[0] == "sbatch":
+        found = next((at for at, word in enumerate(words) if (word or "").startswith(_WRAP)), None)
+        return found + 1 if found is not None and words[found] == "--wrap" and found + 1 < len(words) else found
     if not words or _SHELL.match(words[0] or "") is None:
         return None
     at = 1
@@ -58,8 +63,9 @@ def runs_in(
     texts = [argument.text for argument in arguments]
     first = (texts[0] or "").rpartition("/")[2] if texts else ""
     alone = first in _SHOWS or (here and not wraps(first))
-    for at in range(min(1, len(arguments) - 2) if alone else len(arguments) - 2):
-        place = text_of_shell(texts[at:])
+    begun = [each.begins if each.text is None else each.text for each in arguments]
+    for at in range(min(1, len(arguments) - 1) if alone else len(arguments) - 1):
+        place = text_of_shell(begun[at:])
         if place is None:
             continue
         start = arguments[at + place].start
@@ -68,6 +74,8 @@ def runs_in(
             return
         before = arguments[:at] if at and wraps(arguments[0].text or "") else ()
         text, places = _text_of(word, environment)
+        if text.startswith(_WRAP[0]):
+            text, places = text[len(_WRAP[0]) :], places[len(_WRAP[0]) :]
         with _in_shell(environment, arguments[:at]):
             for inner in commands_of_text(text, places, environment):
                 found = (*before, *inner)
