@@ -5,7 +5,7 @@ import os
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -259,15 +259,12 @@ def _without_prompts(code: str) -> str:
 
 def shell_alone(text: str) -> str:
     """The text as a script of the same length: with nothing but those blocks, all else left blank."""
-    parts, at = list[str](), 0
-    for start, code in shell_blocks(text):
-        parts += (_blank(text[at:start]), code)
-        at = start + len(code)
-    return "".join((*parts, _blank(text[at:]))) if parts else ""
+    return _alone(text, shell_blocks(text))
 
 
-# A value that a shell takes as YAML does.
+# What `envs` may say that a shell takes as YAML does.
 _VALUE = r"""(?!null\b|~)(?:"[^"$\\\n]*"|'[^'\n]*'|[^\s#"'$&|;<>(){}\[\]*?!`\\]+)"""
+_SAID = rf"(?m)^[ \t]+(\w+):[ \t]+(?={_VALUE}[ \t]*(?:#.*)?$)|^.*"
 
 
 def task_alone(text: str) -> str:
@@ -275,25 +272,22 @@ def task_alone(text: str) -> str:
     it is none. Source: SkyPilot's documentation of its YAML."""
     if re.search(r"(?m)^resources:", text) is None or re.search(r"(?m)^run:[ \t]*\|", text) is None:
         return ""
+    blocks = re.finditer(r"(?m)^(envs|setup|run):[^\n]*\n((?:[ \t]+[^\n]*\n?|\n)*)", text)
 
-    def part(found: re.Match[str]) -> str:
-        head, name, body = found[0][: found.start(2) - found.start()], found[1], found[2]
-        if name == "envs":
-            return _blank(head) + re.sub(rf"(?m)^[ \t]+(\w+):[ \t]+(?={_VALUE}[ \t]*(?:#.*)?$)|^.*", _assigned, body)
-        return _blank(head) + body
+    def assigned(said: re.Match[str]) -> str:  # `NAME: value` as a shell has it, the value in its place
+        return f"{said[1]}=".rjust(len(said[0])) if said[1] else _blank(said[0])
 
+    return _alone(
+        text, ((each.start(2), re.sub(_SAID, assigned, each[2]) if each[1] == "envs" else each[2]) for each in blocks)
+    )
+
+
+def _alone(text: str, blocks: Iterable[tuple[int, str]]) -> str:
     parts, at = list[str](), 0
-    for found in re.finditer(r"(?m)^(envs|setup|run):[^\n]*\n((?:[ \t]+[^\n]*\n?|\n)*)", text):
-        parts += (_blank(text[at : found.start()]), part(found))
-        at = found.end()
-    return "".join((*parts, _blank(text[at:])))
-
-
-def _assigned(found: re.Match[str]) -> str:
-    """``NAME: value`` as a shell has it, the value in its place; any other line is left blank."""
-    if found[1] is None:
-        return _blank(found[0])
-    return f"{found[1]}=".rjust(len(found[0]))
+    for start, code in blocks:
+        parts += (_blank(text[at:start]), code)
+        at = start + len(code)
+    return "".join((*parts, _blank(text[at:]))) if parts else ""
 
 
 def _blank(text: str) -> str:
