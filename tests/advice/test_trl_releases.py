@@ -57,6 +57,32 @@ def test_bf16_is_the_trainers_own_before_0_19(release, bf16) -> None:
     assert setup_of(release, "bf16: true\n").bf16 is True
 
 
+SFT = "model_name_or_path: Qwen/Qwen2.5-0.5B\nmax_length: 2048\npacking: true\nper_device_train_batch_size: 8\n"
+
+
+@pytest.mark.parametrize(
+    ("release", "more", "in_chunks", "listed"),
+    [
+        ((1, 6), "", False, False),
+        ((1, 8), "", True, False),
+        ((1, 15), "do_eval: true\neval_strategy: steps\n", True, False),
+        ((1, 8), "loss_type: nll\n", False, False),
+        ((1, 5), "loss_type: chunked_nll\n", True, False),
+        (None, "", False, True),
+        (None, "loss_type: nll\n", False, False),
+        (None, "use_liger_kernel: true\n", False, False),
+    ],
+)
+def test_sft_makes_its_loss_in_chunks_since_1_7(release, more, in_chunks, listed) -> None:
+    """With Liger its kernel does; where nobody says the release, whole logits are counted, and listed."""
+    (unit,) = read_units(SFT + more, "sft.yaml", CATALOG.dialects, CATALOG.facts)
+    versions = {"trl": release} if release else {}
+    setup = Checker(CATALOG, Machine(), versions=lambda library, *_: versions.get(library)).prepare(unit).setup
+    assert setup.fused_evaluation is in_chunks
+    assert setup.fused_loss is (in_chunks or "liger" in more)
+    assert ("whole_logits" in {each.reason for each in setup.assumed}) is listed
+
+
 # --- adapters --------------------------------------------------------------------------------------------------------
 
 SFT = (

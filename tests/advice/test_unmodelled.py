@@ -470,6 +470,7 @@ lora_target_linear: true
     "more",
     [
         "layers_to_transform=[26, 27]",
+        "layers_to_transform=list(range(28))",
         "layer_replication=[[0, 20], [8, 28]]",
         "rank_pattern={'q_proj': 256}",
         "exclude_modules='.*v_proj'",
@@ -489,11 +490,28 @@ def test_so_are_those_that_a_format_has_under_a_name_of_its_own() -> None:
     assert python(ADAPTED.replace("MORE", "lora_dropout=0.1")).prediction is not None
     patterned = command(SWIFT + " --target_regex 'model.layers.2[0-7].*q_proj'")
     assert (patterned.prediction, patterned.setup.unresolved) == (None, ("lora.target_modules",))
-    trained = checked(CONFIGS.read(FACTORY + "resize_vocab: true\n", "f.yaml")[0])  # and both tables with it
-    assert (trained.prediction, trained.setup.unresolved) == (None, ("lora.modules_to_save",))
+    for more in ("resize_vocab: true", "add_tokens: <a>"):  # both tables train
+        trained = checked(CONFIGS.read(f"{FACTORY}do_train: true\n{more}\n", "f.yaml")[0])
+        assert (trained.prediction, trained.setup.unresolved) == (None, ("lora.modules_to_save",))
+        assert "not-as-written" not in {each.rule for each in trained.findings}
     assert checked(CONFIGS.read(AXOLOTL, "a.yaml")[0]).prediction is not None
     for key, value in (("peft_layer_replication", "[[0, 20], [8, 28]]"), ("lora_rank_pattern", "{q_proj: 256}")):
         assert checked(CONFIGS.read(f"{AXOLOTL}{key}: {value}\n", "a.yaml")[0]).note_values["named"] == key
+
+
+@pytest.mark.parametrize(
+    ("more", "usual"),
+    [
+        ("", True),
+        ("lora_qkv_kernel: true\n", True),
+        ("lora_mlp_kernel: false\n", False),
+        ("trust_remote_code: true\n", False),
+        ("load_in_8bit: true\n", False),
+    ],
+)
+def test_kernels_that_axolotl_puts_in_lora_s_place_are_told_as_counted_like_peft_s_code(more: str, usual: bool) -> None:
+    assumed = checked(CONFIGS.read(AXOLOTL + more, "a.yaml")[0]).prediction.assumed
+    assert ("adapters_as_usual" in [each.reason for each in assumed]) is usual
 
 
 def test_an_adapter_of_another_kind_is_not_called_lora() -> None:

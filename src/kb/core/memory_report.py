@@ -98,8 +98,8 @@ class Verdict(NamedTuple):
 
 # Reasons of assumptions that may only raise a figure: what the run cannot do without is not known then.
 WITHOUT_LOW_END = frozenset((
-    "bucket_of_gradients", "checkpoints_on_gpu", "fsdp2_as_fsdp1", "optimizer_as_adamw", "packed_whole",
-    "unsloth_layers", "whole_logits",
+    "adapters_as_usual", "bucket_of_gradients", "checkpoints_on_gpu", "compiled_as_eager", "fsdp2_as_fsdp1",
+    "optimizer_as_adamw", "packed_whole", "unsloth_layers", "whole_logits",
 ))  # fmt: skip
 
 

@@ -68,6 +68,15 @@ def _sharded(setup: TrainingSetup) -> TrainingSetup:
     return setup._replace(world_size=MANY, zero_stage=3, spread=spread) if shards else setup
 
 
+def _without_logits(setup: TrainingSetup) -> TrainingSetup:
+    return setup._replace(fused_loss=True, fused_evaluation=True)
+
+
+def _least_kept(setup: TrainingSetup) -> TrainingSetup:
+    """No layer keeps more than its input, and nothing makes whole logits: no compiled code keeps less."""
+    return _without_logits(setup)._replace(gradient_checkpointing=True)
+
+
 # What each assumption could be instead. One that has none here is a guess that nothing else can be put for.
 OTHERWISE: Mapping[str, tuple[Callable[[TrainingSetup], TrainingSetup], ...]] = {
     "data.max_source_length": (_short,),
@@ -98,7 +107,10 @@ OTHERWISE: Mapping[str, tuple[Callable[[TrainingSetup], TrainingSetup], ...]] = 
     "embedding.columns": (lambda setup: setup._replace(post=setup.post and setup.post._replace(columns=3)),),
     "trl.max_prompt_length": (_other_prompts,),
     "training.fused_loss": (_short,),  # logits counted whole: a run of few tokens has hardly any
-    "model.logits_of_answers": (lambda setup: setup._replace(fused_loss=True, fused_evaluation=True),),  # of few tokens
+    "model.logits_of_answers": (_without_logits,),  # of few tokens
+    "trl.loss_type": (_without_logits,),
+    "training.torch_compile": (_least_kept,),
+    "lora.fused_kernels": (_least_kept,),
 }
 
 

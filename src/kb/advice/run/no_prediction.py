@@ -240,7 +240,10 @@ KNOWN_OPTIMIZERS = (
 OPTIMIZERS_OF_DEEPSPEED = ("adam", "adamw", "cpuadam", "deepspeedcpuadam", "fusedadam")
 LORA = ("lora", "dora", "rslora")
 # Arguments of PEFT's LoraConfig by which it is not one rank on each target in each layer.
-PLACED_OTHERWISE = ("layers_to_transform", "layer_replication", "target_parameters", "rank_pattern", "exclude_modules")
+PLACED_OTHERWISE = (
+    "lora.layers_to_transform", "lora.layer_replication", "lora.target_parameters", "lora.rank_pattern",
+    "lora.exclude_modules",
+)  # fmt: skip
 
 
 # What in a checkpoint's name, between separators, says a format other than bitsandbytes': ``-GPTQ-Int4``, ``-AWQ``.
@@ -327,7 +330,10 @@ def _of_training(read: SettingsReader) -> Iterator[str]:
     adapter = read.value("lora.peft_type")
     if adapter is not None and str(adapter).casefold().rpartition(".")[2] not in LORA:
         yield f"{adapter} ({read.key('lora.peft_type')})"
-    yield from (read.key(f"lora.{name}") for name in PLACED_OTHERWISE if read.as_written(f"lora.{name}"))
+    for name in PLACED_OTHERWISE:
+        placed = read.as_written(name)
+        if is_unknown(placed) or placed:
+            yield read.key(name)
     if str(read.value("accelerate.mixed_precision")).casefold() == "fp8":
         yield f"fp8 ({read.key('accelerate.mixed_precision')})"
 

@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 
 from kb.advice.run.no_prediction import RANKING, TRL_READ, unfollowed
-from kb.advice.run.settings_reader import SettingsReader
+from kb.advice.run.settings_reader import SettingsReader, loaded_by_unsloth
 from kb.core.document import Unit
-from kb.core.expression import Unknown
+from kb.core.expression import Unknown, is_unknown
 from kb.core.facts import VersionOf
 from kb.core.model import Model
 from kb.core.release import LATEST
@@ -33,6 +33,7 @@ WITHOUT_REFERENCE = ("orpo", "cpo", "reward")
 # Releases of TRL (trl-wheels): the fused head; a contiguous copy of logits; the first that was read.
 FIRST, MASKED, FUSED = TRL_READ
 VIEWED, COPIED = (1, 8), (0, 29)
+CHUNKED = (1, 7)  # SFT's own default: `chunked_nll` (trainer/sft_config.py)
 OF_AXOLOTL = (1, 8)  # what Axolotl 0.18 pins
 # Liger's losses: `use_liger_loss` until 0.27, `use_liger_kernel` from 0.26; none from 1.13, with a fused head of TRL's.
 WITH_LIGER = ("dpo", "kto", "grpo")
@@ -218,6 +219,40 @@ def liger_kernels_of(read: SettingsReader, versions: VersionOf, *, fused: bool) 
         release=release_of_liger(read, versions, *LIGER_CHANGED),
         skips=transformers is None or transformers >= SKIPS_LOGITS,
     )
+
+
+def assume_usual_adapters(read: SettingsReader, unit: Unit, *, adapted: bool) -> None:
+    """List that Axolotl's kernels for LoRA, which keep less of a layer (``kernels/lora.py``), count as PEFT's code.
+
+    Since 0.10 they are on where no key speaks of them and the run is plain training of LoRA over 16 or 4 bits
+    (``check_auto_enable_lora_kernels`` of ``utils/schemas/config.py``).
+    """
+    said = {name: setting.value for name, setting in unit.keys.items() if setting.value not in (None, False)}
+    named = any(name.startswith("lora_") and name.endswith("_kernel") for name in said)
+    silent = not any(name.startswith("lora_") and name.endswith("_kernel") for name in unit.keys)
+    off = said.keys() & {"rl", "trust_remote_code", "load_in_8bit"}
+    if adapted and unit.dialect == "axolotl" and (named or (silent and not off)):
+        read.assumed.append(Assumption(name="lora.fused_kernels", value=True, reason="adapters_as_usual"))
+
+
+def fused_losses_of(
+    read: SettingsReader, unit: Unit, post: PostTraining | None, versions: VersionOf
+) -> tuple[bool, bool]:
+    """Whether a plain loss is computed in pieces where the run trains, and where it evaluates."""
+    in_chunks = _is_in_chunks(read, unit, versions)
+    return fused_loss_of(read, post) or in_chunks, in_chunks or bool(read.or_default("model.fused_evaluation"))
+
+
+def _is_in_chunks(read: SettingsReader, unit: Unit, versions: VersionOf) -> bool:
+    """Whether TRL's SFT makes its loss of chunks of tokens (``chunked_nll``): from 1.7 on where no other is named. Of a
+    release that nobody says whole logits count, as those before make them, and are listed."""
+    of_trl = (unit.dialect, read.value("script.trainer")) == ("trl", "sft") and not loaded_by_unsloth(unit)
+    if not of_trl or read.value("training.use_liger_kernel"):
+        return False
+    named, release = read.as_written("trl.loss_type"), versions("trl", CHUNKED)
+    if is_unknown(named) or (named is None and release is None):
+        read.assumed.append(Assumption(name="trl.loss_type", value="nll", reason="whole_logits"))
+    return named == "chunked_nll" or (named is None and release is not None and release >= CHUNKED)
 
 
 def fused_loss_of(read: SettingsReader, post: PostTraining | None) -> bool:

@@ -7,8 +7,9 @@ from kb.advice.facts.run_facts import prepared_in_vain
 from kb.advice.run.named_model import IN_4BIT, may_be_stored_packed
 from kb.advice.run.no_prediction import optimizer_of, other_trainers, unmodelled
 from kb.advice.run.post_training import (
+    assume_usual_adapters,
     embedding_of,
-    fused_loss_of,
+    fused_losses_of,
     in_whole_groups,
     liger_kernels_of,
     post_training_of,
@@ -63,7 +64,6 @@ from kb.memory.releases import PACKS_ONLY_LINEAR
 
 NOT_MODELLED = "run.not_modelled"
 HANDED, UNASKED = "quantization.handed", "quantization.unasked"
-WIDTHS = ("quantization.load_in_4bit", "quantization.load_in_8bit")
 NOT_SEEN = "known only when the program runs"
 PACKS_UNASKED = (4, 38)  # transformers since which a BitsAndBytesConfig packs whether or not it asks to
 # Kinds of post-training whose memory is that of plain training. Preference and reinforcement runs hold two answers a
@@ -122,8 +122,8 @@ def with_width_of_config(unit: Unit, versions: VersionOf) -> Unit:
     quantizers/auto.py); earlier releases load the weights whole. Of a release that nothing says, it is the newest. The
     width is unknown where it is not seen whether the config is handed, and of a checkpoint that may have its own.
     """
-    handed, (in_4bit, in_8bit) = unit.settings.get(HANDED), map(unit.settings.get, WIDTHS)
-    if handed is None or handed.value is False or WIDTHS[1].startswith(unit.hidden):
+    handed, (in_4bit, in_8bit) = unit.settings.get(HANDED), map(unit.settings.get, PACKED_BY)
+    if handed is None or handed.value is False or PACKED_BY[1].startswith(unit.hidden):
         return unit
     if (in_8bit is not None and in_8bit.value is not False) or (in_4bit is not None and in_4bit.value is True):
         return unit
@@ -133,11 +133,11 @@ def with_width_of_config(unit: Unit, versions: VersionOf) -> Unit:
     name = unit.settings.get("model.name")
     own = name is not None and isinstance(name.value, str) and may_be_stored_packed(name.value)
     if own or handed.value is not True:
-        opened = (in_4bit or handed)._replace(value=Unknown(frozenset((WIDTHS[0],)), NOT_SEEN))
-        return unit._replace(settings={**unit.settings, WIDTHS[0]: opened})
+        opened = (in_4bit or handed)._replace(value=Unknown(frozenset((PACKED_BY[0],)), NOT_SEEN))
+        return unit._replace(settings={**unit.settings, PACKED_BY[0]: opened})
     packed = (in_4bit or handed)._replace(value=True)
     known = in_4bit is None or not isinstance(in_4bit.value, Unknown)
-    said = {WIDTHS[0]: packed, UNASKED: packed} if known else {WIDTHS[0]: packed}
+    said = {PACKED_BY[0]: packed, UNASKED: packed} if known else {PACKED_BY[0]: packed}
     return unit._replace(settings={**unit.settings, **said})
 
 
@@ -214,7 +214,8 @@ def setup_of(
     fp16 = bool(read.or_default("training.fp16"))
     bf16 = _open(read, "training.bf16", not fp16, training)
     by_fsdp = checkpoints_by_fsdp(read)
-    fused = fused_loss_of(read, post)
+    fused, fused_in_evaluation = fused_losses_of(read, unit, post, versions)
+    assume_usual_adapters(read, unit, adapted=trained and method != "full")
     setup = TrainingSetup(
         model_name=read.value("model.name"),
         method=method,
@@ -236,7 +237,7 @@ def setup_of(
         label_smoothing_factor=float(read.or_default("training.label_smoothing_factor")),
         fused_loss=fused,
         liger_kernels=liger_kernels_of(read, versions, fused=fused),
-        fused_evaluation=bool(read.or_default("model.fused_evaluation")),
+        fused_evaluation=fused_in_evaluation,
         predict_with_generate=generates,
         prediction_loss_only=bool(read.or_default("training.prediction_loss_only")),
         eval_accumulation_steps=read.number("training.eval_accumulation_steps"),
@@ -367,8 +368,8 @@ def _method(read: SettingsReader, trained: bool) -> Method:
     enabled = read.value("lora.enabled") if idle else read.or_default("lora.enabled")
     known = trained or "lora.enabled" not in read.unresolved
     described = known and (read.written("lora.r") or read.written("lora.target_modules"))
-    if read.written("run.quantized") and not any(read.written(name) for name in WIDTHS):
-        read.unresolved[WIDTHS[0]] = None  # weights of a width that the config's format does not have
+    if read.written("run.quantized") and not any(read.written(name) for name in PACKED_BY):
+        read.unresolved[PACKED_BY[0]] = None  # weights of a width that the config's format does not have
     if enabled is False or (enabled is None and not described):
         named = read.written("run.adapter") or read.written("run.quantized")
         if named and read.value("lora.enabled") is None:
