@@ -3,9 +3,9 @@
     python bench/training_peaks.py
 
 bench/published/training_peaks.jsonl holds a run a line: the address of the figure (claimed: nobody here ran it), what
-was recorded (PyTorch's ``allocated`` or ``reserved``, in GiB), model and GPU by kb's ids, settings as ``RunSettings``
-names them, and in ``setup`` what only ``TrainingSetup`` has. Runs whose lengths, settings or kind of memory are not said
-are not here.
+was recorded (PyTorch's ``allocated`` or ``reserved``, in GiB), model and GPU by kb's ids, settings as
+``RunSettings`` names them, and in ``setup`` what only ``TrainingSetup`` has. Runs whose lengths, settings or kind of
+memory nobody says are not here.
 """
 
 import json
