@@ -267,6 +267,24 @@ def test_a_kernel_of_the_hub_is_no_sdpa_and_torchaos_blocks_are_not_followed_in_
     assert (shared.prediction, shared.note_values["named"]) == (None, "adamw_torch_8bit (optim)")
 
 
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        (r".*self_attn\.(q|v)_proj", ("q_proj", "v_proj")),
+        (r"^model\.layers\.\d+\.mlp\.(up|down)_proj", ("up_proj", "down_proj")),
+        (r".*layers\.(0|1)\..*q_proj|model\.layers\.0\.mlp\.up_proj", None),  # of some layers
+        (r".*self_attn.*", None),  # PEFT wraps no attention
+        (r".*\.query", None),
+        ("(", None),
+    ],
+)
+def test_one_expression_for_all_targets_is_the_names_that_match_the_same(pattern: str, names: Any) -> None:
+    head = HEAD.replace("gpt2", "Qwen/Qwen2.5-0.5B")
+    run = python(f"{head}model = get_peft_model(model, LoraConfig(r=8, target_modules={pattern!r}))\n{TAIL}")
+    assert run.setup.lora_target_modules == names
+    assert (run.prediction is None) is (names is None)
+
+
 def test_what_nobody_writes_is_not_among_what_cannot_be_told() -> None:
     text = "if fast:\n    model, tok = FastLanguageModel.from_pretrained(name, load_in_4bit=True)\n"
     text += "    model = FastLanguageModel.get_peft_model(model, r=16)\n"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         default_targets,
         match_targets,
         modules,
+        names_of_pattern,
         parameter_count,
         targets_for,
     )
@@ -34,6 +35,7 @@ __all__ = [
     "largest_batch",
     "match_targets",
     "modules",
+    "names_of_pattern",
     "parameter_count",
     "predict",
     "surely_out_of_memory",

@@ -9,6 +9,7 @@ nothing is prepared) and unsloth_zoo (``training_utils.py``).
 
 from collections.abc import Mapping
 
+from kb import memory
 from kb.advice.question import Loads
 from kb.advice.run.settings_reader import SettingsReader, loaded_by_unsloth, uses_fsdp
 from kb.core.document import Unit
@@ -240,6 +241,8 @@ ADAPTERS_IN_FP32 = (0, 12)
 UNDROPPED = ("dpo", "kto", "orpo", "cpo", "reward")
 REWARD_UNDROPPED = (0, 14)
 STORAGE = "quantization.bnb_4bit_quant_storage"
+TARGETS, EVERY_LINEAR = "lora.target_modules", "all-linear"
+_OF_EXPRESSIONS = frozenset(r"\^$*+?()[]{}|")
 PREPARED = "quantization.prepared"  # what is assumed where neither trainer nor script says it
 
 
@@ -249,6 +252,24 @@ def rank_of(read: SettingsReader, unit: Unit, constants: Mapping[str, float]) ->
     if rank is None and _by_command(read, unit):
         return int(constants["trl_lora_r"])
     return read.number_or_default("lora.r") if rank is None else rank
+
+
+def targets_of(read: SettingsReader, model: Model | None, dialect: str | None) -> tuple[str, ...] | None:
+    """The modules that get an adapter; None leaves them to PEFT.
+
+    Among other names ``all-linear`` is to PEFT that of a module that is not there; ms-swift means every linear layer.
+    One text is a regular expression of a whole name; where it is none, a rule says so.
+    """
+    usual, written = read.default(TARGETS), read.as_written(TARGETS)
+    named: tuple[str, ...] | None = read.value(TARGETS)
+    if isinstance(written, str) and model is not None and set(written) & _OF_EXPRESSIONS:
+        named = memory.names_of_pattern(model.architecture, written)
+        if named is not None:
+            read.unresolved.pop(TARGETS, None)
+    if named is not None and len(named) > 1 and EVERY_LINEAR in named:
+        read.unresolved |= {TARGETS: None} if dialect == "ms-swift" else {}
+        named = tuple(name for name in named if name != EVERY_LINEAR)
+    return (str(usual),) if named is None and usual is not None else named
 
 
 def dropout_of(

@@ -36,6 +36,7 @@ from kb.advice.run.run_kind import (
     earlier_of,
     rank_of,
     says_training,
+    targets_of,
     trains,
     weights_of,
     with_preparation,
@@ -71,7 +72,6 @@ PACKS_UNASKED = (4, 38)  # transformers since which a BitsAndBytesConfig packs w
 MODELLED_TRAINERS = frozenset(("sft", "pretraining"))
 OWN_LOOP = "run.own_loop"
 OF_LOADER = "training.dataloader_"
-EVERY_LINEAR = "all-linear"
 WHETHER_IT_EVALUATES = ("training.eval_strategy", "training.do_eval")
 NEVER = 10_000_000  # steps from one evaluation to the next: no run has as many
 ACCUMULATES = 2  # accumulating takes more than not, however often
@@ -249,7 +249,7 @@ def setup_of(
         or 1,
         inference_max_length=_generated(read, model, target, inference_batch is not None),
         lora_r=rank_of(read, unit, constants),
-        lora_target_modules=_targets(read, unit.dialect),
+        lora_target_modules=targets_of(read, model, unit.dialect),
         modules_to_save=read.value("lora.modules_to_save") or (),
         trained_tokens=_token_rows(read),
         lora_dropout=dropout_of(read, unit, constants, post, versions),
@@ -376,19 +376,6 @@ def _method(read: SettingsReader, trained: bool) -> Method:
             read.unresolved["lora.enabled"] = None  # nor such an adapter
         return "full"
     return "qlora" if read.value("quantization.load_in_4bit") else "lora"
-
-
-def _targets(read: SettingsReader, dialect: str | None) -> tuple[str, ...] | None:
-    """The modules that get an adapter; None leaves them to PEFT.
-
-    Among other names ``all-linear`` is to PEFT that of a module that is not there; ms-swift means every linear layer.
-    """
-    usual = read.default("lora.target_modules")
-    named: tuple[str, ...] | None = read.value("lora.target_modules")
-    if named is not None and len(named) > 1 and EVERY_LINEAR in named:
-        read.unresolved |= {"lora.target_modules": None} if dialect == "ms-swift" else {}
-        named = tuple(name for name in named if name != EVERY_LINEAR)
-    return (str(usual),) if named is None and usual is not None else named
 
 
 def _token_rows(read: SettingsReader) -> int:

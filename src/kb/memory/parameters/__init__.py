@@ -294,6 +294,17 @@ def match_targets(
     return tuple(matched), tuple(missing)
 
 
+def names_of_pattern(architecture: Architecture, pattern: str) -> tuple[str, ...] | None:
+    """A regular expression as the names of a list that matches the same modules; None where no last names do, such as
+    of one layer's modules or of one of two towers, and where the expression matches none or cannot be used."""
+    try:
+        matched, missing = _match_pattern(architecture, pattern)
+    except UnknownTargetsError:
+        return None
+    names = tuple(dict.fromkeys(module.leaf for module in matched))
+    return None if missing or match_targets(architecture, names)[0] != matched else names
+
+
 def _match_pattern(architecture: Architecture, pattern: str) -> tuple[tuple[LinearModule, ...], tuple[str, ...]]:
     from kb.core.patterns import PatternError, compiled  # few configs have one
 
@@ -304,6 +315,9 @@ def _match_pattern(architecture: Architecture, pattern: str) -> tuple[tuple[Line
             count = sum(map(ready.fullmatch, module.paths()))
             if count:
                 matched.append(module._replace(number=count))
+                holder = next(module.paths()).rpartition(".")[0]
+                if ready.fullmatch(holder):
+                    raise PatternError(f"{holder} is no layer that PEFT wraps")
     except PatternError as error:
         raise UnknownTargetsError(f"target_modules {pattern[:60]!r}: {error}") from None
     return tuple(matched), () if matched else (pattern,)
