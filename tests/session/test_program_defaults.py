@@ -285,16 +285,15 @@ def test_a_program_that_loads_its_model_by_itself_says_so_for_the_command(tmp_pa
     assert without.prediction is None, "nobody knows whether checkpointing is on"
 
 
-def test_a_module_of_the_programs_own_may_load_the_model(tmp_path: Path) -> None:
-    program = (
-        "from model import load\nfrom transformers import Trainer, TrainingArguments\nTrainer(load(args.m), args)\n"
-    )
-    of_module = "def load(name):\n    return AutoModel.from_pretrained(name, torch_dtype=torch.bfloat16)\n"
-    (tmp_path / "model.py").write_text(of_module)
-    assert checked(tmp_path, program).setup.weights == "bf16"
-    (tmp_path / "model.py").write_text(f"{of_module}def other(name):\n    return AutoModel.from_pretrained(name)\n")
-    told = checked(tmp_path, program)  # which of the two loads it is not followed
-    assert (told.prediction, told.note_values) == (None, {"settings": "torch_dtype"})
+def test_a_function_of_another_module_may_load_the_model(tmp_path: Path) -> None:
+    begins = "from model import judge, load\nfrom transformers import Trainer, TrainingArguments\n"
+    module = "def {}(name):\n    return AutoModel.from_pretrained(name, torch_dtype=torch.bfloat16)\n"
+    (tmp_path / "model.py").write_text(module.format("load") + module.format("judge"))
+    for made in ("model = load(flags.m)\nTrainer(model, args)\n", "Trainer(model=wrap(load(flags.m)), args=args)\n"):
+        told = checked(tmp_path, begins + made)
+        assert (told.prediction, told.note_values) == (None, {"settings": "torch_dtype"}), made
+    other = checked(tmp_path, begins + "trainer = Trainer(model=flags.m, args=args)\njudge(trainer)\n")
+    assert other.setup.weights == checked(tmp_path, begins.replace("judge, load", "x")).setup.weights
 
 
 def test_evaluation_keeps_no_logits_where_a_function_makes_less_of_them() -> None:

@@ -24,6 +24,7 @@ from kb.config.programs import (
     written_out,
 )
 from kb.config.releases.statements import within
+from kb.config.shell.arguments import Held, held_at
 from kb.config.shell.folders import ANY, end_of, names_from
 from kb.config.text.nodes import by_omegaconf
 from kb.config.text.parsing import parse
@@ -262,24 +263,36 @@ def shell_alone(text: str) -> str:
     return _alone(text, shell_blocks(text))
 
 
-# What `envs` may say that a shell takes as YAML does.
-_VALUE = r"""(?!null\b|~)(?:"[^"$\\\n]*"|'[^'\n]*'|[^\s#"'$&|;<>(){}\[\]*?!`\\]+)"""
-_SAID = rf"(?m)^[ \t]+(\w+):[ \t]+(?={_VALUE}[ \t]*(?:#.*)?$)|^.*"
+_ENTRY = r"""(?m)^[ \t]+(\w+):[ \t]*(?:(["'])([^"'$\\\n]*)\2|([^\s#"'&*!|>{[$][^\n$]*?))?(?:[ \t]+#.*)?[ \t]*$"""
+_BODY = r"[^\n]*\n((?:[ \t]+[^\n]*\n?|\n)*)"
 
 
-def task_alone(text: str) -> str:
-    """A task of SkyPilot's as a script of the same length: what ``envs`` says, then ``setup`` and ``run``; empty where
-    it is none. Source: SkyPilot's documentation of its YAML."""
+def task_alone(text: str, part: str = "run") -> str:
+    """What a task of SkyPilot's runs, or its ``setup``, as a script of the same length; empty where it is none. Its
+    margin, which YAML takes away, is of tabs. Source: SkyPilot's documentation of its YAML."""
     if re.search(r"(?m)^resources:", text) is None or re.search(r"(?m)^run:[ \t]*\|", text) is None:
         return ""
-    blocks = re.finditer(r"(?m)^(envs|setup|run):[^\n]*\n((?:[ \t]+[^\n]*\n?|\n)*)", text)
+    found = re.search(rf"(?m)^{part}:[ \t]*\|{_BODY}", text)
+    if found is None:
+        return ""
+    margin = re.search(r"(?m)^[ \t]*(?=\S)", found[1])
+    width = len(margin[0]) if margin is not None else 0
+    return _alone(text, [(found.start(1), re.sub(rf"(?m)^ {{{width}}}", "\t" * width, found[1]))])
 
-    def assigned(said: re.Match[str]) -> str:  # `NAME: value` as a shell has it, the value in its place
-        return f"{said[1]}=".rjust(len(said[0])) if said[1] else _blank(said[0])
 
-    return _alone(
-        text, ((each.start(2), re.sub(_SAID, assigned, each[2]) if each[1] == "envs" else each[2]) for each in blocks)
-    )
+def variables_of_task(text: str) -> dict[str, Held | None]:
+    """What ``envs`` of such a task says, at its place; ``sky launch --env`` may say otherwise. None: not known."""
+    block = re.search(rf"(?m)^envs:{_BODY}", text)
+    if block is None:
+        return {}
+    found: dict[str, Held | None] = dict.fromkeys(re.findall(r"(?m)^[ \t]+(\w+):", block[1]))
+    for said in re.finditer(_ENTRY, block[1]):
+        value = said[3] if said[2] else said[4]
+        if value and value not in ("null", "~"):
+            start = block.start(1) + said.start(3 if said[2] else 4)
+            held = held_at(value, start, start + len(value))
+            found[said[1]] = held._replace(defaults=frozenset(held.offsets))
+    return found
 
 
 def _alone(text: str, blocks: Iterable[tuple[int, str]]) -> str:

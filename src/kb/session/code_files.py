@@ -9,7 +9,7 @@ from kb.advice.facts.unit_facts import RENTED, SERVERS
 from kb.config.files import MAX_BYTES, ConfigError
 from kb.config.marks import is_assigned
 from kb.config.notebook.reader import read_cells, suppress_in_cells
-from kb.config.program_files import shell_alone, task_alone
+from kb.config.program_files import shell_alone, task_alone, variables_of_task
 from kb.config.python.reader import DIALECT, PythonReader
 from kb.config.python.servers import servers_started
 from kb.config.python.syntax import declared_encoding, string_extents
@@ -116,12 +116,10 @@ def code_units(
     return _with_variables(read_cells(text, path, python, commands, files), text, catalog)
 
 
-def task_units(
-    text: str, path: str, catalog: Catalog, commands: CommandReader, programs: "ProjectPrograms | None"
-) -> list[Unit]:
+def task_units(text: str, path: str, commands: CommandReader) -> list[Unit]:
     """The runs of a task of SkyPilot's, which rents the GPUs that it names; none of any other config."""
-    task = task_alone(text)
-    return [_on_rented_gpu(unit) for unit in code_units(task, path, "shell", catalog, commands, programs)]
+    found = read_shell(task_alone(text), path, commands, given=variables_of_task(text))
+    return [_on_rented_gpu(unit) for unit in found if tells_of_a_run(unit)]
 
 
 def _with_variables(units: list[Unit], text: str, catalog: Catalog) -> list[Unit]:

@@ -248,7 +248,7 @@ class FileChecker:
         units: list[Unit] = []
         if kind == "config":
             if "\nrun:" in text and "resources:" in text and self.dialect is None:
-                units = self._code_files.task_units(text, path, self.catalog, self._commands.reader, self._programs)
+                units = self._code_files.task_units(text, path, self._commands.reader)
                 if units:
                     return units
             units = self._servers(text, path) or list(self.reader.read(text, path, dialect=self.dialect))

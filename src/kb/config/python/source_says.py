@@ -4,7 +4,7 @@ and losses of its own, positions, kept logits. Nothing is run; a value that come
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from itertools import permutations
 from typing import Any
@@ -129,13 +129,10 @@ _SWITCH = "checkpointing"  # in a test: the program asks its flag
 
 
 @lru_cache(64)
-def loaded(text: str, *, all_alike: bool = False) -> Mapping[str, str | bool | None]:
+def loaded(text: str) -> Mapping[str, str | bool | None]:
     """The settings of a model that a program gives by itself, whatever its flags are, by the name of the setting.
 
     None where it does and the value cannot be told: it depends on something else, or two calls say different things.
-
-    Args:
-        all_alike: which of the calls loads the run's model is not known, so that what one of them leaves out is open.
     """
     if ".from_pretrained(" not in text and not any(each in text for each in _ENABLES):
         return {}
@@ -158,9 +155,25 @@ def loaded(text: str, *, all_alike: bool = False) -> Mapping[str, str | bool | N
                 found.setdefault(CHECKPOINTING, set()).add(True if test is None and trains else None)
     for name in _only_in_one_arm(ways, nodes):
         found[name].add(None)
-    for name, values in found.items() if all_alike else ():
-        values |= {None} if any(name not in given for _, given in ways) else set()
     return {name: next(iter(values)) if len(values) == 1 else None for name, values in found.items()}
+
+
+@lru_cache(64)
+def loaded_elsewhere(text: str, imported: str) -> Collection[str]:
+    """The settings of the model that a trainer is given which are said where it is made: by functions of the project's
+    modules (``model = load_model(name)``), whose calls are not followed."""
+    nodes = nodes_of(text) if ".from_pretrained(" not in text and ".from_pretrained(" in imported else []
+    calls = [node for node in nodes if isinstance(node, ast.Call) and called_name(node).endswith("Trainer")]
+    given = [[each.value for each in call.keywords if each.arg == "model"] or call.args[:1] for call in calls]
+    made = [each for values in given for each in values]
+    names = {each.id for each in made if isinstance(each, ast.Name)}
+    made += [
+        node.value for node in nodes if isinstance(node, ast.Assign)
+        and any(isinstance(each, ast.Name) and each.id in names for target in node.targets for each in ast.walk(target))
+    ]  # fmt: skip
+    makers = {called_name(each) for value in made for each in ast.walk(value)} - {""}
+    functions = (each for each in nodes_of(imported) if isinstance(each, ast.FunctionDef) and each.name in makers)
+    return loaded("\n".join(map(ast.unparse, functions))).keys() if makers else ()
 
 
 @lru_cache(64)

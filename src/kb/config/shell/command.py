@@ -7,7 +7,7 @@ from typing import Any
 
 from kb.config.dialect.dialects import LAST
 from kb.config.programs import DOCUMENTS, OF_A_HOST
-from kb.config.shell.arguments import Argument
+from kb.config.shell.arguments import Argument, Held
 from kb.config.shell.expand import Environment
 from kb.config.shell.flags import (
     Flag,
@@ -129,7 +129,11 @@ class CommandReader:
 
 
 def read_shell(
-    text: str, path: str, reader: CommandReader, wanted: Callable[[str], bool] = lambda _: False
+    text: str,
+    path: str,
+    reader: CommandReader,
+    wanted: Callable[[str], bool] = lambda _: False,
+    given: Mapping[str, Held | None] = {},
 ) -> tuple[Unit, ...]:
     """The runs of a script as units, each named after its script and line where there are several.
 
@@ -139,6 +143,8 @@ def read_shell(
     places = Places(text)
     environment, allotment = Environment(text), read_allotment(text)
     environment.know(allotment.variables())
+    environment.variables.update(given)
+    environment.exported.update(given)
     of_make = path.endswith("Makefile")
     if of_make:
         environment.lines_apart(one_shell=".ONESHELL" in text)

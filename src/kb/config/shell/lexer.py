@@ -180,8 +180,7 @@ class _Lexer:
         self._finish()
         self.at = self.text.index("\n", self.at) + 1
         for delimiter in self.state.heredocs:
-            ends = (re.compile(rf"^{before}{re.escape(delimiter)}\r?$", re.M) for before in (r"\t*", r"[ \t]*"))
-            end = next((found for each in ends if (found := each.search(self.text, self.at))), None)
+            end = re.compile(rf"^\t*{re.escape(delimiter)}\r?$", re.M).search(self.text, self.at)
             if self.done:
                 self.done[-1] = self.done[-1]._replace(heredoc=(self.at, end.start() if end else len(self.text)))
             self.at = end.end() if end else len(self.text)

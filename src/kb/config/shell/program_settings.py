@@ -22,6 +22,7 @@ from kb.config.python.source_says import (
     has_own_loop,
     keeps_no_logits,
     loaded,
+    loaded_elsewhere,
     resizes_positions,
 )
 from kb.config.python.syntax import parsed
@@ -259,12 +260,10 @@ def _is_read(name: str, text: str) -> bool:
 
 
 def _loaded(unit: Unit, program: Program, naming: Setting) -> Iterator[tuple[str, Setting]]:
-    """How the program, or else a module that it imports, loads its model by itself. What the command says stays: a flag
-    of that name is for it."""
-    found = loaded(program.own) or (
-        loaded(program.imported, all_alike=True) if ".from_pretrained(" not in program.own else {}
-    )
-    for name, value in found.items():
+    """How the program loads its model by itself. What the command says stays: a flag of that name is for it. What a
+    function of another module gives it is not known."""
+    elsewhere = dict.fromkeys(loaded_elsewhere(program.own, program.imported))
+    for name, value in {**elsewhere, **loaded(program.own)}.items():
         if name not in unit.settings and value is not False:
             told = known_when_run(name) if value is None else value
             yield name, naming._replace(value=told, path=("from_pretrained", name.rpartition(".")[2]))
