@@ -13,6 +13,15 @@ COMMAND = (
     "--per_device_train_batch_size 4 --output_dir out --teacher gpt2-medium "
     "--kl_weight 0.5 --freeze_encoder --wer_threshold 10 --temperature 2\n"
 )
+BY_FILE = """\
+import argparse
+from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments
+
+first = argparse.ArgumentParser()
+first.add_argument("--train_args_file", type=str, default="rm.json")
+own, args = HfArgumentParser((Own, TrainingArguments)).parse_json_file(json_file=first.parse_args().train_args_file)
+Trainer(model=AutoModelForCausalLM.from_pretrained(own.model_name_or_path), args=args, train_dataset=rows).train()
+"""
 LOADS = """\
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
@@ -115,6 +124,13 @@ def test_a_program_behind_a_variable_is_found_by_its_end_and_one_that_is_not_the
     for more in ('[ "$X" ] && SCRIPT=$D/b/train.py', "read -r SCRIPT < f", "export Y=1 SCRIPT=$D/b/train.py"):
         script.write_text(JOB.replace("python", f"{more}\npython"), "utf-8")
         assert all("read_by" not in each for each in checked(script))  # which of two it starts, nobody knows
+
+
+def test_what_a_file_says_that_a_flag_names_is_not_the_library_s_default(tmp_path: Path) -> None:
+    (tmp_path / "train_sft.py").write_text(BY_FILE, "utf-8")
+    (tmp_path / "run.sh").write_text("torchrun --nproc_per_node 4 train_sft.py --train_args_file sft.json\n", "utf-8")
+    (told,) = checked(tmp_path / "run.sh")
+    assert told["setup"]["effective_batch_size"] is None  # 8 × 1 × 4, of the Trainer's default
 
 
 def test_programs_of_tests_are_not_read_in_folders(tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ HEADS: Mapping[str, str] = {
     "token": "ForTokenClassification",
     "span": "ForQuestionAnswering",
     "masked": "ForMaskedLM",
-    "none": "AutoModel (no head)",
+    "none": "AutoModel",
 }
 
 

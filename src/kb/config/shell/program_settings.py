@@ -140,8 +140,10 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
     kept = {name: each for name, each in settings.items() if name not in OF_METRICS}
     said = {name: each for name, each in _said(unit, program, defaults).items() if name != TRAINER or name not in kept}
     both = {**kept, **said}
-    silent = unit.dialect == OF_COMMANDS and not any(name.startswith("training.") for name in both)
-    return unit._replace(settings=both, hidden=(*unit.hidden, *(("training.",) if silent and program.trains else ())))
+    silent = unit.dialect == OF_COMMANDS and program.trains and not any(name.startswith("training.") for name in both)
+    by_file = re.search(r"\.parse_(?:json|yaml)_file\(", program.own) and "_into_dataclasses(" not in program.own
+    left = ("training.", "trl.") if by_file else ("training.",) if silent else ()  # to the file that a flag names
+    return unit._replace(settings=both, hidden=(*unit.hidden, *left))
 
 
 def _with_names_meant(defaults: Mapping[str, Default], program: Program) -> Mapping[str, Default]:
