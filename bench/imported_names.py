@@ -2,11 +2,13 @@
 
 Prints rules/exports/LIBRARY.yaml. FOLDER holds wheels of the library (``pip download --no-deps transformers==5.24.0``),
 best of every minor release the first and the last. The library must be installed too, in a new release: a name that it
-still hands out, by an alias, is not gone. No wheel is run.
+still hands out, by an alias, is not gone. No wheel is run. Of vLLM, whose wheels are hundreds of MB, FOLDER holds the
+``vllm`` of each source release, zipped under the name that its wheel would have; it need not be installed.
 """
 
 import ast
 import importlib
+import importlib.util
 import re
 import sys
 import zipfile
@@ -24,11 +26,18 @@ CAME_AFTER = {  # older releases are hardly met any more
     "huggingface_hub": (0, 19),
     "accelerate": (0, 26),
     "datasets": (2, 14),
+    "vllm": (0, 6),
 }
 # of their modules' public names those that came later are told, too
 SMALL = ("huggingface_hub", "accelerate", "datasets")
 SKIPPED = re.compile(
     r"\.(?:models|data|pipelines|quantizers|loss|kernels|testing\w*|tests?|commands|cli|scripts|onnx|sagemaker|tools|benchmark)\b|\.dummy_|_(?:tf|flax)_|_tf$|\.examples"
+)
+# parts of vLLM that hardly any other program imports from
+INNER = re.compile(
+    r"^vllm\.(?:\w+\.)*(?:adapter_commons|assets|benchmarks|compilation|device_allocator|fla|fused_moe|grpc|kernels|kv_offload|"
+    r"kv_transfer|mamba|mem|metrics|ops|parser|plugins|pool|profiler|prompt_adapter|punica_wrapper|quantization|ray|reasoning|"
+    r"renderers|sample|spec_decode|structured_output|third_party|tool_parsers|tracing|vllm_flash_attn)\b|^vllm\.v1\.attention\b|\._"
 )
 ALIASED = re.compile(r"(?:Tokenizer|TokenizerFast|ImageProcessor|ImageProcessorFast)$")  # handed out under other names
 # names that hardly any program imports: most of all there are
@@ -40,16 +49,20 @@ SELDOM = re.compile(
 )
 Release = tuple[int, ...]
 NEVER: Release = (9999,)
-MOST_DOTS = 2  # of a module whose names are looked at
+MOST_DOTS = {"vllm": 3}  # of a module whose names are looked at; of others 2
 
 
 class Exports(NamedTuple):
-    """Names at the top, names of each module, types of model, and what any module defines itself."""
+    """Names at the top, names of each module, types of model, what any module defines itself, and what each one means
+    to be taken from it: what it defines, and all names of a package. ``places``: name → the modules that define it.
+    """
 
     top: set[str]
     modules: dict[str, set[str]]
     types: set[str]
     defined: set[str]
+    own: dict[str, set[str]]
+    places: dict[str, set[str]]
 
 
 def texts_in(node: ast.AST) -> set[str]:
@@ -75,11 +88,13 @@ def names_of(tree: ast.Module, library: str) -> set[str]:
     for node in statements(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
+            if node.name == "__getattr__":  # names that it hands out are texts
+                names |= texts_in(tree)
         elif isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith(library)):
             names |= {each.asname or each.name for each in node.names}
         elif isinstance(node, ast.Assign | ast.AnnAssign | ast.Expr):
             said = ast.unparse(node)
-            if re.search("_import_structure|_SUBMOD_ATTRS", said.split("(")[0].split("=")[0]):
+            if re.search("_import_structure|_SUBMOD_ATTRS|MODULE_ATTRS", said.split("(")[0].split("=")[0]):
                 names |= texts_in(node)
             names |= {
                 each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
@@ -88,7 +103,7 @@ def names_of(tree: ast.Module, library: str) -> set[str]:
 
 
 def exports_of(wheel: Path, library: str) -> Exports:
-    found = Exports(set(), {}, set(), set())
+    found = Exports(set(), {}, set(), set(), {}, {})
     with zipfile.ZipFile(wheel) as archive:
         structured = b"define_import_structure" in archive.read(f"{library}/__init__.py")
         for name in archive.namelist():
@@ -102,14 +117,27 @@ def exports_of(wheel: Path, library: str) -> Exports:
                 if structured:
                     for listed in re.findall(r"__all__ \+?= \[(.*?)\]", text, re.DOTALL):
                         found.top.update(re.findall(r"[\"'](\w+)[\"']", listed))
-            elif module == library or not SKIPPED.search(module):
+            elif module == library or not left_out(module, library):
                 tree = ast.parse(text)
                 found.modules[module] = names_of(tree, library)
                 found.defined.update(
                     each.name for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.ClassDef)
                 )
+                defines = {each.name for each in statements(tree) if isinstance(each, ast.FunctionDef | ast.ClassDef)}
+                for each in defines:
+                    found.places.setdefault(each, set()).add(module)
+                if re.search(r"^from \.\S* import \*", text, re.MULTILINE):
+                    found.modules[module].add("*")  # and all names of another
+                found.own[module] = found.modules[module] if name.endswith("/__init__.py") else defines
     found.top.update(found.modules.pop(library))
     return found
+
+
+def left_out(module: str, library: str) -> bool:
+    """Whether none of a module's names is looked at."""
+    if library == "vllm" and (INNER.search(module) or module.count(".") > MOST_DOTS[library]):
+        return True
+    return SKIPPED.search(module) is not None
 
 
 def types_in(tree: ast.Module) -> Iterator[str]:
@@ -165,8 +193,10 @@ def written(group: dict[str, dict[str, list[str]]], keeps: Any, after: Release =
     return {key: rows for key, rows in (("came", came), ("gone", gone)) if rows}
 
 
-def handed_out(module: str, name: str) -> bool:
-    """Whether the installed library still has the name there."""
+def handed_out(module: str, name: str, newest: Exports) -> bool:
+    """Whether the installed library, or where none is installed the newest wheel, still has the name there."""
+    if importlib.util.find_spec(module.split(".")[0]) is None:
+        return name in newest.modules.get(module, newest.top)
     try:
         getattr(importlib.import_module(module), name)
     except Exception:
@@ -179,8 +209,11 @@ def of_modules(found: dict[Release, Exports], library: str) -> dict[str, Any]:
     newest = found[max(found)]
     defined: set[str] = set().union(*(each.defined for each in found.values()))
     made: dict[str, Any] = {}
-    public = (name for name in newest.modules if name.count(".") <= MOST_DOTS and "._" not in name)
+    public = (name for name in newest.modules if name.count(".") <= MOST_DOTS.get(library, 2) and "._" not in name)
+    public = (name for name in public if "*" not in newest.modules[name])
     for module in sorted(public):
+        if library == "vllm":
+            defined = {name for each in found.values() for name in each.own.get(module, ()) if not name.startswith("_")}
         held = {
             release: {
                 name for name in each.modules[module] & defined if not (name.startswith("_") and library in SMALL)
@@ -189,23 +222,26 @@ def of_modules(found: dict[Release, Exports], library: str) -> dict[str, Any]:
             if module in each.modules
         }
         after = CAME_AFTER[library] if library in SMALL else NEVER
-        group = written(spans(held), lambda name, module=module: not handed_out(module, name), after)
+        group = written(spans(held), lambda name, module=module: not handed_out(module, name, newest), after)
         gone = {name for names in group.get("gone", {}).values() for name in names.split()}
-        moved = moved_to(newest, gone)
+        moved = moved_to(newest, gone, library)
         if group:
             made[module.removeprefix(f"{library}.")] = {**group, **({"moved": moved} if moved else {})}
     return made
 
 
-def moved_to(newest: Exports, names: Iterable[str]) -> dict[str, str]:
+def moved_to(newest: Exports, names: Iterable[str], library: str) -> dict[str, str]:
     """Of names that are gone from where they were, the one package or module that has them now."""
+    if library == "vllm":
+        homes = {name: sorted(newest.places.get(name, ())) for name in sorted(names)}
+        return {name: each[0] for name, each in homes.items() if len(each) == 1}
     places = {
         name: sorted((each for each in newest.modules if name in newest.modules[each]), key=len) for name in names
     }
     return {
         name: each[0]
         for name, each in sorted(places.items())
-        if each and all(other.startswith(each[0]) for other in each) and handed_out(each[0], name)
+        if each and all(other.startswith(each[0]) for other in each) and handed_out(each[0], name, newest)
     }
 
 
@@ -226,10 +262,12 @@ def main(folder: Path, library: str) -> None:
         for release, each in found.items()
     }
     modules = {
-        release: {name.removeprefix(f"{library}.") for name in each.modules if name.count(".") <= MOST_DOTS}
+        release: {
+            name.removeprefix(f"{library}.") for name in each.modules if name.count(".") <= MOST_DOTS.get(library, 2)
+        }
         for release, each in found.items()
     }
-    gone = lambda name: not ALIASED.search(name) and not handed_out(library, name)  # noqa: E731
+    gone = lambda name: not ALIASED.search(name) and not handed_out(library, name, newest)  # noqa: E731
     data = {
         "id": library,
         "version": before.get("version", 0) + 1,
@@ -237,7 +275,9 @@ def main(folder: Path, library: str) -> None:
         "library": library,
         "newest": ".".join(map(str, max(found)[:2])),
         "names": written(spans(top), gone, CAME_AFTER[library]),
-        "modules": written(spans(modules), lambda name: not can_import(f"{library}.{name}"), CAME_AFTER[library]),
+        "modules": written(
+            spans(modules), lambda name: not can_import(f"{library}.{name}", newest), CAME_AFTER[library]
+        ),
         "members": of_modules(found, library),
         "now": before.get("now", {}),
         "sources": before.get("sources", [f"{library}-wheels"]),
@@ -261,7 +301,9 @@ def main(folder: Path, library: str) -> None:
     )
 
 
-def can_import(module: str) -> bool:
+def can_import(module: str, newest: Exports) -> bool:
+    if importlib.util.find_spec(module.split(".")[0]) is None:
+        return any(name == module or name.startswith(f"{module}.") for name in newest.modules)
     try:
         importlib.import_module(module)
     except Exception as error:

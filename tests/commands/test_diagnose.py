@@ -800,6 +800,7 @@ def test_an_error_line_that_ends_with_a_colon_goes_on_in_the_next() -> None:
     ("log", "line"),
     [
         ("main: loading model\nsrv    load_model: failed to load model\n", 2),
+        ("Unsupported conversion\nLLVM ERROR: Unsupported rounding mode for conversion.\n#blocked = 3\n", 2),
         ("0.00.307.807 E llama_model_load: error loading model: missing tensor\n", 1),
         ("run.sh: line 4:  8156 Aborted                 (core dumped) ./train --lr 1e-4\n", 1),
         ("  3%|▎         | 3/100 [00:02<01:15,  1.44it/s]\nAborted (core dumped)\n", 2),
@@ -1054,6 +1055,14 @@ RELEASES = {
     # in the second patch release of 4.51, and not yet in the first
     "ImportError: cannot import name 'Glm4ForCausalLM' from 'transformers' (/v/transformers/__init__.py)": (
         "transformers has Glm4ForCausalLM from 4.51.3 on"
+    ),
+    # read from source releases, as the wheels are too large
+    "ImportError: cannot import name 'FlexibleArgumentParser' from 'vllm.utils' (/v/site-packages/vllm/utils.py)": (
+        "vllm no longer has FlexibleArgumentParser in vllm.utils from 0.11.1 on (read from its wheels): see which "
+        "release is installed (pip show vllm). It is in vllm.utils.argparse_utils now."
+    ),
+    "ModuleNotFoundError: No module named 'vllm.worker.worker_base'": (
+        "no longer has the module worker.worker_base from 0."
     ),
     # an object that an older release made has not what came after
     "AttributeError: 'SFTConfig' object has no attribute 'packing_strategy'": "",

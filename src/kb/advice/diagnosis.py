@@ -278,7 +278,7 @@ def _cause(
         evidence=_shown(found.evidence, telling),
         numbers=numbers.known(),
         names={each: text_of(row) for each, row in variables.items()},
-        phase=_phase(base, telling),
+        phase=numbers.get("phase"),
         steps=steps_of(data["steps"], numbers.get, variables),
         release=releases_of(telling.text, guide) if guide else None,
     )
@@ -294,14 +294,10 @@ def _telling(
     told = []
     for evidence in found.evidence:
         text = " ".join([evidence.text, *evidence.after]) if variables else ""
-        given = {"phase": _phase(found.data, evidence), "confidence": found.confidence}
-        given["raised_in"] = raised_in.get(evidence.line, "")
+        phase = next((name for name in found.data.get("phase", ()) if name in evidence.near), "unknown")
+        given = {"phase": phase, "confidence": found.confidence, "raised_in": raised_in.get(evidence.line, "")}
         told.append((evidence, Numbers(variables, text, given, facts)))
     return max(told, key=lambda row: len(row[1].known()))
-
-
-def _phase(data: Mapping[str, Any], evidence: Evidence) -> str:
-    return next((name for name in data.get("phase", ()) if name in evidence.near), "unknown")
 
 
 def _shown(evidence: Sequence[Evidence], telling: Evidence) -> tuple[tuple[int, str], ...]:

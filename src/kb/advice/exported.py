@@ -1,7 +1,7 @@
 """In which releases of a library a name that a log's line lacks can be had, by the tables of names. Pure."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kb.core.record import NamedTuple
@@ -77,16 +77,10 @@ def _exported(said: Mapping[str, str], exports: Mapping[str, Mapping[str, Any]])
         kind = "type" if "type" in said else "name" if name else "module"
         group, moved = data.get(f"{kind}s", {}), data.get("now", {})
         module, name = "", name or module
-    since, before = _span(group, name)
+    since, before = (  # the first release with the name, and the first without it again
+        next((release for release, names in group.get(key, {}).items() if name in names.split()), None)
+        for key in ("came", "gone")
+    )
     if since is None and before is None:
         return None
     return NameRelease(kind, library, name, since, before, module=module, now=moved.get(name, ""))
-
-
-def _span(group: Mapping[str, Mapping[str, str]], name: str) -> tuple[str | None, str | None]:
-    """The first release with the name and the first without it again, each None where no table has it."""
-    return next(_holding(group.get("came", {}), name), None), next(_holding(group.get("gone", {}), name), None)
-
-
-def _holding(releases: Mapping[str, str], name: str) -> Iterator[str]:
-    return (release for release, names in releases.items() if name in names.split())

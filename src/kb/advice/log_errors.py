@@ -32,7 +32,7 @@ _METRIC = re.compile(
 _SAID = re.compile(
     r"\S{1,200}\.py: error: |error: |Fatal Python error: |\s{0,4}what\(\): |panic: |thread '.{1,60}' panicked at|"
     r"\S{1,60}(?: [\w-]{1,40})?: error: (?:argument |the following arguments are required)|"
-    r"libc\+\+abi: terminating due to uncaught exception|"  # what(), as macOS says it
+    r"LLVM ERROR: |libc\+\+abi: terminating due to uncaught exception|"  # what(), as macOS says it
     r"Error .{1,80} at line \d{1,9} in file |"
     r"\S{0,200}: (?:line \d{1,9}: )?\S{1,200}: command not found|\S{1,200}: can't open file |"
     # Windows: a command that is not found
@@ -117,7 +117,7 @@ _CLONED = (
     r"(?<=trl[/\\])trl[/\\](?:cli|experimental|extras|generation|models|scripts|trainer)|"
     r"(?<=vllm[/\\])vllm[/\\](?:config|engine|entrypoints|executor|model_executor|v1|worker)|"
     r"(?<=[dD]eep[sS]peed[/\\])deepspeed[/\\](?:launcher|ops|runtime|utils)|"
-    r"(?<=unsloth[/\\])unsloth[/\\](?:kernels|models)"
+    r"(?<=unsloth[/\\])unsloth[/\\](?:kernels|models)|unsloth_compiled_cache[/\\]"  # what Unsloth writes itself
 )
 _PACKAGE = re.compile(rf"(?:site|dist)-packages[/\\](\w[^\n]{{0,480}})|[/\\]((?:{_CLONED})[^\n]{{0,400}})")
 _NOT_OWN = re.compile(

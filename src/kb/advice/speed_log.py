@@ -7,6 +7,7 @@ takes one redrawn line at a time. Memory stays bounded however long the log is.
 import re
 from collections.abc import Iterable, Sequence
 
+from kb.advice.log_lines import clean
 from kb.core.record import NamedTuple
 
 SLOW_RATIO = 1.5  # step time over the baseline's, from which something holds the run up (systems S21)
@@ -15,7 +16,6 @@ FEWEST = 8  # fewer readings give no baseline of their own
 MAX_READINGS = 4096  # kept of one bar; of more, every second, then every fourth …
 MAX_BARS = 64
 
-_ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _SPEED = re.compile(
     r"(?:(?P<done>\d{1,12})(?:/(?P<of>\d{1,12}))?(?:it)? \[(?P<elapsed>[\d:]{1,12})(?:<[\d:?]{1,16})?, {0,8})?"
     r"(?P<rate>\d{1,9}(?:\.\d{1,6})?)(?P<scale>[kMG]?)(?P<unit>it/s|s/it)"
@@ -142,7 +142,7 @@ class SpeedReader:
         return SpeedLog(bars=tuple(done), summary=dict(self._summary), lines=self._line)
 
     def _read_bar(self, line: int, text: str) -> bool:
-        text = _ANSI.sub("", text) if "\x1b" in text else text
+        text = clean(text)
         match = _SPEED.search(text)
         rate = float(match["rate"]) * _SCALES[match["scale"]] if match else 0.0
         if match is None or not rate:
@@ -187,10 +187,7 @@ def _median(readings: Sequence[Reading]) -> float:
 
 def _seconds(clock: str) -> int:
     """``1:02:03`` or ``02:03`` in seconds."""
-    total = 0
-    for part in clock.split(":"):
-        total = total * 60 + int(part or 0)
-    return total
+    return sum(int(part or 0) * 60**place for place, part in enumerate(reversed(clock.split(":"))))
 
 
 def pace(bar: Bar, baseline: float | None = None) -> Pace | None:

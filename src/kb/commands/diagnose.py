@@ -8,7 +8,7 @@ from typing import Any
 from kb.advice.diagnosis import diagnose
 from kb.advice.question import NamedMachine
 from kb.commands.options import MACHINE, Options, question_of
-from kb.config.log import log_lines
+from kb.config.log import STDIN, log_lines
 from kb.core.catalog import Catalog
 from kb.core.document import Unit
 from kb.core.record import NamedTuple
@@ -21,8 +21,6 @@ from kb.session.estimating import sections_of
 from kb.session.knowledge import open_knowledge
 from kb.session.prepare import file_checker, first_training, machine_alone
 from kb.session.project import Project, find_project, folder_of
-
-STDIN = "-"
 
 
 class _Values(NamedTuple):

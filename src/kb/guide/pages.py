@@ -2,7 +2,6 @@
 they changed, and never committed. What a rule's page shows is in ``rule_page.py``.
 """
 
-import io
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
@@ -12,7 +11,6 @@ from typing import Any
 
 from kb.advice.diagnosis import Diagnosis, diagnose
 from kb.advice.question import Question
-from kb.config.log import read_lines
 from kb.core.catalog import Rule
 from kb.core.document import Unit
 from kb.core.expression import Tree
@@ -98,11 +96,10 @@ def model_page(library: Library, model: Model, fits: Fits) -> str:
     data = library.entry("models", model.id)
     gpus = library.catalog.gpus
     mine = sorted((row for row in fits.rows if row.model == model.id), key=lambda row: gpus[row.gpu].memory_total)
-    # as config.json writes them
-    written = {
-        name: value if isinstance(value, str) else json.dumps(value) for name, value in data["architecture"].items()
-    }
-    fields = [(code(name), code(value)) for name, value in written.items()]
+    fields = [  # as config.json writes them
+        (code(name), code(value if isinstance(value, str) else json.dumps(value)))
+        for name, value in data["architecture"].items()
+    ]
     parts = [
         f"# {text(model.name)}",
         say(language, "model.names", names=", ".join(f"`{name}`" for name in (model.id, *model.aliases))),
@@ -150,11 +147,9 @@ def _stored(library: Library, data: dict[str, Any]) -> str:
     return "\n".join(lines) or say(library.language, "model.stored_unknown")
 
 
-def _errata(library: Library, data: dict[str, object]) -> str:
+def _errata(library: Library, data: Mapping[str, Any]) -> str:
     """Links to the errata that contradict what the notes say of it."""
-    claims = data.get("claims", [])
-    assert isinstance(claims, list)
-    names = dict.fromkeys(claim["erratum"] for claim in claims if claim.get("erratum"))
+    names = dict.fromkeys(claim["erratum"] for claim in data.get("claims", ()) if claim.get("erratum"))
     if not names:
         return ""
     links = ", ".join(f"[{name}](../errata/{name}.md)" for name in names)
@@ -232,8 +227,7 @@ def diagnosed(library: Library, entry: Mapping[str, Any]) -> str:
 @cache
 def _told_by(log: str) -> Diagnosis:
     """What a log shows beside the example's config, whatever language says it."""
-    lines = read_lines(io.BufferedReader(io.BytesIO(log.encode())), "train.log")
-    return diagnose(lines, load_library("ko").rows("remedies"), _example()[0].get)
+    return diagnose(enumerate(log.splitlines(), 1), load_library("ko").rows("remedies"), _example()[0].get)
 
 
 @lru_cache(maxsize=1)
