@@ -6,6 +6,7 @@ is not needed to evaluate them. No input reaches ``eval``.
 """
 
 import math
+import operator
 from collections.abc import Callable
 
 from kb.core.typed import Any
@@ -146,14 +147,19 @@ def _junction(tree: Tree) -> Evaluator:
     return evaluate
 
 
-def _not(tree: Tree) -> Evaluator:
-    operand = compile_tree(tree[1])
+def _of_one(operate: Callable[[Any], Any]) -> Callable[[Tree], Evaluator]:
+    """An operator of one operand; of what is unknown the result is."""
 
-    def evaluate(get: Lookup) -> Any:
-        value = operand(get)
-        return value if value.__class__ is Unknown else not value
+    def compiled(tree: Tree) -> Evaluator:
+        operand = compile_tree(tree[1])
 
-    return evaluate
+        def evaluate(get: Lookup) -> Any:
+            value = operand(get)
+            return value if value.__class__ is Unknown else operate(value)
+
+        return evaluate
+
+    return compiled
 
 
 def _conditional(tree: Tree) -> Evaluator:
@@ -238,16 +244,6 @@ def _arithmetic(tree: Tree) -> Evaluator:
     return evaluate
 
 
-def _negation(tree: Tree) -> Evaluator:
-    operand = compile_tree(tree[1])
-
-    def evaluate(get: Lookup) -> Any:
-        value = operand(get)
-        return value if value.__class__ is Unknown else -value
-
-    return evaluate
-
-
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "min": min,
     "max": max,
@@ -276,10 +272,10 @@ _COMPILERS: dict[str, Callable[[Tree], Evaluator]] = {
     "list": _list,
     "and": _junction,
     "or": _junction,
-    "not": _not,
+    "not": _of_one(operator.not_),
     "if": _conditional,
     "compare": _comparison,
-    "neg": _negation,
+    "neg": _of_one(operator.neg),
     "call": _call,
     **dict.fromkeys(_ARITHMETIC, _arithmetic),
 }

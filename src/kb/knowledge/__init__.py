@@ -9,14 +9,3 @@ from kb.knowledge.catalog import (
     load_words_alone,
 )
 from kb.knowledge.problems import KnowledgeError, Problem
-
-__all__ = [
-    "KnowledgeError",
-    "Problem",
-    "load_catalog",
-    "load_guide",
-    "load_table_examples",
-    "load_table_rows",
-    "load_words",
-    "load_words_alone",
-]

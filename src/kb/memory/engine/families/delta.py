@@ -15,7 +15,7 @@ from kb.memory.engine import ops
 from kb.memory.engine.families.decoder import Decoder
 from kb.memory.engine.families.decoder_inputs import ByKind, masked, numbered_from, padding_of_mixing
 from kb.memory.engine.families.decoder_parts import rotary_part
-from kb.memory.engine.families.qwen_vl import QwenVl, check_words_alone
+from kb.memory.engine.families.qwen_vl import QwenVl, among_first, check_words_alone, tables_of_places
 from kb.memory.engine.families.recurrent import HeldMixed, MixedCache, as_it_is, convolved, kept, updated
 from kb.memory.engine.modules import Linear
 from kb.memory.engine.ops.products import matmul_of_batches
@@ -378,17 +378,7 @@ def turned_beside_delta(model: Any, embeds: Tensor, padding: Any, positions: Any
 
 def tables(batch: int, length: int, width: int, dtype: str) -> tuple[Tensor, Tensor]:
     """``Qwen3_5TextRotaryEmbedding``: angles of three places, put among those of the first."""
-    half = width // 2
-    numbers = new((3, batch, length, 1), F32)
-    freqs = new((3, batch, length, half), F32)
-    del numbers
-    cos = ops.scale(new((3, batch, length, half), F32))
-    sin = ops.scale(new((3, batch, length, half), F32))
-    sin = new((batch, length, width), F32)
-    cos = new((batch, length, width), F32)
-    out = ops.cast(cos, dtype), ops.cast(sin, dtype)
-    del freqs, cos, sin
-    return ops.unsqueeze(out[0], 1), ops.unsqueeze(out[1], 1)
+    return tables_of_places(batch, length, width, dtype, among_first)
 
 
 class Qwen35(QwenVl):

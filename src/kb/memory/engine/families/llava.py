@@ -13,6 +13,7 @@ from kb.core.setup import Images, TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.families.attention import eager_forward, for_flash, heads_of, sdpa_forward
 from kb.memory.engine.families.decoder_parts import ACTIVATIONS, activation_of
+from kb.memory.engine.families.decoder_types import sequential
 from kb.memory.engine.families.qwen_vl import Seeing, check_seeing
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm, Linear, Model
@@ -163,14 +164,7 @@ class ClipLayer:
 
     def __call__(self, x: Tensor) -> Tensor:
         world.inside["ClipLayer"] = self.path
-        residual = x
-        x = self.norm1(x)
-        x, _ = self.attention(x)
-        x = ops.add(residual, x)
-        residual = x
-        x = self.norm2(x)
-        x = self.mlp(x)
-        return ops.add(residual, x)
+        return sequential(self, x)
 
 
 class ClipTower:

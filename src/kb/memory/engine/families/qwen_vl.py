@@ -4,7 +4,7 @@ It reads as ``modeling_qwen2_vl.py``, ``modeling_qwen2_5_vl.py`` and ``modeling_
 live on here.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from kb.core.model import Architecture, Vision
@@ -248,7 +248,7 @@ class QwenVl(Seeing):
             positions = new((length,), I64)
             del first
         attended = masked(self, embeds, padding, cache, looks=False)
-        cos, sin = self.tables(batch, length, embeds.dtype)
+        cos, sin = tables_of_places(batch, length, self.rotary_width, embeds.dtype, self.shares)
         x = embeds
         for number, layer in enumerate(self.layers):
             outputs = x = self.layer(layer, x, attended, cos, sin, cache, None)
@@ -256,20 +256,6 @@ class QwenVl(Seeing):
                 x = added_where(x, mask, deep[number])
         del outputs  # which was held beside what is added to it
         return self.part("norm", self.norm, x)  # type: ignore[no-any-return]
-
-    def tables(self, batch: int, length: int, dtype: str) -> tuple[Tensor, Tensor]:
-        """``Qwen2_5_VLRotaryEmbedding``: angles of three places, of each of which a share is taken."""
-        half = self.rotary_width // 2
-        numbers = new((AXES, batch, length, 1), F32)
-        freqs = new((AXES, batch, length, half), F32)
-        del numbers
-        cos = ops.scale(new((AXES, batch, length, half), F32))
-        sin = ops.scale(new((AXES, batch, length, half), F32))
-        sin = self.shares(sin)
-        cos = self.shares(cos)
-        out = ops.cast(cos, dtype), ops.cast(sin, dtype)
-        del freqs, cos, sin
-        return ops.unsqueeze(out[0], 1), ops.unsqueeze(out[1], 1)
 
     def shares(self, freqs: Tensor) -> Tensor:
         """``recomposition_frequencies``: of each place its share, and that twice."""
@@ -316,9 +302,29 @@ class Qwen3Vl(QwenVl):
         return None
 
     def shares(self, freqs: Tensor) -> Tensor:
-        """The shares are put among those of time, in their place."""
-        _, batch, length, half = freqs.shape
-        return new((batch, length, 2 * half), F32)
+        return among_first(freqs)
+
+
+def tables_of_places(
+    batch: int, length: int, width: int, dtype: str, shares: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """``Qwen2_5_VLRotaryEmbedding``: angles of three places, of each of which a share is taken."""
+    numbers = new((AXES, batch, length, 1), F32)
+    freqs = new((AXES, batch, length, width // 2), F32)
+    del numbers
+    cos = ops.scale(new(freqs.shape, F32))
+    sin = ops.scale(new(freqs.shape, F32))
+    sin = shares(sin)
+    cos = shares(cos)
+    out = ops.cast(cos, dtype), ops.cast(sin, dtype)
+    del freqs, cos, sin
+    return ops.unsqueeze(out[0], 1), ops.unsqueeze(out[1], 1)
+
+
+def among_first(freqs: Tensor) -> Tensor:
+    """Qwen3-VL: the shares are put among those of time, in their place."""
+    _, batch, length, half = freqs.shape
+    return new((batch, length, 2 * half), F32)
 
 
 def added_where(x: Tensor, mask: Tensor, more: Tensor) -> Tensor:
