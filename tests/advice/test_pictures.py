@@ -78,6 +78,7 @@ def test_rows_of_a_column_of_text_have_no_picture() -> None:
     said = Words("en", load_words_or_none("en"), CATALOG.facts).if_so(assumed)
     assert "no sample has an image" in said  # it had said that each has one
     assert checked(text + "dataset_kwargs: {skip_prepare_dataset: true}\n", {}).prediction is None
+    assert checked(text.replace("field: text", "field: messages"), {}).prediction is None  # turns may hold pictures
 
 
 def test_axolotl_reads_no_picture_without_a_processor() -> None:
@@ -85,7 +86,6 @@ def test_axolotl_reads_no_picture_without_a_processor() -> None:
     text += "datasets: [{path: d.jsonl, type: chat_template}]\nattn_implementation: sdpa\n"
     for more, count in (("", 0), ("processor_type: AutoProcessor\n", 1)):
         assert checked(text + more, {}).setup.images.number == count
-    assert checked(text.replace("field: text", "field: messages"), {}).prediction is None  # turns may hold pictures
 
 
 @pytest.mark.parametrize(
