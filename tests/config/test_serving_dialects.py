@@ -331,6 +331,12 @@ def test_a_task_of_skypilot_is_read_as_the_script_that_it_runs(tmp_path: Path) -
     # the task rents its GPU, which is not the one that is named; its release is the one that it installs
     assert [(each["rule"], each["line"]) for each in server["findings"]] == [("serving-length-beyond-positions", 15)]
     assert server["findings"][0]["severity"] == "warning"  # `sky launch --env` may say another
+    removed = TASK.replace("0.25", "0.25 --disable-log-requests").replace("0.8.5", "0.19.0")
+    assert ("flag-not-in-release", 15) in findings(written(tmp_path, "task.yaml", removed))
+    there = removed.replace("run: |\n", "run: |\n  pip install vllm==0.9.2\n").replace(
+        "  pip install vllm==0.19.0\n", ""
+    )
+    assert "flag-not-in-release" not in dict(findings(written(tmp_path, "task.yaml", there)))
 
 
 def test_the_config_file_of_vllm_is_read(tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ def read_own(path: str, root: str, text: str, kind: str) -> Folder:
     """What the text of a ``shell``, ``python``, ``notebook`` or ``image`` file says, or of a task of SkyPilot's."""
     own = Folder(os.path.dirname(os.path.abspath(path)), root)
     if kind in ("shell", "config"):
-        read_shell(own, path, text if kind == "shell" else task_alone(text, "setup"), MAIN, script=True)
+        for part in (text,) if kind == "shell" else (task_alone(text, "setup"), task_alone(text, "run")):
+            read_shell(own, path, part, MAIN, script=True)
     elif kind == "image":
         read_image(own, path, text, MAIN)
     elif kind == "python":
