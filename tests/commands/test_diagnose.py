@@ -1027,15 +1027,15 @@ def test_a_predicted_fact_that_is_unknown_brings_no_step() -> None:
 
 RELEASES = {
     "ImportError: cannot import name 'AutoModelForVision2Seq' from 'transformers' (/v/transformers/__init__.py)": (
-        "transformers no longer has AutoModelForVision2Seq from 5.0 on (read from its wheels): see which release is "
+        "transformers no longer has AutoModelForVision2Seq from 5.0 on (read from its releases): see which release is "
         "installed (pip show transformers). In its place there is AutoModelForImageTextToText."
     ),
     "ImportError: cannot import name 'apply_chunking_to_forward' from 'transformers.modeling_utils' (/v)": (
-        "apply_chunking_to_forward in transformers.modeling_utils from 4.56 on (read from its wheels): see which "
+        "apply_chunking_to_forward in transformers.modeling_utils from 4.56 on (read from its releases): see which "
         "release is installed (pip show transformers). It is in transformers.pytorch_utils now."
     ),
     "ImportError: cannot import name 'cached_download' from 'huggingface_hub' (/v/site-packages/hub.py)": (
-        "huggingface_hub no longer has cached_download from 0.26 on (read from its wheels): see which release is "
+        "huggingface_hub no longer has cached_download from 0.26 on (read from its releases): see which release is "
         "installed (pip show huggingface_hub). In its place there is hf_hub_download."
     ),
     "ValueError: Could not find module Qwen2_5_VLProcessor in `transformers`.": "has Qwen2_5_VLProcessor from 4.49 on",
@@ -1058,7 +1058,7 @@ RELEASES = {
     ),
     # read from source releases, as the wheels are too large
     "ImportError: cannot import name 'FlexibleArgumentParser' from 'vllm.utils' (/v/site-packages/vllm/utils.py)": (
-        "vllm no longer has FlexibleArgumentParser in vllm.utils from 0.11.1 on (read from its wheels): see which "
+        "vllm no longer has FlexibleArgumentParser in vllm.utils from 0.11.1 on (read from its releases): see which "
         "release is installed (pip show vllm). It is in vllm.utils.argparse_utils now."
     ),
     "ModuleNotFoundError: No module named 'vllm.worker.worker_base'": (
