@@ -106,6 +106,7 @@ def run_again(
         return acts, peaks
     known = recorded().get(key)
     if recorded():
+        # a kernel's scratch and cuBLAS's workspace are the engine's formulas there too: such a change is no record's
         assert known == now, f"what is recorded of the real code is behind: {now.about}; KB_RECORD=1 records it"
     return acts, peaks
 

@@ -12,8 +12,10 @@ from kb.core.setup import Spread, TrainingSetup
 from kb.memory import UnsupportedArchitectureError, architecture_from_config, match_targets, parameter_count, predict
 from kb.memory.engine.ddp import assigned
 from kb.memory.engine.faults import NotFollowedError
+from kb.memory.engine.ops.attention import efficient_backward_bytes, flash_backward_bytes
 from kb.memory.engine.report import refused, why_not
 from kb.memory.engine.trace import trace
+from kb.memory.engine.world import workspace_bytes
 from kb.memory.parameters import count
 
 sys.path.insert(0, str(sample.ROOT / "bench"))
@@ -237,6 +239,27 @@ def test_a_timeline_names_what_backward_makes_by_its_operator() -> None:
     moments = trace(TrainingSetup(bf16=True, max_source_length=64), architecture_from_config(config), (8, 6), None, 300)
     named = {tensor.op for moment in moments.moments for tensor in moment.alive}
     assert {"nll_backward", "log_softmax_backward", "embedding_backward"} <= named
+
+
+@pytest.mark.parametrize(
+    ("capability", "head", "narrow", "stages"),
+    [  # 2 samples of 12 heads, 512 tokens: delta is 2 × 12 × 512 floats, a tile 64 × 64 floats and a lock of 16 bytes
+        ((8, 6), 64, True, ((49152, 3148800),)),
+        ((8, 6), 128, True, ((49152, 6294528),)),  # tiles of 128 rows
+        ((8, 6), 256, True, ((49152, 37754880),)),  # wider than registers: key's and value's tiles too
+        ((7, 5), 128, True, ((49152, 18880512),)),
+        ((8, 6), 64, False, ((3145728, 49152, 49152), (49152, 3148800))),  # of fp32 delta's product comes first
+        ((8, 6), 128, False, ((6291456, 49152, 49152), (49152, 6297600))),
+        ((8, 6), 256, False, ((12582912, 49152, 49152), (49152, 12595200))),
+    ],
+)
+def test_what_attentions_backward_holds_beside_its_results(
+    capability: tuple[int, int], head: int, narrow: bool, stages: tuple[tuple[int, ...], ...]
+) -> None:
+    """In bytes: the simulation asks these formulas as well, so that a comparison with it does not test them."""
+    assert efficient_backward_bytes((2, 12, 512, head), 512, capability, narrow=narrow) == stages
+    assert flash_backward_bytes(24, 512, 80) == (24 * 512 * 4, 24 * 512 * 96 * 4)
+    assert [workspace_bytes(each) for each in ((8, 6), (9, 0))] == [8519680, 32 << 20]
 
 
 LONGFORMER = {**BERT, "model_type": "longformer", "max_position_embeddings": 514, "attention_window": [32, 64] * 6}

@@ -4,6 +4,9 @@ those of PyTorch, then those of bitsandbytes, whose own layers run unmodified on
 Each entry names its source in PyTorch. That of bitsandbytes is ``bitsandbytes/backends/cuda/ops.py`` (0.50), a module
 that needs a CUDA build to be imported: its order of allocations is repeated here, and its choice of the 4-bit kernel is
 taken from its text. Sizes in bytes. Import only in the simulator's process.
+
+The scratch of attention's backward, long sums and cuBLAS's workspace are the engine's own formulas: a comparison of the
+engine with the simulation does not test them; tests of their figures do.
 """
 
 import ast
