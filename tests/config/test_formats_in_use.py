@@ -536,6 +536,12 @@ def test_triplets_are_read_where_a_program_names_them(checker, rows, columns):
     assert unit.setup.post.columns == columns
 
 
+def test_a_file_of_hard_negatives_is_not_one_of_pairs(checker):
+    text = EMBEDDER.replace("model = Sent", "rows = pd.read_csv('full_hard_neg.csv')\nmodel = Sent")
+    (unit,) = checked(checker, "train.py", text).results
+    assert unit.prediction is None  # it had been counted as pairs: of a sample one negative and more were left out
+
+
 def test_an_adapter_that_was_saved_says_nothing_in_a_folder_s_report(checker):
     saved = (
         '{"peft_type": "LORA", "base_model_name_or_path": "Qwen/Qwen2-0.5B", "r": 8, "target_modules": ["q_proj"]}\n'

@@ -445,6 +445,7 @@ def make(model, args):
     [
         ("train", "pass", 8),
         ("train", "given.per_device_train_batch_size = size_for(model)", None),
+        ("args.per_device_train_batch_size = 16\n    trainer.train", "pass", None),
         ("evaluate", "pass", None),
     ],
 )

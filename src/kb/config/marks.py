@@ -2,6 +2,7 @@
 
 import os
 import re
+from functools import lru_cache
 from itertools import islice
 
 from kb.config.files import CODE_SUFFIXES, TABLES, is_dockerfile, most_bytes, read_at_most
@@ -149,7 +150,13 @@ def _leads_to_run(path: str, raw: bytes, steps: int) -> bool:
         places = (os.path.join(folder, *below) for folder in (beside, above, os.path.dirname(above)))
         files = (each for place in places for each in (f"{place}.py", os.path.join(place, "__init__.py")))
         module = next(filter(os.path.isfile, files), None)
-        text = read_at_most(module, most_bytes(module)) if module is not None else b""
-        if re.search(_MARKS, text) is not None or (module and steps > 1 and _leads_to_run(module, text, steps - 1)):
+        if module is not None and _sets_up_run(module, os.stat(module).st_mtime_ns, steps):
             return True
     return False
+
+
+@lru_cache(1 << 12)
+def _sets_up_run(module: str, changed: int, steps: int) -> bool:
+    """Whether a module, as it is since it was changed, does, or in one step less leads to one that does."""
+    text = read_at_most(module, most_bytes(module)) or b""
+    return re.search(_MARKS, text) is not None or (steps > 1 and _leads_to_run(module, text, steps - 1))

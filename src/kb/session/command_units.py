@@ -177,7 +177,8 @@ def as_launched(
     if not (of_memory or of_batch) or unit.dialect is None or unit.launcher or COUNT in unit.settings:
         return result
     started = launches(unit.path)
-    joined = [join(each._replace(settings=_without(each, RUN_CONFIG))) for each in started]
+    own = ({name: each for name, each in unit.settings.items() if name != RUN_CONFIG} for unit in started)
+    joined = [join(each._replace(settings=settings)) for each, settings in zip(started, own, strict=True)]
     ways = [
         {name: held for name, held in each.settings.items() if name.startswith(_OF_LAUNCH) or name in OF_SHARDING}
         for each in joined
@@ -234,10 +235,6 @@ def _in_precision(unit: Unit) -> Unit:
     reason = said.value.reason
     opened = {name: said._replace(value=Unknown(frozenset((name,)), reason)) for name in HALF.values()}
     return unit._replace(settings={**unit.settings, **opened})
-
-
-def _without(unit: Unit, name: str) -> dict[str, Setting]:
-    return {each: setting for each, setting in unit.settings.items() if each != name}
 
 
 def _says(flag: Any, value: Any) -> bool:

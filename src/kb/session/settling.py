@@ -247,7 +247,9 @@ class Settling:
         while moved:
             moved = False
             choice = Choice(self._checker.catalog.facts, unsafe=self._unsafe, barred=barred)
-            while candidates := _first(choice.candidates(walk.file)):
+            while found := choice.candidates(walk.file):
+                # first faults of their own, for they change what memory is needed; only then the fix for memory
+                candidates = [each for each in found if not each.is_rival] or found
                 if walk.take(candidates, choice):
                     moved = True
                     if walk.circle:
@@ -294,11 +296,6 @@ class _Walk:
             self.circle = frozenset(each.key for each in self._made[self._seen.get(text, 0) :])
         self._seen[text] = len(self._made)
         return True
-
-
-def _first(candidates: list[Candidate]) -> list[Candidate]:
-    """What to make first: faults of their own, for they change what memory is needed; only then the fix for memory."""
-    return [each for each in candidates if not each.is_rival] or candidates
 
 
 def _turned_back(before: FileResult, way: _Way) -> frozenset[Key]:

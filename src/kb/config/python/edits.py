@@ -24,7 +24,7 @@ from kb.config.python.hidden import OWN
 from kb.config.python.own_loop import LOOP
 from kb.config.python.reader import DIALECT, Analysis, PythonReader
 from kb.config.python.runs import Run, runs_of
-from kb.config.python.syntax import Module
+from kb.config.python.syntax import Module, dotted_name
 from kb.config.python.values import Given
 from kb.config.text.nodes import MAPPING
 from kb.config.text.source import Source
@@ -108,7 +108,7 @@ def _code(analysis: Analysis, places: set[tuple[int, int]]) -> str:
             if own is not None:  # its keywords are told apart as settings; what it unpacks is not
                 fields = [(name, value) for name, value in fields if name != "keywords"]
                 fields.append(("more", [each.value for each in own.node.keywords if each.arg is None]))
-            elif isinstance(node, ast.Dict) or _is_dict_call(node):
+            elif isinstance(node, ast.Dict) or (isinstance(node, ast.Call) and dotted_name(node.func) == "dict"):
                 fields = _without_settings(node, places, analysis.module)
             stack += [value for _, value in reversed(fields)]
     return "\n".join(out)
@@ -116,10 +116,6 @@ def _code(analysis: Analysis, places: set[tuple[int, int]]) -> str:
 
 def _is_place(node: ast.expr, places: set[tuple[int, int]], module: Module) -> bool:
     return module.extent(node) in places if hasattr(node, "lineno") else False
-
-
-def _is_dict_call(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict"
 
 
 def _without_settings(node: ast.AST, places: set[tuple[int, int]], module: Module) -> list[tuple[str, Any]]:

@@ -139,18 +139,14 @@ def _is_given(call: Call, same: Container[str], binding: Binding, names: Names, 
         return False if of_any else None
     if not made.order < at.order < _trained(call, names):
         return None
-    others = (each for each in names.bindings(target, made.scope) if _named_by(each) not in same)
+    bound = names.bindings(target, made.scope)
+    others = (each for each in bound if each.value is None or dotted_name(each.value) not in same)
     if any(made.order < each.where.order < at.order and not each.where.excludes(at) for each in others):
         return None  # another object by then
     left = met(at.branch, values.expressions, made.made)
     if left.branch is None or at.excludes(made):
         return None
     return at._replace(branch=left.branch).holds_at(made)
-
-
-def _named_by(binding: Binding) -> str | None:
-    """The name whose object a name is given."""
-    return None if binding.value is None else dotted_name(binding.value)
 
 
 def _trained(call: Call, names: Names) -> int:

@@ -296,14 +296,11 @@ def _guarded(tree: ast.Module) -> set[int]:
         if inside and isinstance(node, ast.Call):
             found.add(id(node))
         inside = inside or isinstance(node, ast.Try | ast.TryStar | ast.Match)
-        inside = inside or (isinstance(node, ast.With | ast.AsyncWith) and _waits_to_fail(node))
+        opened = node.items if isinstance(node, ast.With | ast.AsyncWith) else ()
+        inside = inside or any(_has(each.context_expr, ("suppress", "raises")) for each in opened)
         inside = inside or (isinstance(node, ast.If | ast.IfExp) and _has(node.test, _ASKS))
         left += [(each, inside) for each in ast.iter_child_nodes(node)]
     return found
-
-
-def _waits_to_fail(node: ast.With | ast.AsyncWith) -> bool:
-    return any(_has(item.context_expr, ("suppress", "raises")) for item in node.items)
 
 
 def _looks_at_release(tree: ast.Module) -> bool:

@@ -149,7 +149,8 @@ def _bound(node: ast.Assign) -> _Bound | None:
     if isinstance(value, ast.Dict):
         spread = [each for key, each in zip(value.keys, value.values, strict=True) if key is None]
         top = spread[-1] if len(spread) > 1 else None
-        return None if top is None else _Bound(names, root_name(top), frozenset(_loads(top)))
+        loaded = isinstance(top, ast.Call) and _is_load(top)  # in place: {**defaults, **yaml.safe_load(file)}
+        return None if top is None else _Bound(names, root_name(top), frozenset((root_name(top),) if loaded else ()))
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr):
         return _Bound(names, root_name(value.right), frozenset(), isinstance(value.right, ast.Dict))
     return None
@@ -163,11 +164,6 @@ def _is_bound_anew(told: _Told, holders: Collection[str]) -> bool:
         return not each.written
     loads = [name for name in told.loads if name in holders]
     return len(loads) != len(set(loads)) and not told.in_functions
-
-
-def _loads(node: ast.expr) -> set[str | None]:
-    """What stands for the config where it is loaded in place: ``{**defaults, **yaml.safe_load(file)}``."""
-    return {root_name(node)} if isinstance(node, ast.Call) and _is_load(node) else set()
 
 
 def _is_load(node: ast.Call) -> bool:

@@ -55,9 +55,12 @@ def asked_of(name: str, names: Names) -> list[str]:
 
 
 def trained_by(run: Run, names: Names) -> bool:
-    """Whether the trainer of a run that another module makes is told to train, there or by the program itself."""
+    """Whether the trainer of a run that another module makes is told to train, there or by the program itself, with
+    the arguments that it was made with."""
     trainers = [call for call in (*run.certain, *run.doubtful) if call.kind.group == TRAINER]
     asked = [word for call in trainers for word in asked_of(call.target or "", names)]
+    if "args" in asked:  # they may be set anew
+        return False
     asked += [word for call in trainers if call.home for word in asked_of(call.home.name or "", call.home.owner.names)]
     return "train" in asked or "hyperparameter_search" in asked
 
@@ -68,11 +71,8 @@ def runs_of(calls: list[Call]) -> list[Run]:
     """
     servers = [Run(call, (), ()) for call in calls if call.kind.module]
     calls = [call for call in calls if not call.kind.module]
-    return sorted((*servers, *_training_runs(calls)), key=_place_of)
-
-
-def _place_of(run: Run) -> int:
-    return (run.own or (*run.certain, *run.doubtful)[0]).number
+    found = (*servers, *_training_runs(calls))
+    return sorted(found, key=lambda run: (run.own or (*run.certain, *run.doubtful)[0]).number)
 
 
 def _training_runs(calls: list[Call]) -> list[Run]:
@@ -131,7 +131,10 @@ def _run(own: Call | None, others: list[Call]) -> Run:
             sure &= group not in ADAPTERS or merged is None or _is_met(merged, anchor)
             (certain if sure else doubtful).append(call)
     if anchor is not None and _loads_whole(certain, anchor):
-        certain, doubtful = ([each for each in calls if not _elsewhere(each, anchor)] for calls in (certain, doubtful))
+        certain, doubtful = (  # without the quantization of another function's model
+            [each for each in calls if each.kind.group != "quantization" or _within(anchor, each.where.scope)]
+            for calls in (certain, doubtful)
+        )
     certain.sort(key=lambda call: PREPARED in call.kind.sets)  # what PEFT turns on besides, other calls say better
     return Run(own, tuple(certain), tuple(doubtful))
 
@@ -146,11 +149,6 @@ def _loads_whole(certain: Iterable[Call], anchor: Call) -> bool:
     beside = [each for each in certain if each.kind.group == "model" and each.where.scope == anchor.where.scope]
     spread = any(keyword.arg is None for each in beside for keyword in each.node.keywords)
     return bool(beside) and not spread and all(each.argument("quantization_config") is None for each in beside)
-
-
-def _elsewhere(call: Call, anchor: Call) -> bool:
-    """The quantization of another function's model."""
-    return call.kind.group == "quantization" and not _within(anchor, call.where.scope)
 
 
 def _apart(call: Call, anchor: Call) -> bool:
@@ -262,7 +260,8 @@ def _chosen(candidates: list[Call], anchor: Call | None, linked: set[str]) -> li
         before = [each for each in candidates if each.number < anchor.number]
         candidates = before or candidates
     named = [each for each in candidates if each.target in linked]
-    candidates = named or [each for each in candidates if not _is_reference(each)] or candidates
+    beside = ("ref", "reward", "teacher", "value")  # of names of models that are not the one that is trained
+    candidates = named or [each for each in candidates if not (each.target or "").startswith(beside)] or candidates
     last = candidates[-1].where
     instead = any(each.where.excludes(last) for each in candidates[:-1])
     return candidates[-1:] if anchor is not None and last.holds_at(anchor.where) and not instead else candidates
@@ -283,8 +282,3 @@ def _is_replaced(load: Call, trainer: Call) -> bool:
 def _before(candidates: list[Call], anchor: Call | None) -> list[Call]:
     """The calls that come before the run in the text; all where none does."""
     return [each for each in candidates if anchor is None or each.number < anchor.number] or candidates
-
-
-def _is_reference(call: Call) -> bool:
-    """A model beside the one that is trained: ``ref_model``, ``reward_model``."""
-    return (call.target or "").startswith(("ref", "reward", "teacher", "value"))

@@ -31,6 +31,7 @@ TRIPLETS = (
     r"""|\b(InputExample)\(\s*texts\s*=\s*\[[^\[\],]+,[^\[\],]+,[^\[\],]+\]|["'](triplet)["']\s*[,)]"""
 )
 MORE_NEGATIVES = r"""["'](?:negative_[2-9]|hard_negatives?)\b"""
+HARD_NEGATIVES = r"""(?i)["'][^"'\s]*hard[_-]?neg[^"'\s]*["']"""  # a file or a column of them: of a sample any number
 # Beside functions a list of rewards may name a model, which is loaded beside the one that is trained.
 REWARD_MODEL = r"""\breward_funcs\s*=\s*\[[^\]\n]*["']([\w.-]+/[\w./-]+)["']"""
 NOT_MODELLED = "run.not_modelled"
@@ -55,6 +56,8 @@ def said_by_source(text: str, settings: Mapping[str, Setting], span: Span) -> di
     triplets = re.search(TRIPLETS, text) if LOSS in settings and COLUMNS not in settings else None
     if triplets is not None and re.search(MORE_NEGATIVES, text) is None:
         found[COLUMNS] = Setting(3, span, span, (triplets[triplets.lastindex or 0],), alias=True)
+    elif LOSS in settings and COLUMNS not in settings and re.search(HARD_NEGATIVES, text) is not None:
+        found[COLUMNS] = _unknown(COLUMNS, span, COLUMNS)
     asked = {name: each.value for name, each in (*settings.items(), *found.items())}
     if LOSS_ONLY not in settings and not asks_for_metrics(asked) and keeps_no_logits(text):
         # transformers, trainer.py, ``evaluate``: ``prediction_loss_only`` where ``compute_metrics`` is None
