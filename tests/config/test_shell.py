@@ -507,6 +507,7 @@ RUN = "python -m trl.scripts.sft --per_device_train_batch_size"
         (f"BS=8\nBS=4 bash -c '{RUN} $BS'\n", [4]),
         (f"export BS=8\nbash -c '{RUN} $BS'\n", [8]),
         (f"BS=8\nsbatch -p gpu --wrap=\"{RUN} $BS\"\nsbatch --wrap '{RUN} 2' -p gpu\n", [8, 2]),
+        (f"sbatch job.sh --wrap '{RUN} 2'\n{RUN} 4\n", [4]),  # an argument of job.sh
         (f"set -- 9\nbash -c '{RUN} $1' _ 3\n", [None]),
         (f"bash -c 'export BS=2'\nBS=8\nbash -c '{RUN} $BS'\n", [None]),  # exported there alone
         (f"echo bash -c '{RUN} 2'\n", []),
@@ -519,6 +520,11 @@ RUN = "python -m trl.scripts.sft --per_device_train_batch_size"
 def test_a_shell_within_a_script_has_variables_of_its_own(script: str, batches: list[object]) -> None:
     found = [values(unit).get("training.per_device_train_batch_size") for unit in read(script)]
     assert [None if is_unknown(each) else each for each in found] == batches
+
+
+def test_a_wrapped_job_has_its_own_machines_and_no_other_run_has_them() -> None:
+    text = f"#SBATCH --gres=gpu:2\nsrun {RUN} 4\nsbatch --nodes=2 --ntasks-per-node=8 --wrap='srun {RUN} 2'\n"
+    assert [values(unit).get("launch.num_processes") for unit in read(text)] == [1, 16]
 
 
 @pytest.mark.parametrize(

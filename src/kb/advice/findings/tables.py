@@ -250,7 +250,7 @@ class Tables:
         values.setdefault("key", _key(unit, row.rule.at[0]))
         known = release(row.values["library"])
         if known is not None and known.specifier:
-            values["release"] = known.specifier.removeprefix("==")
+            values["release"] = known.specifier.removeprefix("==").replace("|| ==", "|| ")
         return finding._replace(facts={**finding.facts, **values})
 
 

@@ -154,7 +154,9 @@ def read_shell(
     for command, arguments in in_order(commands, environment, ends=not path.endswith((*DOCUMENTS, "Makefile"))):
         elsewhere = other_environment(arguments, text, elsewhere, on_path)
         told, fixed = environment.told(command, ASKED), environment.fixed(command, ASKED)
-        around = Surroundings(allotment, told, fixed, elsewhere)
+        begins_job = text.startswith("sbatch", command.start)
+        job = read_allotment(text[command.start : command.end]) if begins_job else allotment
+        around = Surroundings(job, told, fixed, elsewhere)
         for each in runs_in(command, arguments, environment):
             launch = read_launch(each, text, around=around, tools=reader.tools)
             if launch is None or not (wanted(launch.program) or _says_something(launch, reader)):

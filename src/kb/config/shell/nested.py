@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 
 from kb.config.shell.arguments import UNTOLD, UNTOLD_OPTIONS, UNTOLD_PART, Argument
 from kb.config.shell.expand import POSITIONS, Environment
@@ -37,6 +38,9 @@ def text_of_shell(words: Sequence[str | None]) -> int | None:
     None of any other."""
     if words and words[0] == "sbatch":
         found = next((at for at, word in enumerate(words) if (word or "").startswith(_WRAP)), None)
+        pairs = pairwise(words[:found])
+        if any(not (word or "-").startswith("-") and not (before or "").startswith("-") for before, word in pairs):
+            return None  # a script's name ends sbatch's options
         return found + 1 if found is not None and words[found] == "--wrap" and found + 1 < len(words) else found
     if not words or _SHELL.match(words[0] or "") is None:
         return None

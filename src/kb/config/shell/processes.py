@@ -53,17 +53,14 @@ class Allotment(NamedTuple):
         return {name: str(value) for name, value in known.items() if value is not None} if self.asked else {}
 
 
-_WRAPPED = r"(?m)^[ \t]*sbatch\b((?:[^\n]|\\\n)*?)--wrap"
+_WRAPPED = r"\Asbatch\b((?:[^\n]|\\\n)*?)--wrap"
 
 
 def read_allotment(text: str) -> Allotment:
-    """What the lines of a script say of the machines that it is given."""
+    """What the lines of a script say of the machines that it is given; or the command ``sbatch … --wrap=…`` alone."""
     found: dict[str, int | None] = {}
     lines = _DIRECTIVE.findall(text) if "#SBATCH" in text else []
-    wrapped = set(re.findall(_WRAPPED, text)) if "--wrap" in text else set()
-    if len(wrapped) > 1:  # jobs that are given different machines
-        return Allotment(asked=True)
-    lines += wrapped
+    lines += re.findall(_WRAPPED, text)
     for line in lines:
         found |= slurm_options(line)
     if not lines:
