@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 
 from kb.config.shell.arguments import UNTOLD, UNTOLD_OPTIONS, UNTOLD_PART, Argument
 from kb.config.shell.expand import POSITIONS, Environment
@@ -37,11 +36,7 @@ def text_of_shell(words: Sequence[str | None]) -> int | None:
     """Where the text stands of a command that hands one to a shell: 2 of ``bash -lc "…"``, 1 of ``sbatch --wrap="…"``;
     None of any other."""
     if words and words[0] == "sbatch":
-        found = next((at for at, word in enumerate(words) if (word or "").startswith(_WRAP)), None)
-        pairs = pairwise(words[:found])
-        if any(not (word or "-").startswith("-") and not (before or "").startswith("-") for before, word in pairs):
-            return None  # a script's name ends sbatch's options
-        return found + 1 if found is not None and words[found] == "--wrap" and found + 1 < len(words) else found
+        return _wrapped(words)
     if not words or _SHELL.match(words[0] or "") is None:
         return None
     at = 1
@@ -49,6 +44,19 @@ def text_of_shell(words: Sequence[str | None]) -> int | None:
         if _TEXT_FOLLOWS.match(word):
             return at + 1
         at += 2 if _VALUE_FOLLOWS.match(word) else 1
+    return None
+
+
+def _wrapped(words: Sequence[str | None]) -> int | None:
+    """Where among sbatch's options its job stands; a script's name ends these."""
+    before = ""
+    for at, word in enumerate(words[1:], 1):
+        word = word or "-"
+        if word.startswith(_WRAP):
+            return at + (word == "--wrap" and at + 1 < len(words))
+        if not word.startswith("-") and not before.startswith("-"):
+            return None
+        before = word
     return None
 
 
