@@ -525,6 +525,9 @@ def test_a_shell_within_a_script_has_variables_of_its_own(script: str, batches: 
 def test_a_wrapped_job_has_its_own_machines_and_no_other_run_has_them() -> None:
     text = f"#SBATCH --gres=gpu:2\nsrun {RUN} 4\nsbatch --nodes=2 --ntasks-per-node=8 --wrap='srun {RUN} 2'\n"
     assert [values(unit).get("launch.num_processes") for unit in read(text)] == [1, 16]
+    assert [values(unit).get("launch.num_processes") for unit in read(text.replace("sbatch", "X=1 sbatch"))] == [1, 16]
+    typed = f"sbatch <<'EOF'\n#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=8\nsrun {RUN} 4\nEOF\n"
+    assert [values(unit).get("launch.num_processes") for unit in read(typed)] == [16]
 
 
 @pytest.mark.parametrize(

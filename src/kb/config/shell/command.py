@@ -24,7 +24,7 @@ from kb.config.shell.launch import Launch, Tool, Tools, either, read_launch, rep
 from kb.config.shell.lexer import Command, Fault, Word, split_commands
 from kb.config.shell.nested import runs_in
 from kb.config.shell.order import assigned, in_order
-from kb.config.shell.processes import ASKED, IN_ENVIRONMENT, OF_FSDP, Surroundings, read_allotment
+from kb.config.shell.processes import ASKED, IN_ENVIRONMENT, OF_FSDP, Surroundings, allotment_of_wrap, read_allotment
 from kb.config.shell.serving import first_on_path, other_environment
 from kb.config.text.source import Places
 from kb.core.catalog import Dialect
@@ -154,8 +154,8 @@ def read_shell(
     for command, arguments in in_order(commands, environment, ends=not path.endswith((*DOCUMENTS, "Makefile"))):
         elsewhere = other_environment(arguments, text, elsewhere, on_path)
         told, fixed = environment.told(command, ASKED), environment.fixed(command, ASKED)
-        begins_job = text.startswith("sbatch", command.start)
-        job = read_allotment(text[command.start : command.end]) if begins_job else allotment
+        whole = text[command.start : command.end]
+        job = allotment_of_wrap(whole) if "sbatch" in whole and "--wrap" in whole else allotment
         around = Surroundings(job, told, fixed, elsewhere)
         for each in runs_in(command, arguments, environment):
             launch = read_launch(each, text, around=around, tools=reader.tools)

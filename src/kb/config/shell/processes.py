@@ -53,19 +53,24 @@ class Allotment(NamedTuple):
         return {name: str(value) for name, value in known.items() if value is not None} if self.asked else {}
 
 
-_WRAPPED = r"\Asbatch\b((?:[^\n]|\\\n)*?)--wrap"
-
-
 def read_allotment(text: str) -> Allotment:
-    """What the lines of a script say of the machines that it is given; or the command ``sbatch … --wrap=…`` alone."""
-    found: dict[str, int | None] = {}
+    """What the lines of a script say of the machines that it is given."""
     lines = _DIRECTIVE.findall(text) if "#SBATCH" in text else []
-    lines += re.findall(_WRAPPED, text)
-    for line in lines:
-        found |= slurm_options(line)
     if not lines:
         job = _GPUS_OF_A_JOB.search(text) if "gpu" in text else None
         return Allotment(gpus=int(job[1] or job[2])) if job else Allotment()
+    return _allotted(lines)
+
+
+def allotment_of_wrap(command: str) -> Allotment:
+    """What ``sbatch … --wrap=…`` asks for, before the command that it wraps."""
+    return _allotted([command.partition("sbatch")[2].partition("--wrap")[0]])
+
+
+def _allotted(lines: list[str]) -> Allotment:
+    found: dict[str, int | None] = {}
+    for line in lines:
+        found |= slurm_options(line)
     if "gpus_of_job" in found and "gpus" not in found:
         whole, nodes = found["gpus_of_job"], found.get("nodes", 1)
         found["gpus"] = whole // nodes if whole and nodes else None
