@@ -56,7 +56,7 @@ output_dir: out
 """
 
 
-@pytest.mark.parametrize(("release", "level", "logits"), [("1.16.0", "engine", False), ("1.8.0", "engine", True)])
+@pytest.mark.parametrize(("release", "level", "logits"), [("1.16.0", "engine", False), ("1.6.0", "engine", True)])
 def test_fine_tuning_with_a_fused_head_is_predicted_without_whole_logits(
     tmp_path: Path, release: str, level: str, logits: bool
 ) -> None:

@@ -72,9 +72,14 @@ def _without_logits(setup: TrainingSetup) -> TrainingSetup:
     return setup._replace(fused_loss=True, fused_evaluation=True)
 
 
+def _least_of_layers(setup: TrainingSetup) -> TrainingSetup:
+    """No layer keeps more than its input, whatever computes it."""
+    return setup._replace(gradient_checkpointing=True, lora_dropout=0.0)
+
+
 def _least_kept(setup: TrainingSetup) -> TrainingSetup:
-    """No layer keeps more than its input, and nothing makes whole logits: no compiled code keeps less."""
-    return _without_logits(setup)._replace(gradient_checkpointing=True)
+    """Nor does anything make whole logits: no compiled code keeps less."""
+    return _without_logits(_least_of_layers(setup))
 
 
 # What each assumption could be instead. One that has none here is a guess that nothing else can be put for.
@@ -110,7 +115,7 @@ OTHERWISE: Mapping[str, tuple[Callable[[TrainingSetup], TrainingSetup], ...]] = 
     "model.logits_of_answers": (_without_logits,),  # of few tokens
     "trl.loss_type": (_without_logits,),
     "training.torch_compile": (_least_kept,),
-    "lora.fused_kernels": (_least_kept,),
+    "lora.fused_kernels": (_least_of_layers,),
 }
 
 
