@@ -84,7 +84,7 @@ def test_rows_of_a_column_of_text_have_no_picture() -> None:
 def test_axolotl_reads_no_picture_without_a_processor() -> None:
     text = "base_model: google/gemma-3-4b-it\nmicro_batch_size: 1\nsequence_len: 512\nbf16: true\n"
     text += "datasets: [{path: d.jsonl, type: chat_template}]\nattn_implementation: sdpa\n"
-    for more, count in (("", 0), ("processor_type: AutoProcessor\n", 1)):
+    for more, count in (("", 0), ("processor_type:\n", 0), ("processor_type: AutoProcessor\n", 1)):
         assert checked(text + more, {}).setup.images.number == count
 
 

@@ -230,7 +230,8 @@ def _images(read: SettingsReader, vision: Vision, unit: Unit) -> Images | None:
     of_text = made_by_trl and read.value("trl.dataset_text_field") not in (None, *OF_TURNS)
     if count is None and COUNT not in read.unresolved and of_text:
         count = int(read.or_assume(COUNT, None, 0, "rows_of_text"))
-    if count is None and unit.dialect == "axolotl" and "processor_type" not in unit.keys:
+    processor = unit.keys.get("processor_type")
+    if count is None and unit.dialect == "axolotl" and (processor is None or not processor.value):
         count = 0  # it reads none then (core/builders/causal.py, 0.10 to 0.18)
     if count == 0:
         return NO_PICTURES
