@@ -15,7 +15,7 @@ from kb.advice.facts.run_facts import (
     stage_in_name,
     unknown_training_keys,
 )
-from kb.advice.run.no_prediction import Note
+from kb.advice.run.no_prediction import Note, keeps_to_cpu
 from kb.advice.run.row_lengths import longest_input
 from kb.advice.run.run_kind import checkpoint_dtype
 from kb.core.document import KIND_OPEN, Unit, said_effective_batch
@@ -155,6 +155,7 @@ class UnitFacts:
                 "config.says_torch_dtype": lambda _: says_torch_dtype(unit),
                 "method": lambda _: self._method(),
                 **dict.fromkeys(SAID_OF_RUNS, self._setting),
+                "run.on_cpu": lambda _: keeps_to_cpu(unit),
                 "run.not_modelled": lambda _: ", ".join(self.setup.unmodelled) or None,
                 "batch.effective": lambda _: self.setup.effective_batch_size if self.setup.batch_known else None,
                 "batch.said": lambda _: said_effective_batch(self.unit),

@@ -145,6 +145,11 @@ def trains_packed(setup: TrainingSetup) -> bool:
     return setup.do_train and setup.method == "full" and (setup.load_in_4bit or setup.load_in_8bit)
 
 
+def keeps_to_cpu(unit: Unit) -> bool:
+    """Whether a setting says so; of those that are not known none does."""
+    return _cpu_note(unit) is not None
+
+
 def _cpu_note(unit: Unit) -> Note | None:
     """That a run keeps off the GPU, and the key that says so."""
     said = [unit.settings[name] for name in CPU_ONLY if name in unit.settings]
