@@ -7,7 +7,7 @@ from kb.core.memory_report import HostLedger, MemoryReport, Phase, Term, Verdict
 from kb.core.model import Architecture
 from kb.core.setup import Assumption, TrainingSetup
 from kb.core.typed import Any
-from kb.memory import answers
+from kb.memory import answers, engine
 from kb.memory.host import host_ledger, loads_of
 from kb.memory.process import context_of
 
@@ -47,11 +47,8 @@ def predict(
 
     def answered() -> MemoryReport:
         if rough or not is_followed(setup, architecture, capability):
-            from kb.memory.engine.rough import rough_report  # most runs are followed
-
-            return rough_report(setup, architecture, constants, context, memory, capability)
-        report: MemoryReport = _engine().report_of(setup, architecture, constants, context, memory, capability, among)
-        return report
+            return engine.rough_report(setup, architecture, constants, context, memory, capability)
+        return engine.report_of(setup, architecture, constants, context, memory, capability, among)
 
     where = (context, memory, capability, rough, among)
     report = answers.known("report", (setup, architecture, constants, where), answered, _written, _read)
@@ -78,7 +75,7 @@ def is_followed(setup: TrainingSetup, architecture: Architecture, capability: Ca
     """Whether :func:`predict` follows all of the run, which takes tens of milliseconds; else its answer is rough."""
 
     def answered() -> bool:
-        return bool(_engine().follows(setup, architecture, capability))
+        return engine.follows(setup, architecture, capability)
 
     return answers.known("followed", (setup, architecture, capability), answered)
 
@@ -87,15 +84,7 @@ def reservable_bytes(
     setup: TrainingSetup, *, constants: Mapping[str, float], memory: int, gpu: Gpu | None, capability: Capability
 ) -> int:
     """Bytes of a GPU of ``memory`` that PyTorch can surely reserve, by the error of what the engine finds reserved."""
-    surely, _ = _engine().limits_of(setup, constants, context_of(constants, capability, gpu), memory)
-    return int(surely)
-
-
-def _engine() -> Any:
-    """The memory engine's reports, imported when they are asked for: a rough answer does without."""
-    from kb.memory.engine import report
-
-    return report
+    return engine.limits_of(setup, constants, context_of(constants, capability, gpu), memory)[0]
 
 
 def surely_out_of_memory(
@@ -118,9 +107,7 @@ def surely_out_of_memory(
     context = context_of(constants, capability, gpu)
 
     def answered() -> bool:
-        from kb.memory.engine.follow import over_at_rest  # as the engine's reports below
-
-        return bool(over_at_rest(setup, architecture, constants, context, memory, capability, stepped=True))
+        return engine.over_at_rest(setup, architecture, constants, context, memory, capability, stepped=True)
 
     asked = (setup, architecture, constants, (context, memory, capability))
     return answers.known("over at rest", asked, answered)

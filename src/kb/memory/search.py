@@ -11,7 +11,7 @@ from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
 from kb.core.typed import Any, Literal
-from kb.memory import answers
+from kb.memory import answers, engine
 from kb.memory.host import host_ledger, loads_of
 from kb.memory.prediction import is_followed, phases_read, predict
 from kb.memory.process import Context, Peak, context_of, phase_of
@@ -121,9 +121,7 @@ class _Followed:
         setup = self._setup._replace(**{self._field: batch})  # type: ignore[arg-type]
 
         def answered() -> tuple[Phase, ...]:
-            from kb.memory.engine.report import phases_inside  # a rough answer does without
-
-            return phases_inside(
+            return engine.phases_inside(
                 setup,
                 self._architecture,
                 self._constants,
@@ -151,12 +149,10 @@ def use_by_batch(
     setup, asked = _only(setup, field), setup
     capability = compute_capability or (gpu.compute_capability if gpu else None)
     if not _is_beside_vllm(setup) and (rough or not is_followed(setup, architecture, capability)):
-        from kb.memory.engine import rough as shallow  # exact answers do without
-
         context = context_of(constants, capability, gpu)
         if setup.do_train:  # one look at the run answers of its training and of its evaluation
             setup = setup._replace(do_eval=asked.do_eval)
-        phases = shallow.phases_by_batch(setup, architecture, constants, context, capability)
+        phases = engine.phases_by_batch(setup, architecture, constants, context, capability)
         return lambda batch: _most_used([phase for phase in phases(batch) if phase.name in _PHASES[field]])
 
     def used(batch: int) -> int:

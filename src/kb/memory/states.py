@@ -9,7 +9,7 @@ what the host keeps of them, and what a step's time takes from them. Sources: to
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TORCHAO, TrainingSetup
-from kb.memory.parameters import Counts, LinearModule, UnknownTargetsError, count, match_targets
+from kb.memory.parameters import Counts, LinearModule, UnknownTargetsError, count, match_targets, stack_of
 
 NF4_BLOCK = 64  # weights to one fp32 absmax; bitsandbytes' default for 4-bit
 DOUBLE_QUANT_BLOCK = 256  # absmax values to one second-level fp32 absmax
@@ -102,13 +102,8 @@ def _targets(setup: TrainingSetup, arch: Architecture) -> tuple[tuple[LinearModu
     if setup.modules_to_save:
         saved, _ = match_targets(arch, setup.modules_to_save)
         whole = sum(module.in_features * module.out_features * module.number for module in saved)
-    if arch.family == "encoder":  # imported where used, as only these models need it
-        if arch.engine:
-            from kb.memory.engine import inventory as parts
-        else:
-            from kb.memory.parameters import encoder as parts  # type: ignore[no-redef]
-
-        whole += parts.trained_whole(arch)
+    if arch.family == "encoder":
+        whole += stack_of(arch).trained_whole(arch)
     try:
         return match_targets(arch, setup.lora_target_modules)[0], whole
     except UnknownTargetsError:

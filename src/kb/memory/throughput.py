@@ -12,6 +12,7 @@ from kb.core.hardware import Gpu
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
+from kb.memory import engine
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.parameters import count
 from kb.memory.states import FP32, HALF, States, as_run, share_of, states_of
@@ -180,9 +181,7 @@ def _scores(one: _Pass) -> float:
 def _moved(setup: TrainingSetup, one: _Pass) -> float:
     """Bytes of one micro-step that cannot be spared: what is kept is written and read (twice where it is made again),
     logits go both ways twice, and each pass reads the weights."""
-    from kb.memory.engine.kept import kept_of  # only what asks for a step's time pays for the engine
-
-    kept = kept_of(setup, one.arch)
+    kept = engine.kept_of(setup, one.arch)
     again = 2 if setup.gradient_checkpointing else 1
     width: float = FP32 if setup.weights == "fp32" and not setup.autocast else HALF
     if setup.packs:

@@ -4,6 +4,7 @@ fit.
 
 from collections.abc import Iterable, Mapping
 
+from kb import memory
 from kb.core.hardware import DetectedGpu, Gpu, Machine
 from kb.core.memory_report import MemoryReport, Phase
 from kb.core.model import Architecture, Model
@@ -144,9 +145,7 @@ class Estimator:
         """The band of a training step's time; None where something that decides it is not known."""
         if self.gpu is None:
             return None
-        from kb.memory.throughput import throughput_of  # a check does without
-
-        return throughput_of(setup, self.model.architecture, self.gpu.gpu, self.constants)
+        return memory.throughput_of(setup, self.model.architecture, self.gpu.gpu, self.constants)
 
     def fits(self, phases: Iterable[Phase]) -> bool:
         """Whether phases stay inside the GPU with their whole band; True where no GPU is known."""

@@ -4,6 +4,7 @@ run no prediction covers is named as its config does."""
 import re
 from collections.abc import Iterator, Mapping
 
+from kb import memory
 from kb.advice.run.named_model import packed_by_name
 from kb.advice.run.run_kind import KERNELS, weight_type
 from kb.advice.run.settings_reader import SettingsReader, uses_fsdp
@@ -189,21 +190,14 @@ def _written_as(name: str, setting: Setting | None) -> str:
 
 def unfollowed(setup: TrainingSetup, architecture: Architecture) -> str | None:
     """What of a run the memory engine does not follow; None where it follows all of it."""
-    return _engine().why_not(setup, architecture)  # type: ignore[no-any-return]
-
-
-def _engine() -> Any:
-    """What the memory engine refuses, and what stands for it; few models need it."""
-    from kb.memory.engine import nearest
-
-    return nearest
+    return memory.why_not(setup, architecture)
 
 
 def _engine_note(setup: TrainingSetup, architecture: Architecture | None) -> Note | None:
     """What of the run the memory engine does not follow, where nothing that it follows is near."""
     if architecture is None or not (architecture.engine or setup.post):
         return None
-    what, kind = _engine().not_near(setup, architecture), architecture.model_type
+    what, kind = memory.not_near(setup, architecture), architecture.model_type
     said = None if what is None else what.removesuffix(f" of {kind}")  # the sentence names the type itself
     return None if said is None else ("engine_not_followed", {"type": kind, "what": said})
 

@@ -3,6 +3,7 @@ makes of that; else as usual for a model."""
 
 from collections.abc import Iterator, Mapping
 
+from kb import memory
 from kb.advice.run.no_prediction import unfollowed
 from kb.advice.run.settings_reader import SettingsReader
 from kb.core.document import Unit
@@ -171,10 +172,8 @@ def taken_by_lengths(setup: TrainingSetup, model: Model, machine: Machine) -> Ta
     Raises:
         UnsupportedArchitectureError: something that the memory engine does not follow, by name.
     """
-    from kb.memory.engine.report import reserved_by_lengths  # few runs ask for it
-
     gpu = machine.smallest_gpu
-    return reserved_by_lengths(setup, model.architecture, gpu.compute_capability if gpu else None)
+    return memory.reserved_by_lengths(setup, model.architecture, gpu.compute_capability if gpu else None)
 
 
 def lengths_of_sound(read: SettingsReader, model: Model, constants: Mapping[str, float]) -> tuple[int, int]:
@@ -255,14 +254,12 @@ def _images(read: SettingsReader, vision: Vision, unit: Unit) -> Images | None:
 def most_tiled(pixels: int, vision: Vision) -> tuple[int, int]:
     """Height and width of the picture of so many pixels of which most tokens are made, by its tiles; shapes up to 3:2
     count."""
-    from kb.memory.picture_tiles import tiles_of  # few models need it
-
     shapes = []
     for number in range(-SHAPES, SHAPES + 1):
         ratio = WIDEST ** (number / SHAPES)
         height = max(int((pixels / ratio) ** 0.5), 1)
         shapes.append((height, max(int(height * ratio), 1)))
-    return max(shapes, key=lambda shape: tiles_of(shape[0], shape[1], vision).tokens)
+    return max(shapes, key=lambda shape: memory.tiles_of(shape[0], shape[1], vision).tokens)
 
 
 def largest_grid(pixels: int, vision: Vision) -> tuple[int, int]:

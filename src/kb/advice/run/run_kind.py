@@ -148,9 +148,7 @@ def assume_whole_experts(read: SettingsReader, model: Model | None, transformers
         return
     if not any(read.value(name) is True for name in PACKED_BY):
         return
-    from kb.memory.architecture.decoder import MIXTURES  # few models need it
-
-    if model.architecture.model_type in MIXTURES:
+    if model.architecture.model_type in memory.MIXTURES:
         read.assumed.append(Assumption(name="transformers.release", value="5", reason="experts_left_whole"))
 
 

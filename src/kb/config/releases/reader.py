@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 
+from kb.config import releases
 from kb.config.files import upwards
 from kb.config.releases.statements import (
     CONSTRAINTS,
@@ -22,6 +23,17 @@ from kb.core.record import NamedTuple
 from kb.core.release import ProjectRelease
 
 _LEVELS = {"main": MAIN, "constraints": CONSTRAINTS, "variant": OPTIONAL}
+_READERS = {  # of the other kinds
+    "lock": "read_lock",
+    "pipfile_lock": "read_pipfile_lock",
+    "conda": "read_environment",
+    "pyproject": "read_pyproject",
+    "pipfile": "read_pipfile",
+    "cfg": "read_setup_cfg",
+    "setup": "read_setup_py",
+    "image": "read_dockerfile",
+    "workflows": "read_workflows",
+}
 _NAMES = {
     "uv.lock": "lock",
     "poetry.lock": "lock",
@@ -117,9 +129,7 @@ class ReleaseReader:
         """What a file says itself; None of most: a search of its text tells."""
         if "install" not in text and "# /// script" not in text and " add " not in text and kind != "image":
             return None
-        from kb.config.releases.code import read_own
-
-        own = read_own(path, top, text, kind)
+        own = releases.read_own(path, top, text, kind)
         return own if own.statements or own.problems else None
 
     def _chain(self, folder: str, top: str) -> list[Folder | None]:
@@ -172,31 +182,11 @@ def _kind(name: str) -> str | None:
 
 
 def _read_one(folder: Folder, path: str, kind: str) -> None:
-    """Read a file by the kind that its name says. Each reader is imported where there is something for it."""
-    if kind in ("main", "constraints", "variant", "lock", "pipfile_lock", "conda"):
-        from kb.config.releases import requirement as lists
-
-        if kind == "lock":
-            lists.read_lock(folder, path)
-        elif kind == "pipfile_lock":
-            lists.read_pipfile_lock(folder, path)
-        elif kind == "conda":
-            lists.read_environment(folder, path)
-        elif os.path.isdir(path):
-            if os.path.basename(path) == "requirements":  # with a file for each use
-                for file in regular_files(path, (".txt", ".in")):
-                    lists.read_requirements(folder, file, OPTIONAL)
-        else:
-            lists.read_requirements(folder, path, _LEVELS[kind])
-    elif kind in ("pyproject", "pipfile"):
-        from kb.config.releases import project_files as tables
-
-        (tables.read_pyproject if kind == "pyproject" else tables.read_pipfile)(folder, path)
-    elif kind in ("cfg", "setup"):
-        from kb.config.releases import setup_files as setup
-
-        (setup.read_setup_cfg if kind == "cfg" else setup.read_setup_py)(folder, path)
-    else:
-        from kb.config.releases import commands
-
-        (commands.read_dockerfile if kind == "image" else commands.read_workflows)(folder, path)
+    """Read a file by the kind that its name says."""
+    if kind not in _LEVELS:
+        getattr(releases, _READERS[kind])(folder, path)
+    elif not os.path.isdir(path):
+        releases.read_requirements(folder, path, _LEVELS[kind])
+    elif os.path.basename(path) == "requirements":  # with a file for each use
+        for file in regular_files(path, (".txt", ".in")):
+            releases.read_requirements(folder, file, OPTIONAL)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kb.core.model import Architecture
+from kb.memory.architecture import decoder, encoder, vision
+from kb.memory.architecture.decoder_types import DECODERS
 from kb.memory.config_fields import (
     UnsupportedArchitectureError,
     equal,
@@ -40,16 +42,12 @@ def architecture_from_config(config: Mapping[str, Any]) -> Architecture:
         return _t5(str(model_type), config)
     if model_type in BART_TYPES:
         return _seq2seq(config, 1024)._replace(engine=False)
-    # imported where used: a T5's run does not pay for the others at its start
-    from kb.memory.architecture import decoder, encoder
-
     if model_type in decoder.TYPES:
         return decoder.architecture(config)
     if model_type in encoder.TYPES:
         return encoder.architecture(config)
-    followed = _followed()
-    if model_type in followed:
-        return _counted(followed[str(model_type)](config))
+    if model_type in FOLLOWED:
+        return _counted(FOLLOWED[str(model_type)](config))
     if isinstance(model_type, str) and decoder.resembles(config):
         return decoder.architecture(config)
     known = ", ".join(known_types())
@@ -69,40 +67,7 @@ def architecture_from_config(config: Mapping[str, Any]) -> Architecture:
 
 def known_types() -> tuple[str, ...]:
     """The ``model_type`` of every model whose ``config.json`` is read by its own fields."""
-    from kb.memory.architecture import decoder, encoder  # as above
-
-    return (*T5_TYPES, *BART_TYPES, *decoder.TYPES, *encoder.TYPES, *_followed())
-
-
-def _followed() -> Mapping[str, Callable[[Mapping[str, Any]], Architecture]]:
-    """What reads the config of each type that kb does not know, and the memory engine follows."""
-    from kb.memory.architecture import vision  # as above
-    from kb.memory.architecture.decoder_types import DECODERS
-    from kb.memory.architecture.encoder import modernbert, xlnet
-
-    return {
-        **DECODERS,
-        "llava": vision.llava,
-        "llava_next": vision.llava,
-        "paligemma": vision.paligemma,
-        "gemma3": vision.gemma3,
-        "gemma4": vision.gemma4,
-        "gemma4_unified": vision.gemma4_unified,
-        "mistral3": vision.mistral3,
-        "idefics3": vision.idefics3,
-        "smolvlm": vision.idefics3,
-        "led": _led,
-        "longt5": _longt5,
-        "xlnet": xlnet,
-        "marian": _marian,
-        "m2m_100": _m2m_100,
-        "modernbert": modernbert,
-        "qwen2_vl": vision.qwen_vl,
-        "qwen2_5_vl": vision.qwen_vl,
-        "qwen3_vl": vision.qwen3_vl,
-        "qwen3_5": vision.qwen3_5,
-        "whisper": _whisper,
-    }
+    return (*T5_TYPES, *BART_TYPES, *decoder.TYPES, *encoder.TYPES, *FOLLOWED)
 
 
 def _counted(found: Architecture) -> Architecture:
@@ -223,3 +188,29 @@ def _longt5(config: Mapping[str, Any]) -> Architecture:
         global_block=block if kind == "transient-global" else 0,
         engine=True,
     )
+
+
+# What reads the config of each type that kb has no closed form of, and the memory engine follows.
+FOLLOWED: Mapping[str, Callable[[Mapping[str, Any]], Architecture]] = {
+    **DECODERS,
+    "llava": vision.llava,
+    "llava_next": vision.llava,
+    "paligemma": vision.paligemma,
+    "gemma3": vision.gemma3,
+    "gemma4": vision.gemma4,
+    "gemma4_unified": vision.gemma4_unified,
+    "mistral3": vision.mistral3,
+    "idefics3": vision.idefics3,
+    "smolvlm": vision.idefics3,
+    "led": _led,
+    "longt5": _longt5,
+    "xlnet": encoder.xlnet,
+    "marian": _marian,
+    "m2m_100": _m2m_100,
+    "modernbert": encoder.modernbert,
+    "qwen2_vl": vision.qwen_vl,
+    "qwen2_5_vl": vision.qwen_vl,
+    "qwen3_vl": vision.qwen3_vl,
+    "qwen3_5": vision.qwen3_5,
+    "whisper": _whisper,
+}

@@ -101,6 +101,18 @@ def resembles(config: Mapping[str, Any]) -> bool:
     )  # fmt: skip
 
 
+def _kv_heads(config: Mapping[str, Any], heads: int, default: int) -> int:
+    shared = number(config, "num_key_value_heads", default=default)
+    if heads % shared:
+        raise UnsupportedArchitectureError(
+            f"config.json: num_attention_heads {heads} is not a multiple of num_key_value_heads {shared}",
+            "not_shared",
+            heads=heads,
+            shared=shared,
+        )
+    return shared
+
+
 def architecture(config: Mapping[str, Any]) -> Architecture:
     """The dimensions of a decoder-only model, under the field names of its own type.
 
@@ -113,14 +125,7 @@ def architecture(config: Mapping[str, Any]) -> Architecture:
     layers = number(config, "num_hidden_layers", "n_layer", "num_layers")
     heads = number(config, "num_attention_heads", "n_head")
     d_kv = number(config, "head_dim", default=0) or head_size(d_model, heads, "num_attention_heads")
-    kv_heads = number(config, "num_key_value_heads", default=traits.kv_heads or heads)
-    if heads % kv_heads:
-        raise UnsupportedArchitectureError(
-            f"config.json: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}",
-            "not_shared",
-            heads=heads,
-            shared=kv_heads,
-        )
+    kv_heads = _kv_heads(config, heads, traits.kv_heads or heads)
     unbiased = {"qwen2": "", "ministral3": "", "opt": "enable_bias"}.get(model_type, "attention_bias")
     both = flag(config, unbiased, traits.output_bias)
     window, windowed, slides = _windows(config, layers, traits.window, traits.every)

@@ -203,7 +203,7 @@ def _wrap(model: Any, linear: Linear) -> None:
         dtype = F32
     linear.a, linear.b = new((adapters.rank, columns), dtype), new((rows, adapters.rank), dtype)
     if adapters.dora:
-        linear.magnitude = magnitude_of(linear)
+        linear.magnitude, linear.variant = magnitude_of(linear), dora_forward
 
 
 def _cast_trained(model: Any, dtype: str) -> None:

@@ -471,14 +471,3 @@ def on_host() -> Iterator[None]:
     world.recording.gpu = before
     yield
     world.recording = before
-
-
-def shard_model(model: Model, setup: TrainingSetup) -> Model:
-    """A model that is loaded on the host, sharded onto the GPU unit by unit."""
-    if setup.spread.fsdp_version == 1:
-        from kb.memory.engine.fsdp1 import Flats  # which builds on this module
-
-        model.units = Flats(model, setup)
-    else:
-        model.units = Units(model, setup)
-    return model

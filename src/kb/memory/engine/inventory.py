@@ -41,11 +41,21 @@ def inventory(architecture: Architecture) -> tuple[tuple[LinearModule, ...], Cou
         return modules, _counts(model, {path for path, t in model.parameters if id(t) in linears})
 
 
+def count_parts(architecture: Architecture) -> Counts:
+    """The parameters by part."""
+    return inventory(architecture)[1]
+
+
+def modules_of(architecture: Architecture) -> tuple[LinearModule, ...]:
+    """Linear layers and embeddings."""
+    return inventory(architecture)[0]
+
+
 def trained_whole(architecture: Architecture) -> int:
     """Parameters that PEFT trains beside the adapters: the classifier, where the task is classification."""
     if architecture.head not in ("sequence", "token"):
         return 0
-    found = (module for module in inventory(architecture)[0] if module.name.partition(".")[0].endswith(KEPT_HEADS))
+    found = (module for module in modules_of(architecture) if module.name.partition(".")[0].endswith(KEPT_HEADS))
     return sum((module.in_features + 1) * module.out_features for module in found)
 
 

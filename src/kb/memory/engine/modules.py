@@ -41,6 +41,7 @@ class Linear:
         "product",
         "replaced",
         "state",
+        "variant",
         "weight",
     )
 
@@ -63,6 +64,7 @@ class Linear:
         self.a: Tensor | None = None
         self.b: Tensor | None = None
         self.magnitude: Tensor | None = None  # DoRA's
+        self.variant: Callable[[Linear, Tensor, Tensor], Tensor] | None = None  # its forward, as PEFT calls it
         self.state: quantized.State | Tensor | None = None
         self.replaced: Any = None
         self.merged: Callable[[Tensor], Tensor] | None = None  # of a tied layer, puts trained rows in
@@ -92,10 +94,8 @@ class Linear:
         )  # peft.tuners.lora.layer.Linear.forward
         dtype = result.dtype
         x = ops.cast(x, self.model.seen_type(self.a))
-        if self.magnitude is not None:
-            from kb.memory.engine import adapters  # few runs need it
-
-            result = adapters.dora_forward(self, x, result)
+        if self.variant is not None:
+            result = self.variant(self, x, result)
             return ops.cast(result, dtype)
         through, dropped = self._through, self.model.adapter_dropout
         result = ops.add(result, ops.scale(through("lora_B", through("lora_A", self.model.drop(x, dropped)))))
@@ -118,10 +118,8 @@ class Linear:
         convert = world.autocast is None
         if convert:
             x = ops.cast(x, self.model.seen_type(self.a))
-        if self.magnitude is not None:
-            from kb.memory.engine import adapters  # few runs need it
-
-            result = adapters.dora_forward(self, x, result)
+        if self.variant is not None:
+            result = self.variant(self, x, result)
             return ops.cast(result, dtype) if convert else result
         through, dropped = self._through, self.model.adapter_dropout
         output = ops.scale(through("lora_B", through("lora_A", ops.dropout(x, dropped))))
@@ -195,6 +193,8 @@ class Model:
     inputs_need = False  # embeddings get gradients whether or not anything is checkpointed
     trains_rows = False  # whether rows of the words' table that train by themselves are followed
     adapted_tables: tuple[str, ...] = ()  # embeddings whose adapters are followed, by the last part of their names
+    eager_only = False  # transformers has no other implementation of its attention
+    scorer: "type[Model] | None" = None  # the class of one that is trained on rewards
     collated: Tensor | None = None
     adapters_off = False  # PEFT's ``disable_adapter``: the model as it was before them
 
@@ -220,10 +220,6 @@ class Model:
             quantized.load(self)
         for path, tensor in self.parameters:
             mark(tensor, "parameters", path)
-        if options.adapters is not None:
-            from kb.memory.engine.adapters import adapt  # which puts matrices beside the layers of this module
-
-            adapt(self)
 
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
@@ -232,6 +228,19 @@ class Model:
         Raises:
             NotFollowedError: something of the architecture or of the run.
         """
+
+    @classmethod
+    def check_type(cls, architecture: Architecture, setup: TrainingSetup) -> None:
+        """Refuse, by name, what is not followed of the one type among the family's.
+
+        Raises:
+            NotFollowedError: something of the architecture or of the run.
+        """
+
+    @classmethod
+    def is_eager(cls, architecture: Architecture) -> bool:
+        """Whether transformers computes attention eagerly where nothing else is asked for."""
+        return cls.eager_only
 
     def build(self) -> None:
         """Place parameters and buffers, in the order of ``model.to("cuda")``: children before a module's own."""

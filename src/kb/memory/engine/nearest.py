@@ -17,6 +17,7 @@ from typing import Any
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import Assumption, TrainingSetup
+from kb.memory.engine.deepspeed import REDUCE_BUCKET
 from kb.memory.engine.families.decoder_experts import STEP, TYPES, WRAPPED
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.optimizers import KNOWN
@@ -177,8 +178,6 @@ def _contiguous(run: Run, _: str) -> Run:
     if setup.method != "full" and not setup.modules_to_save:
         with suppress(UnknownTargetsError):
             trained = adapter_parameters(run.architecture, setup.lora_target_modules, setup.lora_r)
-    from kb.memory.engine.deepspeed import REDUCE_BUCKET  # here and below: most runs need no row
-
     bucket = min(REDUCE_BUCKET if spread.reduce_bucket is None else spread.reduce_bucket, max(trained, 1))
     return run._replace(setup=setup._replace(spread=spread._replace(contiguous_gradients=True, reduce_bucket=bucket)))
 

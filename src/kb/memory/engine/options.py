@@ -96,17 +96,7 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | str | None) -> 
     if setup.packs:
         if dtype == F32:
             dtype = F16 if setup.fp16 else BF16
-        prepare = setup.prepare_for_kbit and setup.method != "full" and not narrowed  # DeepSpeed casts all of it back
-        eight = setup.load_in_8bit and not setup.load_in_4bit
-        quantization = Quantization(
-            dtype,
-            setup.bnb_4bit_use_double_quant,
-            prepare,
-            setup.half_tables,
-            eight,
-            TYPES.get(setup.bnb_4bit_quant_storage, I8),
-            setup.spread.packed_on if setup.fsdp else "gpu",
-        )
+        quantization = _quantization(setup, dtype, prepares=not narrowed)  # DeepSpeed casts all of it back
     if setup.method != "full":
         targets = setup.lora_target_modules or defaults or ()  # PEFT itself refuses where neither says any
         adapters = Adapters(
@@ -138,6 +128,18 @@ def options_of(setup: TrainingSetup, defaults: tuple[str, ...] | str | None) -> 
         unsloth=setup.unsloth and setup.do_train,
         offloads=setup.gradient_checkpointing and setup.offloads_checkpoints,
         earlier=setup.earlier._replace(checkpoints_units=_checkpoints_units(setup)),
+    )
+
+
+def _quantization(setup: TrainingSetup, dtype: str, *, prepares: bool) -> Quantization:
+    return Quantization(
+        dtype,
+        setup.bnb_4bit_use_double_quant,
+        prepares and setup.prepare_for_kbit and setup.method != "full",
+        setup.half_tables,
+        setup.load_in_8bit and not setup.load_in_4bit,
+        TYPES.get(setup.bnb_4bit_quant_storage, I8),
+        setup.spread.packed_on if setup.fsdp else "gpu",
     )
 
 

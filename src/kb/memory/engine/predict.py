@@ -8,14 +8,18 @@ from typing import Any
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
+from kb.memory.engine.adapters import adapt
 from kb.memory.engine.families import model_class
 from kb.memory.engine.faults import NotFollowedError, refuse
+from kb.memory.engine.fsdp import Units, drop, on_host
+from kb.memory.engine.fsdp1 import Flats
 from kb.memory.engine.modules import Model
-from kb.memory.engine.options import check_tables, check_token_rows, has_unsloths_layers, options_of
+from kb.memory.engine.options import Options, check_tables, check_token_rows, has_unsloths_layers, options_of
 from kb.memory.engine.runs.generate import MOST_TOKENS, Decoding, decoding_of, generate
 from kb.memory.engine.runs.train import evaluate, inputs_of, train
 from kb.memory.engine.tensor import mark
 from kb.memory.engine.world import Recording, held, world
+from kb.memory.engine.zero3 import Zero3
 from kb.memory.parameters import default_targets
 
 MOST_LAYERS = 512  # each is followed: two steps of so many take some seconds
@@ -110,14 +114,9 @@ def check_followed(architecture: Architecture, setup: TrainingSetup) -> None:
     check_token_rows(setup, followed=kind.trains_rows)
     if setup.method != "full" and not (setup.lora_target_modules or default_targets(architecture)):
         raise NotFollowedError("lora_target_modules")  # PEFT has none for the type, and refuses
-    if architecture.family == "decoder":
-        from kb.memory.engine.families.decoder_types import check_run
-
-        check_run(architecture, setup)
+    kind.check_type(architecture, setup)
     if setup.post is not None and setup.post.kind == "embedding":
-        from kb.memory.engine.runs.embed import check_embedding  # other runs do without
-
-        check_embedding(architecture, setup)
+        _embed().check_embedding(architecture, setup)
     elif setup.post is not None and (kind.encodes or not kind.generates):
         raise NotFollowedError(f"{setup.post.kind} of {architecture.model_type}")
     flat = setup.spread.fsdp_version == 1
@@ -162,27 +161,36 @@ def model_of(setup: TrainingSetup, architecture: Architecture) -> Model:
         architecture = architecture._replace(head="embedding")
     kind = model_class(architecture)
     if setup.post is not None and setup.post.kind == "reward":
-        from kb.memory.engine.families.decoder import Scorer  # other runs do without
-
-        kind = Scorer
+        if kind.scorer is None:
+            raise NotFollowedError(f"reward of {architecture.model_type}")
+        kind = kind.scorer
     options = options_of(setup, default_targets(architecture))
-    build = partial(kind, architecture, options)
+    build = partial(_built, kind, architecture, options)
     if setup.zero_stage < 3 and not setup.fsdp:
         return build()
-    from kb.memory.engine.fsdp import shard_model  # as the scorer
-
     if options.quantization is not None and setup.zero_stage == 3:
         return build()
     if setup.fsdp and options.quantization is not None and setup.spread.packed_on == "gpu":
-        return shard_model(build(), setup)
+        return _sharded(build(), setup)
     model = _on_host(build)
-    return shard_model(model, setup) if setup.fsdp else model
+    return _sharded(model, setup) if setup.fsdp else model
+
+
+def _built(kind: type[Model], architecture: Architecture, options: Options) -> Model:
+    model = kind(architecture, options)
+    if options.adapters is not None:
+        adapt(model)
+    return model
+
+
+def _sharded(model: Model, setup: TrainingSetup) -> Model:
+    """A model that is loaded on the host, sharded onto the GPU unit by unit."""
+    model.units = Flats(model, setup) if setup.spread.fsdp_version == 1 else Units(model, setup)
+    return model
 
 
 def _on_host(build: Callable[[], Model]) -> Model:
     """A model that waits in host memory for what shards it."""
-    from kb.memory.engine.fsdp import drop, on_host  # as the scorer
-
     with on_host():
         model = build()
         for tensor in (*(each for _, each in model.parameters), *model.adapters, *model.buffers):
@@ -194,8 +202,6 @@ def _share_out(model: Model, setup: TrainingSetup) -> Any:
     """ZeRO-3 where nothing trains; training brings its own."""
     if setup.zero_stage < 3:
         return None
-    from kb.memory.engine.zero3 import Zero3  # other runs do without
-
     return Zero3(model, setup, serves=True)
 
 
@@ -203,9 +209,7 @@ def loss_of(model: Model, setup: TrainingSetup) -> Any:
     """The trainer's own loss, with its reference on the GPU where that is a model of its own."""
     assert setup.post is not None
     if setup.post.kind == "embedding":
-        from kb.memory.engine.runs.embed import Embedding  # as of losses over answers
-
-        return Embedding(model, setup)
+        return _embed().Embedding(model, setup)
     from kb.memory.engine.runs.prefer import Loss  # plain training does without
 
     reference = None
@@ -217,6 +221,13 @@ def loss_of(model: Model, setup: TrainingSetup) -> Any:
         for tensor in shared.frozen if shared is not None else [each for _, each in reference.parameters]:
             mark(tensor, "reference_model")
     return Loss(model, reference, setup)
+
+
+def _embed() -> Any:
+    """Embedding training, imported for it: other runs do without, and without the decoders that it stands on."""
+    from kb.memory.engine.runs import embed
+
+    return embed
 
 
 def _post_training(model: Model, setup: TrainingSetup, recording: Recording) -> None:

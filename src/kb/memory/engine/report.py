@@ -11,9 +11,10 @@ from kb.core.memory_report import HostLedger, MemoryReport, Phase, PhaseName, Ta
 from kb.core.model import DYNAMIC_4BIT, Architecture
 from kb.core.setup import LENGTH_SHARES, TORCHAO, Assumption, DataLengths, PostTraining, TrainingSetup
 from kb.memory.answers import kept
-from kb.memory.architecture import BART_TYPES, T5_TYPES
 from kb.memory.config_fields import UnsupportedArchitectureError
+from kb.memory.engine.ddp import finds_unused
 from kb.memory.engine.deepened import recorded_deep
+from kb.memory.engine.families import model_class
 from kb.memory.engine.faults import DdpRefusesError, NotFollowedError
 from kb.memory.engine.follow import Found, beside, follow, follow_inside, phase_found
 from kb.memory.engine.optimizers import KNOWN
@@ -131,8 +132,6 @@ def assumed_of(
         reason = "deepspeed_source" if _is_read(setup) else "first_process"
         assumed += (Assumption("parallel.world_size", setup.world_size, reason),)
     elif setup.data_parallel_size > 1 and setup.do_train and setup.spread.find_unused is None:
-        from kb.memory.engine.ddp import finds_unused  # few runs have DDP
-
         assumed += (Assumption("training.ddp_find_unused_parameters", finds_unused(setup), "library_default"),)
     if setup.load_in_8bit and not setup.load_in_4bit:
         assumed += (Assumption("lora.load_in_8bit", True, "no_outliers"),)
@@ -147,7 +146,7 @@ def assumed_of(
         assumed += (Assumption("model.model_type", architecture.model_type, "delta_kernels"),)
     if _perhaps_dynamic(setup):
         assumed += (Assumption("quantization.load_in_4bit", True, "dynamic_4bit"),)
-    if setup.attn_implementation == "sdpa" and _without_sdpa(architecture):
+    if setup.attn_implementation == "sdpa" and model_class(architecture).is_eager(architecture):
         assumed += (Assumption("training.attn_implementation", "eager", "no_sdpa_of_the_type"),)
     if setup.attn_implementation == "flash":
         assumed += (Assumption("training.attn_implementation", "sdpa", "flash_as_sdpa"),)
@@ -211,15 +210,6 @@ def limits_of(setup: TrainingSetup, constants: Mapping[str, float], context: Con
     """Bytes that PyTorch may reserve on a GPU of ``memory``: so many are surely there, and so many may be."""
     surely = (usable_bytes(memory, constants) - context.high) / (1 + _bands(setup, constants)[1])
     return int(surely), memory - context.low
-
-
-def _without_sdpa(architecture: Architecture) -> bool:
-    """Whether transformers computes a type's attention eagerly where nothing else is asked for."""
-    if architecture.model_type in T5_TYPES + BART_TYPES:
-        return False
-    from kb.memory.engine.families import decoder_types  # it reads the parts of every decoder
-
-    return decoder_types.without_sdpa(architecture)
 
 
 def _taken(value: Any) -> TakenByLengths:

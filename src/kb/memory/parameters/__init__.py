@@ -7,10 +7,11 @@ engine knows are counted from its own model.
 
 from collections.abc import Iterator
 from functools import lru_cache
+from importlib import import_module
 
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
-from kb.core.typed import Literal
+from kb.core.typed import Any, Literal, cast
 
 # peft.utils.constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING (peft 0.21); other types must name theirs
 _QV = ("q_proj", "v_proj")
@@ -83,6 +84,17 @@ class Counts(NamedTuple):
         return self.block_linear - self.kept_wide
 
 
+def stack_of(architecture: Architecture) -> Any:
+    """The module that knows the parts of a model: of one stack, or of a type that only the engine knows; None of T5's
+    and BART's kin, which are here. Imported where it is asked for: a model needs one of them.
+    """
+    if architecture.engine:
+        return import_module("kb.memory.engine.inventory")
+    if architecture.family in ("decoder", "encoder"):
+        return import_module(f"{__name__}.{architecture.family}")
+    return None
+
+
 @lru_cache(maxsize=256)
 def count(architecture: Architecture) -> Counts:
     """Parameters of a model, as transformers 5 builds it from the same dimensions.
@@ -91,18 +103,8 @@ def count(architecture: Architecture) -> Counts:
     gated) D·F of feed-forward; BART: the same with biases and learned positions (two rows more than ``max_positions``,
     kept for padding).
     """
-    if architecture.engine:  # imported where used, as only these models need it
-        from kb.memory.engine.inventory import inventory
-
-        return inventory(architecture)[1]
-    if architecture.family == "decoder":  # imported where used, as only these models need it
-        from kb.memory.parameters.decoder import count_parts
-
-        return count_parts(architecture)
-    if architecture.family == "encoder":
-        from kb.memory.parameters.encoder import count_parts
-
-        return count_parts(architecture)
+    if (stack := stack_of(architecture)) is not None:
+        return cast("Counts", stack.count_parts(architecture))
     a = architecture
     attention = 4 * a.d_model * a.num_heads * a.d_kv
     feed_forward = (3 if a.gated else 2) * a.d_model * a.d_ff
@@ -173,21 +175,9 @@ def table_module(name: str, rows: int, width: int) -> LinearModule:
 @lru_cache(maxsize=256)
 def modules(architecture: Architecture) -> tuple[LinearModule, ...]:
     """Linear layers and embeddings, grouped over the layers, named as ``model.named_modules()`` names them."""
-    if architecture.engine:  # imported where used, as only these models need it
-        from kb.memory.engine.inventory import inventory
-
-        return inventory(architecture)[0]
-    if architecture.family == "t5":
-        return _t5_modules(architecture)
-    if architecture.family == "bart":
-        return _bart_modules(architecture)
-    if architecture.family == "encoder":  # imported where used, as only these models need it
-        from kb.memory.parameters.encoder import modules_of
-
-        return modules_of(architecture)
-    from kb.memory.parameters.decoder import modules_of
-
-    return modules_of(architecture)
+    if (stack := stack_of(architecture)) is not None:
+        return cast("tuple[LinearModule, ...]", stack.modules_of(architecture))
+    return _t5_modules(architecture) if architecture.family == "t5" else _bart_modules(architecture)
 
 
 def _t5_modules(a: Architecture) -> tuple[LinearModule, ...]:

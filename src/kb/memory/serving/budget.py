@@ -14,6 +14,7 @@ from kb.core.record import NamedTuple
 from kb.core.release import parse_version
 from kb.core.setup import Colocated
 from kb.core.units import MIB, parse_bytes
+from kb.memory import engine
 from kb.memory.config_fields import UnsupportedArchitectureError
 from kb.memory.serving.setup import FLOATS, PACKS_EXPERTS, PACKS_TABLES, ServedModel, ServingSetup, served_model
 
@@ -117,8 +118,6 @@ def unsplit_bytes(model: ServedModel, setup: ServingSetup) -> int:
 
     Logs of vLLM agree to 0.02 %: 14.2488 GiB for Qwen2-7B, 7.1217 on each of two ranks, 30.7098 for Qwen2.5-32B on two.
     """
-    from kb.memory.engine.allocator import block_size  # most checks are of no server
-
     held, ranks = model.weights, setup.tensor_parallel
     width = model.heads * model.head_size
     if held is None or model.active_experts or not model.layers or not model.kv_heads:
@@ -133,7 +132,7 @@ def unsplit_bytes(model: ServedModel, setup: ServingSetup) -> int:
     wide = FLOATS[setup.dtype]
     sizes = [(model.layers, round(each * model.hidden * wide / ranks)) for each in rows]
     sizes.append((tables, round(model.vocabulary * model.hidden * wide / ranks)))
-    return sum(times * (block_size(size) - size) for times, size in sizes)
+    return sum(times * (engine.block_size(size) - size) for times, size in sizes)
 
 
 def forward_bytes(model: ServedModel, setup: ServingSetup, tokens: int) -> int:

@@ -13,7 +13,7 @@ OF_TYPE = {  # module and class of a type that is no variant of its family's own
     "paligemma": ("paligemma", "PaliGemma"),
     "gemma3": ("paligemma", "Gemma3"),
     "qwen3_vl": ("qwen_vl", "Qwen3Vl"),
-    "qwen3_5": ("delta", "Qwen35"),
+    "qwen3_5": ("qwen_vl", "Qwen35"),
     "idefics3": ("idefics3", "Idefics3"),
     "smolvlm": ("idefics3", "SmolVlm"),
     "gpt_oss": ("gpt_oss", "GptOss"),

@@ -253,6 +253,8 @@ class Layer(BertLayer):
 class BigBird(Encoder):
     """BigBird with the head that its config names."""
 
+    eager_only = True
+
     @classmethod
     def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
         activation_of(architecture.activation)

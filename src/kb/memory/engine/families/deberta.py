@@ -270,6 +270,7 @@ def labelled(logits: Tensor) -> Tensor:
 class Deberta(Encoder):
     """DeBERTa v2 or v3 with the head that its config names."""
 
+    eager_only = True
     reenters = False  # the distances' embeddings, which all layers share, would be run back twice
     gathers = False  # nor does a module look them up, whose hook would gather them
 

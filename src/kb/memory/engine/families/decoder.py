@@ -8,7 +8,8 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from kb.core.setup import CausalLoss
+from kb.core.model import Architecture
+from kb.core.setup import CausalLoss, TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.adapters import adapted
 from kb.memory.engine.families.attention import (
@@ -23,9 +24,10 @@ from kb.memory.engine.families.attention import (
 from kb.memory.engine.families.decoder_inputs import DROPPED, ONE, of_layer
 from kb.memory.engine.families.decoder_liger import has_fused_head, with_kernels
 from kb.memory.engine.families.decoder_parts import as_it_is, number_of_words, scaled_words
-from kb.memory.engine.families.decoder_types import traits_of
+from kb.memory.engine.families.decoder_types import TYPES, check_run, traits_of
 from kb.memory.engine.families.decoder_unsloth import with_unsloth
 from kb.memory.engine.families.decoder_written import table_of_sight
+from kb.memory.engine.families.recurrent import MixedCache
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.fsdp import Group
 from kb.memory.engine.modules import LayerNorm, Linear, Model
@@ -126,7 +128,9 @@ class Layer:
         for part in traits.order:
             if part == "attention":
                 attention = f"{path}.{traits.attention}"
-                self.attention = traits.mixer(model, path, at) if mixes else Attention(model, attention, at)
+                self.attention = (
+                    traits.mixer(model, f"{path}.{traits.mixer_path}", at) if mixes else Attention(model, attention, at)
+                )
             elif part == "mlp":
                 mlp = traits.dense_mlp if a.dense and a.dense[at] else traits.mlp
                 self.mlp = mlp(model, f"{path}.{traits.mlp_path}" if traits.mlp_path else path)
@@ -157,6 +161,14 @@ class Decoder(Model):
     embed_norm: Any = None  # a norm behind the words
     trains_rows = True
     adapted_tables = ("embed_tokens", "embed_in", "wte", "wpe", "word_embeddings", "embed_positions")
+
+    @classmethod
+    def check_type(cls, architecture: Architecture, setup: TrainingSetup) -> None:
+        check_run(architecture, setup)
+
+    @classmethod
+    def is_eager(cls, architecture: Architecture) -> bool:
+        return architecture.model_type in TYPES and TYPES[architecture.model_type].eager_only
 
     def build(self) -> None:
         a = self.architecture
@@ -372,8 +384,6 @@ class Decoder(Model):
         """What ``generate`` keeps of this model's layers."""
         window, kind = self.architecture.window, self.options.earlier.cache
         if self.architecture.mixes:
-            from kb.memory.engine.families.recurrent import MixedCache
-
             return MixedCache(kind=kind)
         if window and any(self.slides) and kind in ("copied", "alike"):  # DynamicSlidingWindowLayer came with 4.56
             return SlidingCache(self.slides, window, kind)
@@ -425,6 +435,9 @@ class Scorer(Decoder):
 
     def place_head(self) -> None:
         self.head = Linear(self, "score", self.architecture.d_model, 1, bias=False, packs=False, head=True)
+
+
+Decoder.scorer = Scorer
 
 
 def causal_loss(logits: Tensor, labels: Tensor, shift: CausalLoss = "labels") -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 
 from kb.memory.engine import ops
 from kb.memory.engine.families.attention import rotary, rotary_tables, rotate_half
+from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Linear, Model, RmsNorm
 from kb.memory.engine.tensor import F32, Storage, Tensor, new
 from kb.memory.engine.world import world
@@ -20,8 +21,6 @@ ACTIVATIONS = {
 
 def activation_of(name: str) -> Callable[[Tensor], Tensor]:
     """The function under transformers' name for it."""
-    from kb.memory.engine.faults import NotFollowedError
-
     if name not in ACTIVATIONS:
         raise NotFollowedError(f"activation {name}")
     return ACTIVATIONS[name]

@@ -1,5 +1,4 @@
-"""What decoder-only types of transformers do differently: one row each, from their modelling files; and how a block
-puts its parts together, where names live on as they do there.
+"""What decoder-only types of transformers do differently: one row each, from their modelling files.
 
 The dimensions, biases and rates are the architecture's; here is what a ``config.json`` does not say.
 """
@@ -11,256 +10,17 @@ from typing import Any
 from kb.core.model import Architecture
 from kb.core.record import NamedTuple
 from kb.core.setup import TrainingSetup
-from kb.memory.engine import ops
 from kb.memory.engine.families import decoder_experts as experts
 from kb.memory.engine.families import decoder_inputs as inputs
 from kb.memory.engine.families import decoder_parts as parts
+from kb.memory.engine.families import decoder_wirings as wirings
 from kb.memory.engine.families import decoder_written as written
+from kb.memory.engine.families import delta
 from kb.memory.engine.families.attention import rotary, rotary_tables
 from kb.memory.engine.families.decoder_parts import GemmaNorm, as_it_is
+from kb.memory.engine.families.recurrent import ShortConv
 from kb.memory.engine.faults import NotFollowedError, refuse
 from kb.memory.engine.modules import LayerNorm, Linear, RmsNorm
-from kb.memory.engine.tensor import Tensor
-
-
-def sequential(layer: Any, x: Tensor, *rest: Any) -> Tensor:
-    """Llama: attention, then feed-forward, each behind its norm and added to what came in."""
-    residual = x
-    x = layer.norm1(x)
-    x, _ = layer.attention(x, *rest)
-    x = ops.add(residual, x)
-    residual = x
-    x = layer.norm2(x)
-    x = layer.mlp(x)
-    return ops.add(residual, x)
-
-
-def sandwiched(layer: Any, x: Tensor, *rest: Any) -> Tensor:
-    """GLM-4: a norm before and after each of the two."""
-    residual = x
-    x = layer.norm1(x)
-    x, _ = layer.attention(x, *rest)
-    x = layer.norm3(x)
-    x = ops.add(residual, x)
-    residual = x
-    x = layer.norm2(x)
-    x = layer.mlp(x)
-    x = layer.norm4(x)
-    return ops.add(residual, x)
-
-
-def parallel(layer: Any, x: Tensor, *rest: Any) -> Tensor:
-    """Cohere: one norm, and both read it."""
-    residual = x
-    x = layer.norm1(x)
-    attended, _ = layer.attention(x, *rest)
-    fed = layer.mlp(x)
-    return ops.add(ops.add(residual, attended), fed)
-
-
-def phi(layer: Any, x: Tensor, *rest: Any) -> Tensor:
-    """Phi: both dropped out, and the residual added last."""
-    residual = x
-    x = layer.norm1(x)
-    attended, _ = layer.attention(x, *rest)
-    attended = layer.drop(attended)
-    fed = layer.drop(layer.mlp(x))
-    return ops.add(ops.add(attended, fed), residual)
-
-
-def gptj(layer: Any, x: Tensor, *rest: Any) -> Tensor:
-    """GPT-J: one norm for both, the residual added last; they drop out themselves."""
-    residual = x
-    x = layer.norm1(x)
-    attended, _ = layer.attention(x, *rest)
-    fed = layer.mlp(x)
-    return ops.add(ops.add(attended, fed), residual)
-
-
-def gptj_before(layer: Any, x: Tensor, *rest: Any) -> tuple[Tensor, Any]:
-    """The same before 5.24, which gave the attention's weights back."""
-    residual = x
-    x = layer.norm1(x)
-    attended, weights = layer.attention(x, *rest)
-    fed = layer.mlp(x)
-    return ops.add(ops.add(attended, fed), residual), weights
-
-
-def gpt_neo(layer: Any, x: Tensor, *rest: Any) -> tuple[Tensor, Any]:
-    """GPT-Neo: as Llama, but what attention gave keeps its name."""
-    residual = x
-    x = layer.norm1(x)
-    attended, weights = layer.attention(x, *rest)
-    x = ops.add(attended, residual)
-    residual = x
-    x = layer.norm2(x)
-    fed = layer.mlp(x)
-    return ops.add(residual, fed), weights
-
-
-def bloom(layer: Any, x: Tensor, mask: Any, alibi: Any, _: Any, cache: Any) -> tuple[Tensor, Any]:
-    """BLOOM: attention and feed-forward add what came in themselves."""
-    normed = layer.norm1(x)
-    attended, weights = layer.attention(normed, mask, alibi, x, cache)
-    normed = layer.norm2(attended)
-    return layer.mlp(normed, attended), weights
-
-
-def falcon(layer: Any, x: Tensor, *rest: Any) -> tuple[Tensor, Any]:
-    """Falcon: parallel behind one norm or one for each, or one after the other."""
-    a, residual = layer.model.architecture, x
-    normed = layer.norm1(x)
-    fed_with = layer.norm2(x) if a.parallel and a.norms > 1 else normed
-    attended, weights = layer.attention(normed, *rest)
-    if not a.parallel:
-        residual = ops.add(residual, ops.dropout(attended, layer.attention.dropout))
-        fed_with = layer.norm2(residual)
-    fed = layer.mlp(fed_with)
-    if a.parallel:
-        fed = ops.add_here(fed, attended)
-    return ops.add(residual, layer.drop(fed)), weights
-
-
-def neox(layer: Any, x: Tensor, *rest: Any) -> Tensor:
-    """GPT-NeoX: two norms of one input where it is parallel."""
-    attended, _ = layer.attention(layer.norm1(x), *rest)
-    attended = layer.drop(attended)
-    if layer.model.architecture.parallel:
-        fed = layer.mlp(layer.norm2(x))
-        fed = layer.drop(fed)
-        return ops.add(ops.add(fed, attended), x)
-    attended = ops.add(attended, x)
-    fed = layer.mlp(layer.norm2(attended))
-    fed = layer.drop(fed)
-    return ops.add(fed, attended)
-
-
-def stablelm(layer: Any, x: Tensor, *rest: Any) -> Tensor:
-    """StableLM: parallel behind one norm, or one after the other."""
-    residual = x
-    x = layer.norm1(x)
-    attended, _ = layer.attention(x, *rest)
-    if layer.model.architecture.parallel:
-        fed = layer.mlp(x)
-        fed = layer.drop(fed)
-        return ops.add(ops.add(residual, attended), fed)
-    residual = ops.add(residual, attended)
-    fed = layer.mlp(layer.norm2(residual))
-    fed = layer.drop(fed)
-    return ops.add(residual, fed)
-
-
-def gpt2(layer: Any, x: Tensor, *rest: Any) -> Tensor:
-    """GPT-2: as GPT-Neo, but nobody gets the weights."""
-    residual = x
-    x = layer.norm1(x)
-    attended, _ = layer.attention(x, *rest)
-    x = ops.add(attended, residual)
-    residual = x
-    x = layer.norm2(x)
-    fed = layer.mlp(x)
-    return ops.add(residual, fed)
-
-
-def dropped(layer: Any, x: Tensor, *rest: Any) -> Tensor:
-    """Phi-3: as Llama, with both dropped out."""
-    residual = x
-    x = layer.norm1(x)
-    x, _ = layer.attention(x, *rest)
-    x = ops.add(residual, layer.drop(x))
-    residual = x
-    x = layer.norm2(x)
-    x = layer.mlp(x)
-    return ops.add(residual, layer.drop(x))
-
-
-def opt(layer: Any, x: Tensor, *rest: Any) -> Tensor:
-    """OPT: tokens of all samples in one dimension before the feed-forward; OPT-350m's norms come behind the sums."""
-    behind = layer.model.architecture.norms_sums
-    residual = x
-    if not behind:
-        x = layer.norm1(x)
-    x, _ = layer.attention(x, *rest)
-    x = layer.drop(x)
-    x = ops.add(residual, x)
-    if behind:
-        x = layer.norm1(x)
-    shape = x.shape
-    x = ops.reshape(x, (shape[0] * shape[1], shape[2]))
-    residual = x
-    if not behind:
-        x = layer.norm2(x)
-    x = layer.mlp.first(x)
-    x = layer.mlp.act(x)
-    x = layer.mlp.second(x)
-    x = layer.drop(x)
-    x = ops.view(ops.add(residual, x), shape)
-    return layer.norm2(x) if behind else x
-
-
-def scaled(layer: Any, x: Tensor, *rest: Any) -> Tensor:
-    """Granite: what is added is scaled; HyperCLOVA X may have a norm before that."""
-    more = layer.model.architecture.norms > 2
-    residual = x
-    x = layer.norm1(x)
-    x, _ = layer.attention(x, *rest)
-    if more:
-        x = layer.norm3(x)
-    x = ops.add(residual, ops.scale(x))
-    residual = x
-    x = layer.norm2(x)
-    x = layer.mlp(x)
-    if more:
-        x = layer.norm4(x)
-    return ops.add(residual, ops.scale(x))
-
-
-def lfm2(layer: Any, x: Tensor, *rest: Any) -> Tensor:
-    """LFM2: as Llama, but what a layer was given is added last, and keeps its name."""
-    residual = x
-    x, _ = layer.attention(layer.norm1(x), *rest)
-    x = ops.add(x, residual)
-    return ops.add(x, layer.mlp(layer.norm2(x)))
-
-
-def short_conv(model: Any, path: str, at: int) -> Any:
-    """LFM2's convolution: of few models, so imported here."""
-    from kb.memory.engine.families.recurrent import ShortConv
-
-    return ShortConv(model, f"{path}.conv", at)
-
-
-def gated_delta(model: Any, path: str, at: int) -> Any:
-    """Qwen3.5's gated delta rule, likewise."""
-    from kb.memory.engine.families.delta import GatedDelta
-
-    return GatedDelta(model, f"{path}.linear_attn", at)
-
-
-def gated_attention(*args: Any) -> Any:
-    """And its attention."""
-    from kb.memory.engine.families.delta import gated
-
-    return gated(*args)
-
-
-def turned_beside_delta(*args: Any) -> Any:
-    """And what comes before its blocks."""
-    from kb.memory.engine.families.delta import turned_beside_delta as made
-
-    return made(*args)
-
-
-def normed_behind(layer: Any, x: Tensor, *rest: Any) -> Tensor:
-    """EXAONE 4, OLMo 2: the only norm of each of the two comes behind it."""
-    residual = x
-    x, _ = layer.attention(x, *rest)
-    x = layer.norm1(x)
-    x = ops.add(residual, x)
-    residual = x
-    x = layer.mlp(x)
-    x = layer.norm2(x)
-    return ops.add(residual, x)
 
 
 def no_table(a: Architecture) -> Any:
@@ -299,7 +59,7 @@ class Traits(NamedTuple):
     turn: Callable[..., Any] = rotary
     tables: Callable[..., Any] = rotary_tables
     mlp: Callable[..., Any] = parts.GatedMlp
-    wiring: Callable[..., Any] = sequential
+    wiring: Callable[..., Any] = wirings.sequential
     scaled_logits: bool = False
     kinds: str = inputs.ONE  # masks that it makes
     inputs: Callable[..., Any] = inputs.turned
@@ -325,6 +85,7 @@ class Traits(NamedTuple):
     repeats_kv: bool = False  # keys and values are repeated for kernels of GPUs before Ampere, which know no groups
     dropped_output: bool = False  # dropout behind attention's output layer, inside of it
     mixer: Callable[..., Any] | None = None  # what layers without attention have in its place
+    mixer_path: str = ""
 
 
 LLAMA = Traits()
@@ -334,7 +95,7 @@ MINISTRAL3 = Traits(
 GEMMA_NORMS = 2  # of a layer; Gemma 2 has four
 GEMMA = Traits(special_tokens=3, norm=GemmaNorm, scaled_words=True)
 GEMMA2 = GEMMA._replace(
-    kinds=inputs.BOTH, wiring=sandwiched, eager_only=True, caps=True,
+    kinds=inputs.BOTH, wiring=wirings.sandwiched, eager_only=True, caps=True,
     order=("attention", "mlp", "norm1", "norm3", "norm2", "norm4"),
     norms=(
         "input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm", "post_feedforward_layernorm",
@@ -345,19 +106,19 @@ GEMMA3 = GEMMA2._replace(
     project=parts.project_behind,
 )  # fmt: skip
 GEMMA4 = Traits(special_tokens=3, kinds=inputs.BOTH, scaled_words=True)
-GRANITE = Traits(scaled_embeds=True, scaled_logits=True, scores_apart=True, wiring=scaled)
+GRANITE = Traits(scaled_embeds=True, scaled_logits=True, scores_apart=True, wiring=wirings.scaled)
 OLMO2 = Traits(
     norms=("post_attention_layernorm", "post_feedforward_layernorm"), norm=parts.WideNorm,
     qk_norms=("q_norm", "k_norm"), project=parts.project_normed_whole, turn=parts.rotary_cast,
-    tables=parts.tables_wide, wiring=normed_behind,
+    tables=parts.tables_wide, wiring=wirings.normed_behind,
 )  # fmt: skip
 QWEN3_5 = Traits(
-    special_tokens=3, norm=GemmaNorm, qk_norms=("q_norm", "k_norm"), mixer=gated_delta, written=gated_attention,
-    inputs=turned_beside_delta, scores_apart=True,
+    special_tokens=3, norm=GemmaNorm, qk_norms=("q_norm", "k_norm"), mixer=delta.GatedDelta, mixer_path="linear_attn",
+    written=delta.gated, inputs=delta.turned_beside_delta, scores_apart=True,
 )  # fmt: skip
 COHERE = Traits(
     special_tokens=3, norm=parts.CohereNorm, turn=parts.rotary_interleaved, tables=parts.tables_interleaved,
-    wiring=parallel, order=("attention", "mlp", "norm1"), scaled_logits=True,
+    wiring=wirings.parallel, order=("attention", "mlp", "norm1"), scaled_logits=True,
 )  # fmt: skip
 TYPES = {
     "llama": LLAMA,
@@ -369,7 +130,7 @@ TYPES = {
     "gemma3_text": GEMMA3,
     "phi3": Traits(
         special_tokens=3, qkv=("qkv_proj",), placed="oq", project=parts.project_cut,
-        turn=parts.rotary_part_behind, mlp=parts.FusedGatedMlp, wiring=dropped,
+        turn=parts.rotary_part_behind, mlp=parts.FusedGatedMlp, wiring=wirings.dropped,
     ),
     "ministral3": MINISTRAL3,
     "ernie4_5": Traits(special_tokens=3, turn=parts.rotary_pairs_wide, tables=parts.tables_wide),
@@ -383,13 +144,13 @@ TYPES = {
     "lfm2": Traits(
         special_tokens=3, final="embedding_norm", rotary_first=True, output="out_proj",
         norms=("operator_norm", "ffn_norm"), qk_norms=("q_layernorm", "k_layernorm"), project=parts.project_normed,
-        mlp_path="feed_forward", mlp=parts.Lfm2Mlp, wiring=lfm2, mixer=short_conv, scores_apart=True,
-        inputs=inputs.turned_beside_mixing,
+        mlp_path="feed_forward", mlp=parts.Lfm2Mlp, wiring=wirings.lfm2, mixer=ShortConv, mixer_path="conv",
+        scores_apart=True, inputs=inputs.turned_beside_mixing,
     ),
     "qwen3_5_text": QWEN3_5,
     "qwen3_5": QWEN3_5._replace(stem="model.language_model"),
     "hyperclovax": Traits(
-        scaled_embeds=True, scaled_logits=True, scores_apart=True, wiring=scaled,
+        scaled_embeds=True, scaled_logits=True, scores_apart=True, wiring=wirings.scaled,
         order=("attention", "mlp", "norm1", "norm2", "norm3", "norm4"),
         norms=("input_layernorm", "post_attention_layernorm", "post_norm1", "post_norm2"),
         norm=partial(RmsNorm, decays=True),  # by their names the last two do
@@ -400,7 +161,7 @@ TYPES = {
     ),
     "exaone4": Traits(
         kinds=inputs.NAMED, norms=("post_attention_layernorm", "post_feedforward_layernorm"),
-        qk_norms=("q_norm", "k_norm"), project=parts.project_behind, wiring=normed_behind,
+        qk_norms=("q_norm", "k_norm"), project=parts.project_behind, wiring=wirings.normed_behind,
     ),
     "olmo2": OLMO2,
     "olmo3": OLMO2._replace(kinds=inputs.BOTH, tables_by_kind=True, inputs=inputs.turned_by_kind),
@@ -414,7 +175,7 @@ TYPES = {
         order=("norm1", "attention", "norm2", "mlp"), norms=("ln_1", "ln_2"), attention="attn", qkv=("c_attn",),
         output="c_proj", norm=LayerNorm, linear=parts.Conv1D, inputs=inputs.summed, wide_shares=False,
         project=parts.project_split, turn=as_it_is, mlp=parts.named_mlp("c_fc", "c_proj", dropped=True),
-        wiring=gpt2, dropped_output=True, mask_by_place=True,
+        wiring=wirings.gpt2, dropped_output=True, mask_by_place=True,
         scores_apart=True,
     ),
     "opt": Traits(
@@ -422,7 +183,7 @@ TYPES = {
         final="final_layer_norm", final_first=True, order=("attention", "norm1", "mlp", "norm2"), placed="kvqo",
         output="out_proj", norms=("self_attn_layer_norm", "final_layer_norm"), norm=LayerNorm,
         inputs=inputs.counted, turn=as_it_is, scores_apart=True, project=parts.project_scaled, mlp_path="",
-        mlp=parts.named_mlp("fc1", "fc2"), wiring=opt,
+        mlp=parts.named_mlp("fc1", "fc2"), wiring=wirings.opt,
     ),
     "qwen2_vl": Traits(stem="model.language_model", project=parts.project_together),
     "qwen2_5_vl": Traits(stem="model.language_model", project=parts.project_together),
@@ -440,10 +201,10 @@ TYPES = {
         stem="gpt_neox", embed="embed_in", final="final_layer_norm", order=("norm1", "norm2", "attention", "mlp"),
         attention="attention", qkv=("query_key_value",), output="dense", norm=LayerNorm,
         project=parts.project_fused, turn=parts.rotary_part,
-        mlp=parts.named_mlp("dense_h_to_4h", "dense_4h_to_h"), wiring=neox,
+        mlp=parts.named_mlp("dense_h_to_4h", "dense_4h_to_h"), wiring=wirings.neox,
     ),
     "stablelm": Traits(
-        norm=LayerNorm, project=parts.project_together, turn=parts.rotary_part_here, wiring=stablelm,
+        norm=LayerNorm, project=parts.project_together, turn=parts.rotary_part_here, wiring=wirings.stablelm,
     ),
     "starcoder2": Traits(
         norm=LayerNorm, mlp=parts.named_mlp("c_fc", "c_proj", dropped=True), dropped_output=True,
@@ -452,7 +213,7 @@ TYPES = {
     "cohere2": COHERE._replace(kinds=inputs.BOTH),
     "glm": Traits(turn=parts.rotary_pairs_part, mlp=parts.FusedGatedMlp),
     "glm4": Traits(
-        turn=parts.rotary_pairs_part, mlp=parts.FusedGatedMlp, wiring=sandwiched,
+        turn=parts.rotary_pairs_part, mlp=parts.FusedGatedMlp, wiring=wirings.sandwiched,
         order=("attention", "mlp", "norm1", "norm2", "norm3", "norm4"),
         norms=("input_layernorm", "post_attention_layernorm", "post_self_attn_layernorm", "post_mlp_layernorm"),
     ),
@@ -460,29 +221,29 @@ TYPES = {
         stem="transformer", embed="wte", layers="h", final="ln_f", order=("norm1", "attention", "mlp"),
         norms=("ln_1",), attention="attn", output="out_proj", norm=LayerNorm, inputs=inputs.looked_up,
         written=written.gptj, angles=written.table_of_angles,
-        mlp=parts.named_mlp("fc_in", "fc_out", dropped=True), wiring=gptj,
+        mlp=parts.named_mlp("fc_in", "fc_out", dropped=True), wiring=wirings.gptj,
     ),
     "gpt_neo": Traits(
         stem="transformer", embed="wte", positions="wpe", layers="h", final="ln_f",
         order=("norm1", "attention", "norm2", "mlp"), norms=("ln_1", "ln_2"), attention="attn.attention",
         output="out_proj", norm=LayerNorm, inputs=inputs.placed, written=written.gpt_neo, eager_only=True,
-        table=written.table_of_sight, mlp=parts.named_mlp("c_fc", "c_proj", dropped=True), wiring=gpt_neo,
+        table=written.table_of_sight, mlp=parts.named_mlp("c_fc", "c_proj", dropped=True), wiring=wirings.gpt_neo,
     ),
     "bloom": Traits(
         special_tokens=3,
         stem="transformer", embed="word_embeddings", embed_norm="word_embeddings_layernorm", layers="h", final="ln_f",
         order=("norm1", "attention", "norm2", "mlp"), attention="self_attention", qkv=("query_key_value",),
         output="dense", norm=LayerNorm, inputs=inputs.sloped, written=written.bloom, eager_only=True,
-        numbers=False, mlp=parts.BloomMlp, wiring=bloom,
+        numbers=False, mlp=parts.BloomMlp, wiring=wirings.bloom,
     ),
     "falcon": Traits(
         stem="transformer", embed="word_embeddings", layers="h", final="ln_f", attention="self_attention",
         qkv=("query_key_value",), output="dense", norm=LayerNorm, inputs=inputs.falcon, written=written.falcon,
-        linear=parts.by_hand, mlp=parts.named_mlp("dense_h_to_4h", "dense_4h_to_h"), wiring=falcon,
+        linear=parts.by_hand, mlp=parts.named_mlp("dense_h_to_4h", "dense_4h_to_h"), wiring=wirings.falcon,
     ),
     "phi": Traits(
         final="final_layernorm", rotary_first=True, order=("attention", "mlp", "norm1"), output="dense",
-        norm=LayerNorm, turn=parts.rotary_part_here, mlp=parts.named_mlp("fc1", "fc2"), wiring=phi,
+        norm=LayerNorm, turn=parts.rotary_part_here, mlp=parts.named_mlp("fc1", "fc2"), wiring=wirings.phi,
     ),
 }  # fmt: skip
 
@@ -491,7 +252,7 @@ TYPES = {
 BEFORE = {
     "gptj": TYPES["gptj"]._replace(
         inputs=inputs.numbered, written=written.gptj_before, eager_only=True, table=written.table_of_angles,
-        angles=no_table, wiring=gptj_before,
+        angles=no_table, wiring=wirings.gptj_before,
     ),
 }  # fmt: skip
 
@@ -543,10 +304,3 @@ def check_run(a: Architecture, setup: TrainingSetup) -> None:
     for name, refuses in refused.items():
         if refuses:
             refuse(f"{name} of {a.model_type}", setup)
-
-
-def without_sdpa(a: Architecture) -> bool:
-    """Whether transformers computes a type's attention eagerly where nothing else is asked for."""
-    if a.model_type in ("deberta-v2", "mpnet", "longt5", "longformer", "led", "big_bird", "xlnet"):
-        return True
-    return a.family == "decoder" and a.model_type in TYPES and TYPES[a.model_type].eager_only

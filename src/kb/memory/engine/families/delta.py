@@ -9,14 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from kb.core.model import Architecture
-from kb.core.setup import TrainingSetup
 from kb.memory.engine import ops
-from kb.memory.engine.families.decoder import Decoder
 from kb.memory.engine.families.decoder_inputs import ByKind, masked, numbered_from, padding_of_mixing
 from kb.memory.engine.families.decoder_parts import rotary_part
-from kb.memory.engine.families.qwen_vl import QwenVl, among_first, check_words_alone, tables_of_places
-from kb.memory.engine.families.recurrent import HeldMixed, MixedCache, as_it_is, convolved, kept, updated
+from kb.memory.engine.families.picture_places import among_first, tables_of_places
+from kb.memory.engine.families.recurrent import MixedCache, as_it_is, convolved, kept, updated
 from kb.memory.engine.modules import Linear
 from kb.memory.engine.ops.products import matmul_of_batches
 from kb.memory.engine.ops.windows import blanked, put
@@ -379,21 +376,3 @@ def turned_beside_delta(model: Any, embeds: Tensor, padding: Any, positions: Any
 def tables(batch: int, length: int, width: int, dtype: str) -> tuple[Tensor, Tensor]:
     """``Qwen3_5TextRotaryEmbedding``: angles of three places, put among those of the first."""
     return tables_of_places(batch, length, width, dtype, among_first)
-
-
-class Qwen35(QwenVl):
-    """``Qwen3_5ForConditionalGeneration``, of words alone, which reach no tower."""
-
-    reaches_all = False
-
-    @classmethod
-    def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
-        check_words_alone(architecture, setup)
-
-    def training_cache(self) -> Any:
-        return HeldMixed(self.options.earlier.cache)
-
-    def pictured(
-        self, ids: Tensor, padding: Any, cache: Any, *pictures: Tensor, positions: Any = None
-    ) -> tuple[Tensor, Any]:
-        return Decoder.base(self, ids, padding, positions, cache), None

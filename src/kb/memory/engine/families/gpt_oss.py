@@ -13,6 +13,7 @@ from kb.memory.engine.families.attention import Cache, heads_of, repeat_kv
 from kb.memory.engine.families.decoder import Decoder
 from kb.memory.engine.families.decoder_inputs import DROPPED, masked, of_layer
 from kb.memory.engine.families.decoder_parts import WideNorm
+from kb.memory.engine.families.decoder_types import traits_of
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import Linear, Model
 from kb.memory.engine.ops import gathers as by_expert
@@ -234,8 +235,6 @@ class GptOss(Decoder):
                 raise NotFollowedError(f"{name} of gpt_oss")
 
     def build(self) -> None:
-        from kb.memory.engine.families.decoder_types import traits_of
-
         a = self.architecture
         if world.capability < AMPERE:  # whose experts are multiplied one by one
             raise NotFollowedError("gpt_oss before compute capability 8.0")

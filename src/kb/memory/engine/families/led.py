@@ -180,6 +180,7 @@ class Led(Bart):
 
     root = "led"
     stack_class = Stack
+    eager_only = True
     reaches_all = False  # no token is global
 
     @classmethod

@@ -13,7 +13,7 @@ from kb.core.setup import Images, TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.families.attention import eager_forward, for_flash, heads_of, sdpa_forward
 from kb.memory.engine.families.decoder_parts import ACTIVATIONS, activation_of
-from kb.memory.engine.families.decoder_types import sequential
+from kb.memory.engine.families.decoder_wirings import sequential
 from kb.memory.engine.families.qwen_vl import Seeing, check_seeing
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.modules import LayerNorm, Linear, Model

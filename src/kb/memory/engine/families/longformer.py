@@ -55,6 +55,7 @@ class Layer(BertLayer):
 class Longformer(Encoder):
     """Longformer with the head that its config names."""
 
+    eager_only = True
     reaches_all = False  # of tokens that are tagged or masked none is global
 
     @classmethod

@@ -362,6 +362,7 @@ class Stack(T5Stack):
 class LongT5(T5):
     """``LongT5ForConditionalGeneration``."""
 
+    eager_only = True
     stack_class = Stack
     flattens = False
     fills_cache = False

@@ -49,17 +49,9 @@ def causal_mask(
         places = _range(keys)
         cut = new((batch, keys), BOOL)
         del places, cut
-    if skips and eager is None and not (window is not None and keys >= window):
-        same = queries == keys
-        if flags is not None:
-            if queries == 1 or same:
-                asked()
-                if not padded:
-                    return None
-            if same:
-                asked()
-        elif queries == 1 or same:
-            return None
+    may_be_left_out = skips and eager is None and not (window is not None and keys >= window)
+    if may_be_left_out and _is_left_out(queries, keys, given=flags is not None, padded=padded):
+        return None
     rows, heads = new((batch,), I64), new((1,), I64)
     q, k = _range(queries), _range(keys)
     seen_by = _blocks_in_window if mapped else _or_block if blocks else None
@@ -81,6 +73,18 @@ def causal_mask(
     numbers = in_numbers(out, eager)
     del longer
     return numbers
+
+
+def _is_left_out(queries: int, keys: int, *, given: bool, padded: bool) -> bool:
+    """``_ignore_causal_mask_sdpa``, which asks a mask that is ``given`` whether all of it is seen."""
+    alike = queries == keys
+    if given and (queries == 1 or alike):
+        asked()
+        if not padded:
+            return True
+        if alike:
+            asked()
+    return not given and (queries == 1 or alike)
 
 
 def _seen(queries: int, keys: int, window: int | None) -> Tensor:

@@ -84,6 +84,7 @@ class Layer(BertLayer):
 class Mpnet(Encoder):
     """MPNet with the head that its config names."""
 
+    eager_only = True
     adapted_tables = ("word_embeddings", "position_embeddings")
 
     @classmethod

@@ -3,12 +3,13 @@
 Sources: transformers/vision_utils.py, ``get_rope_index`` (models/qwen2_5_vl/modeling_qwen2_5_vl.py).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from kb.core.model import Vision
 from kb.core.setup import Images
+from kb.memory.engine import ops
 from kb.memory.engine.tensor import BOOL, F32, I32, I64, Tensor, new
 
 AXES = 3  # time, height and width
@@ -277,3 +278,25 @@ def _picture(height: int, width: int, *, spaced: bool) -> Tensor:
     out = new((AXES, 1, height, width), I64)
     del moved
     return out
+
+
+def tables_of_places(
+    batch: int, length: int, width: int, dtype: str, shares: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """``Qwen2_5_VLRotaryEmbedding``: angles of three places, of each of which a share is taken."""
+    numbers = new((AXES, batch, length, 1), F32)
+    freqs = new((AXES, batch, length, width // 2), F32)
+    del numbers
+    cos = ops.scale(new(freqs.shape, F32))
+    sin = ops.scale(new(freqs.shape, F32))
+    sin = shares(sin)
+    cos = shares(cos)
+    out = ops.cast(cos, dtype), ops.cast(sin, dtype)
+    del freqs, cos, sin
+    return ops.unsqueeze(out[0], 1), ops.unsqueeze(out[1], 1)
+
+
+def among_first(freqs: Tensor) -> Tensor:
+    """Qwen3-VL: the shares are put among those of time, in their place."""
+    _, batch, length, half = freqs.shape
+    return new((batch, length, 2 * half), F32)

@@ -4,7 +4,7 @@ It reads as ``modeling_qwen2_vl.py``, ``modeling_qwen2_5_vl.py`` and ``modeling_
 live on here.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from kb.core.model import Architecture, Vision
@@ -13,8 +13,16 @@ from kb.memory.engine import ops
 from kb.memory.engine.families.decoder import Decoder
 from kb.memory.engine.families.decoder_inputs import masked
 from kb.memory.engine.families.decoder_parts import ACTIVATIONS
-from kb.memory.engine.families.picture_places import AXES, Sizes, beside_beams, told_places
+from kb.memory.engine.families.picture_places import (
+    AXES,
+    Sizes,
+    among_first,
+    beside_beams,
+    tables_of_places,
+    told_places,
+)
 from kb.memory.engine.families.qwen_tower import Tower
+from kb.memory.engine.families.recurrent import HeldMixed
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.ops.windows import at, put_at
 from kb.memory.engine.runs.decoding import masked_longer
@@ -305,31 +313,27 @@ class Qwen3Vl(QwenVl):
         return among_first(freqs)
 
 
-def tables_of_places(
-    batch: int, length: int, width: int, dtype: str, shares: Callable[[Tensor], Tensor]
-) -> tuple[Tensor, Tensor]:
-    """``Qwen2_5_VLRotaryEmbedding``: angles of three places, of each of which a share is taken."""
-    numbers = new((AXES, batch, length, 1), F32)
-    freqs = new((AXES, batch, length, width // 2), F32)
-    del numbers
-    cos = ops.scale(new(freqs.shape, F32))
-    sin = ops.scale(new(freqs.shape, F32))
-    sin = shares(sin)
-    cos = shares(cos)
-    out = ops.cast(cos, dtype), ops.cast(sin, dtype)
-    del freqs, cos, sin
-    return ops.unsqueeze(out[0], 1), ops.unsqueeze(out[1], 1)
-
-
-def among_first(freqs: Tensor) -> Tensor:
-    """Qwen3-VL: the shares are put among those of time, in their place."""
-    _, batch, length, half = freqs.shape
-    return new((batch, length, 2 * half), F32)
-
-
 def added_where(x: Tensor, mask: Tensor, more: Tensor) -> Tensor:
     """``_deepstack_process``: a copy, to whose tokens of pictures something is added."""
     more = ops.cast(more, x.dtype)
     x = ops.clone(x)
     added = ops.add(at(x, (mask,), more.shape), more)
     return put_at(x, (mask,), added)
+
+
+class Qwen35(QwenVl):
+    """``Qwen3_5ForConditionalGeneration``, of words alone, which reach no tower."""
+
+    reaches_all = False
+
+    @classmethod
+    def check(cls, architecture: Architecture, setup: TrainingSetup) -> None:
+        check_words_alone(architecture, setup)
+
+    def training_cache(self) -> Any:
+        return HeldMixed(self.options.earlier.cache)
+
+    def pictured(
+        self, ids: Tensor, padding: Any, cache: Any, *pictures: Tensor, positions: Any = None
+    ) -> tuple[Tensor, Any]:
+        return Decoder.base(self, ids, padding, positions, cache), None

@@ -122,6 +122,7 @@ class SummaryHead(TokenHead):
 class XLNet(Encoder):
     """XLNet with the head that its config names."""
 
+    eager_only = True
     adapted_tables = ("word_embedding",)
     gathers = False  # what attention multiplies is no layer: its gathering is not followed
 

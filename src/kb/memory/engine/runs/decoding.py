@@ -1,8 +1,30 @@
-"""The small tensors of a decoder's decoding loop (``_sample`` of transformers/generation/utils.py), in its order."""
+"""The small tensors of a decoder's decoding loop (``_sample`` of transformers/generation/utils.py), in its order; and
+which of its tokens are followed: between the second and the last ones only the cache grows.
+"""
 
 from typing import Any
 
 from kb.memory.engine.tensor import BOOL, I64, Tensor, new
+
+FIRST, LAST, FEWEST = 2, 2, 20  # tokens that are decoded before and after the middle, and the shortest middle
+# Of beams, which copy their cache before each token, what a step asks for decides how the free blocks are cut: between
+# the first steps and the last of a long answer one is followed after so many tokens, and no more than so many in all.
+LONG, STRIDE, STOPS = 64, 16, 16
+
+
+def middle(decoded: int, tokens: int) -> int:
+    """How many tokens only grow the cache, after ``decoded`` of them."""
+    left = tokens - decoded - LAST
+    return left if decoded == FIRST and left >= FEWEST else 0
+
+
+def between(decoded: int, tokens: int) -> int:
+    """Of beam search, how many tokens only grow the cache, after ``decoded`` of them."""
+    whole = tokens - FIRST - LAST
+    if whole < LONG:
+        return middle(decoded, tokens)
+    left = tokens - decoded - LAST
+    return min(max(STRIDE, -(-whole // STOPS)) - 1, left) if decoded >= FIRST and left > 0 else 0
 
 
 def numbered(rows: int, length: int) -> Tensor:

@@ -1,7 +1,4 @@
-"""``generate`` (transformers/generation/utils.py): greedy, and by beams; the Trainer's and on its own.
-
-Between the second token and the last ones only the cache grows, so there nothing else is followed.
-"""
+"""``generate`` (transformers/generation/utils.py): greedy, and by beams; the Trainer's and on its own."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,19 +8,22 @@ from kb.memory.engine import ops
 from kb.memory.engine.autocast import autocast
 from kb.memory.engine.families.attention import PairedCache
 from kb.memory.engine.modules import Model
-from kb.memory.engine.runs.decoding import all_longer, numbered, or_padding, still_unfinished, stop_check
+from kb.memory.engine.runs.decoding import (
+    all_longer,
+    between,
+    middle,
+    numbered,
+    or_padding,
+    still_unfinished,
+    stop_check,
+)
 from kb.memory.engine.tensor import BOOL, F32, I32, I64, Tensor, mark, new
 from kb.memory.engine.world import world
 
 Call = Callable[..., Any]
 
-
 MOST_TOKENS = 1 << 14  # of one answer: each grows the cache of every layer
 SUPPRESSED, SUPPRESSED_AT_FIRST = 86, 2  # as many as openai/whisper-small's config.json lists
-FIRST, LAST, FEWEST = 2, 2, 20  # tokens that are decoded before and after the middle, and the shortest middle
-# Of beams, which copy their cache before each token, what a step asks for decides how the free blocks are cut: between
-# the first steps and the last of a long answer one is followed after so many tokens, and no more than so many in all.
-LONG, STRIDE, STOPS = 64, 16, 16
 
 
 class Decoding(NamedTuple):
@@ -65,21 +65,6 @@ def model_call(model: Any, call: Any, kind: str | None, encoded: Any = None) -> 
     if isinstance(encoded, tuple):
         return logits, tuple(ops.cast(each, F32) for each in encoded)
     return logits, None if encoded is None else ops.cast(encoded, F32)
-
-
-def middle(decoded: int, tokens: int) -> int:
-    """How many tokens only grow the cache, after ``decoded`` of them."""
-    left = tokens - decoded - LAST
-    return left if decoded == FIRST and left >= FEWEST else 0
-
-
-def between(decoded: int, tokens: int) -> int:
-    """Of beam search, how many tokens only grow the cache, after ``decoded`` of them."""
-    whole = tokens - FIRST - LAST
-    if whole < LONG:
-        return middle(decoded, tokens)
-    left = tokens - decoded - LAST
-    return min(max(STRIDE, -(-whole // STOPS)) - 1, left) if decoded >= FIRST and left > 0 else 0
 
 
 def prompted(model: Any, batch: list[Any], decoding: Decoding) -> None:

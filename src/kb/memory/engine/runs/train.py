@@ -8,13 +8,17 @@ from typing import Any
 from kb.core.setup import KeepsOutputs, TrainingSetup
 from kb.memory.engine import ops
 from kb.memory.engine.autocast import autocast
+from kb.memory.engine.ddp import reducer_of, through_sink
+from kb.memory.engine.deepspeed import Unshared, Zero
 from kb.memory.engine.modules import Model
 from kb.memory.engine.ops import losses
+from kb.memory.engine.ops.log_probs import without_last
 from kb.memory.engine.optimizers import Optimizer
 from kb.memory.engine.options import unshared
 from kb.memory.engine.tape import backward
 from kb.memory.engine.tensor import F32, I64, Tensor, mark, new
 from kb.memory.engine.world import world
+from kb.memory.engine.zero3 import Zero3
 
 MOST_PASSES = 2  # of one step: the second finds the gradients of the first, and so does every later one
 STEPS = 2  # states, and what the allocator keeps, are complete only in the second
@@ -42,29 +46,22 @@ def train(
     world.recording.begin("train")
     world.training = True
     model.reducer = reducer = _reducer_of(model, setup)
-    units = model.units
+    units = model.units if setup.zero_stage < 3 else None
     model.zero = zero = _zero_of(model, setup)
-    units = units if setup.zero_stage < 3 else None
-    optimizer = zero or Optimizer(
-        units or model, setup.optim, foreach=units is None or units.flat, keeps=setup.gradients_kept
-    )  # none of sharded tensors
-    passes = min(setup.gradient_accumulation_steps, MOST_PASSES)
-    recording = world.recording
+    foreach = units is None or units.flat  # none of sharded tensors
+    optimizer = zero or Optimizer(units or model, setup.optim, foreach=foreach, keeps=setup.gradients_kept)
+    passes, recording = min(setup.gradient_accumulation_steps, MOST_PASSES), world.recording
     start = recording.here()
-    same = reducer is None or reducer.finds_unused  # else buckets are made again after the first
-    same = same and (units is None or not units.flat)  # FSDP1 tries its buffers before the first
-    same = same and setup.keeps_outputs == "no"  # else the first step has none of a step before it
-    same = same and not setup.gradients_kept
-    repeats = recording.repeats and sources is None and optimizer.alike and same
-    plain = reducer is None and zero is None and units is None and setup.keeps_outputs == "no"
-    plain = plain and not setup.gradients_kept
-    passes_alike = recording.repeats and sources is None and plain and passes > 1
+    may_repeat = recording.repeats and sources is None
+    steps_alike = may_repeat and _steps_alike(setup, reducer, units)
+    plain = setup.keeps_outputs == "no" and not setup.gradients_kept
+    passes_alike = may_repeat and plain and reducer is zero is units is None and passes > 1
     # of a trainer's own loss, what it asks beside the model is gathered by itself
-    gathers = recording.repeats and sources is None and loss is None and setup.zero_stage == 3 and same
+    gathers = steps_alike and loss is None and setup.zero_stage == 3
     outputs = Outputs(setup.keeps_outputs)
     lengths = sources or (setup.max_source_length,) * (STEPS * passes)
     for at in range(0, len(lengths), passes):
-        if at and repeats:
+        if at and steps_alike and optimizer.alike:
             recording.repeat_step(start, model.replaced())
             break
         recording.moment, recording.term = "forward", "temporaries"
@@ -78,19 +75,25 @@ def train(
                 break
             if number > 1 and settled and zero.settled == settled and recording.repeat_whole(begun):
                 break
-            if reducer is not None:
-                reducer.reduces = number == passes
-            if units is not None:
-                units.reduces = number == passes
+            for each in (reducer, units):
+                if each is not None:
+                    each.reduces = number == passes
             one_pass(model, setup, source, loss, outputs, stale=setup.gradients_kept and number == 1)
             if zero is not None:
                 zero.after_pass(last=number == passes)
         optimizer.step()
         outputs.step_ends()
     outputs.let_go()
-    recording.gradients = None
-    world.ready = None
+    recording.gradients = world.ready = None
     return optimizer
+
+
+def _steps_alike(setup: TrainingSetup, reducer: Any, units: Any) -> bool:
+    """Whether the second step asks what the first did, but for the optimizer's states."""
+    same = reducer is None or reducer.finds_unused  # else buckets are made again after the first
+    same = same and (units is None or not units.flat)  # FSDP1 tries its buffers before the first
+    # the first step has no outputs and no gradients of a step before it
+    return same and setup.keeps_outputs == "no" and not setup.gradients_kept
 
 
 def of_steps(model: Model, setup: TrainingSetup) -> Any:
@@ -121,21 +124,15 @@ def _reducer_of(model: Model, setup: TrainingSetup) -> Any:
     """DDP's, where a run on several GPUs has one."""
     if setup.data_parallel_size < 2:
         return None
-    from kb.memory.engine.ddp import reducer_of  # here and below: other runs do without
-
     return reducer_of(model, setup)
 
 
 def _zero_of(model: Model, setup: TrainingSetup) -> Any:
     """DeepSpeed's optimizer, where a run has one."""
     if setup.zero_stage == 3:
-        from kb.memory.engine.zero3 import Zero3
-
         return Zero3(model, setup)
     if not (setup.zero_stage or unshared(setup)):
         return None
-    from kb.memory.engine.deepspeed import Unshared, Zero
-
     return Unshared(model, setup) if unshared(setup) else Zero(model, setup)
 
 
@@ -241,8 +238,6 @@ def shifted_loss(model: Model, logits: Tensor, labels: Tensor) -> Tensor:
         loss = ops.smoothed_loss(logits, labels)
         model.collated = None
         return loss
-    from kb.memory.engine.ops.log_probs import without_last  # of decoders
-
     logits = ops.contiguous(without_last(logits))
     rows, length, _ = logits.shape
     seen = Tensor((rows, length), I64, labels.strides, labels.storage)  # one row without its first needs no copy
@@ -275,8 +270,6 @@ def outputs_of(model: Model, batch: list[Any], *, smoothed: bool = False) -> tup
         logits, tuples, more = wide[0], wide[1:behind], wide[behind:]
         del wide
     if model.reducer is not None:
-        from kb.memory.engine.ddp import through_sink
-
         loss, logits, *more = through_sink(model, (loss, logits, *more))
     del tuples
     return loss, logits, kept[1] if len(kept) > 1 else None, *more
