@@ -36,8 +36,8 @@ PREDICTIONS = "predictions"
 ANSWERS = "answers"  # to checks of one file, told again while nothing that they rest on changed
 # The modules of core that the memory engine reads: what is said of a config changes more often than they do.
 CORE_OF_THE_ENGINE = {
-    "expression", "facts", "hardware", "memory_report", "model", "patterns", "record", "release", "setup", "text",
-    "typed", "units",
+    "__init__", "expression", "facts", "hardware", "memory_report", "model", "patterns", "record", "release", "setup",
+    "text", "typed", "units",
 }  # fmt: skip
 _SHARD = 2  # digits of a key that name the folder of its file
 _SUM = 4  # bytes of the check sum before a value
