@@ -117,6 +117,8 @@ def test_what_does_not_start_says_so_in_both_languages() -> None:
         (("--requests", "4"), "--input"),
         (("--max-num-seqs", "0"), "--max-num-seqs"),
         (("--gpus", "2", "--tensor-parallel-size", "4"), "--gpus"),
+        (("--dtype", "bf17"), "known are"),
+        (("--engine-version", "0.7.2", "--model", "Qwen/Qwen2.5-7B-Instruct"), "request of the full length"),
     ],
 )
 def test_bad_input_says_what_and_what_next(arguments: tuple[str, ...], said: str) -> None:
@@ -208,13 +210,14 @@ def test_weights_that_bitsandbytes_packed_before_they_were_stored_are_counted_so
     assert "packed in bitsandbytes, as the name says" in " ".join(stored.stdout.split())
     dynamic = estimate(*server, "unsloth/Qwen2.5-7B-Instruct-unsloth-bnb-4bit")  # some layers stay in 16 bits
     other = estimate("--engine", "sglang", *server[2:], "unsloth/Qwen2.5-7B-Instruct-bnb-4bit")
-    assert all("weights of this model are not known" in run.stdout for run in (dynamic, other))
+    assert all("What the weights take on one GPU is not known" in run.stdout for run in (dynamic, other))
 
 
 @pytest.mark.parametrize("model", ["Qwen2.5-7B-Instruct-bnb-4bit", "Qwen2.5-7B-Instruct-unsloth-bnb-4bit"])
 def test_a_check_does_not_count_packed_weights_whole(tmp_path: Path, model: str) -> None:
     script = tmp_path / "serve.sh"
-    for name, told in ((f"unsloth/{model}", False), ("Qwen/Qwen2.5-7B-Instruct", True)):
+    shared = ("Qwen/Qwen3-30B-A3B -dp 8", False)  # replicas share the experts
+    for name, told in ((f"unsloth/{model}", False), ("Qwen/Qwen2.5-7B-Instruct -dp 8", True), shared):
         script.write_text(f"vllm serve {name} --max-model-len 4096\n", "utf-8")
         run = run_kb(script, "--gpu", "rtx-3060-12gb", "--no-cache", module="kb.check")
         assert ("serving-nothing-left-for-cache" in run.stdout) is told
@@ -273,7 +276,8 @@ def in_process(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int
 def test_a_script_is_estimated_as_its_flags_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "serve.sh"
     path.write_text(SCRIPT)
-    code, from_file = in_process(capsys, str(path), "--gpu", "rtx-3090", "--format", "json")
+    here = ("--gpu", "rtx-3090", "--engine-version", "0.33.0", "--format", "json")
+    code, from_file = in_process(capsys, str(path), *here)
     assert (code, json.loads(from_file)) == (0, json.loads(in_process(capsys, *FLAGS, "--format", "json")[1]))
     shorter = in_process(capsys, str(path), "--gpu", "rtx-3090", "--max-model-len", "1024", "--format", "json")[1]
     assert json.loads(shorter)["setup"]["max_model_len"] == 1024  # what is given here wins
@@ -282,7 +286,27 @@ def test_a_script_is_estimated_as_its_flags_are(tmp_path: Path, capsys: pytest.C
 def test_an_option_that_a_branch_may_give_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "serve.sh"
     path.write_text('if [ "$BIG" ]; then N="--max-model-len 4096"; fi\nvllm serve Qwen/Qwen2.5-7B $N\n')
-    assert "--max-model-len. Give" in in_process(capsys, str(path), "--gpu", "rtx-3090")[1]
+    said = in_process(capsys, str(path), "--gpu", "rtx-3090")[1]
+    assert "--max-model-len,\n--engine-version. Give" in said  # no file says the release either
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("vllm serve Qwen/Qwen2.5-7B --dtype half --enable-lora", ["float16 ", "What --enable-lora takes"]),
+        ("vllm serve Qwen/Qwen2.5-7B --dtype float32", ["float32 ", "It does not start"]),
+        ('vllm serve Qwen/Qwen2.5-7B --speculative-config \'{"model": "a/b"}\'', ["What --speculative-config takes"]),
+        ("vllm serve Qwen/Qwen3-30B-A3B --data-parallel-size 4", ["parts that replicas share or repeat"]),
+        ("sglang serve --model-path Qwen/Qwen3-30B-A3B --tp 4 --dp 4 --enable-dp-attention", ["parts that replicas"]),
+    ],
+)
+def test_what_a_script_starts_is_counted_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, said: list[str]
+) -> None:
+    path = tmp_path / "serve.sh"
+    path.write_text(command + "\n")
+    found = in_process(capsys, str(path), "--gpu", "rtx-3090")[1]
+    assert [each for each in said if each not in found] == []
 
 
 def test_each_server_of_a_compose_file_is_estimated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

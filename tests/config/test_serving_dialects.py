@@ -509,6 +509,7 @@ def test_a_server_in_a_container_of_ones_own_image_is_read(before: str, behind: 
 def test_a_release_is_read_of_a_tag_that_names_one() -> None:
     assert release_of_image("vllm/vllm-openai:v0.8.5") == "0.8.5"
     assert release_of_image("vllm/vllm-openai:v0.8.5.post1") == "0.8.5"
+    assert release_of_image("vllm/vllm-openai:v0.23.0@sha256:6d8429e3") == "0.23.0"
     assert release_of_image("vllm/vllm-openai:v０.8.5") is None
     assert release_of_image("registry:5000/vllm-openai:v0.8.5") == "0.8.5"
     assert release_of_image("lmcache/vllm-openai:v0.3.14") is None

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kb import __version__
-from kb.advice.facts.serving_facts import LENGTHS, SHARES, TOKENS, features_used, stored_packing
+from kb.advice.facts.serving_facts import LENGTHS, SHARES, TOKENS, TYPES, features_used, stored_packing
 from kb.advice.facts.unit_facts import SERVERS
 from kb.advice.question import NamedMachine
 from kb.advice.run.named_model import packed_by_name
@@ -24,7 +24,7 @@ from kb.core.release import parse_version
 from kb.core.text import UserError
 from kb.memory import UnsupportedArchitectureError, architecture_from_config
 from kb.memory.serving.answer import changes, load, serve, smallest
-from kb.memory.serving.budget import Budget
+from kb.memory.serving.budget import NO_CHUNKS_BELOW, Budget
 from kb.memory.serving.setup import (
     CACHE_TYPES,
     ENGINES,
@@ -57,7 +57,13 @@ WHOLE = (
     "block_size", "requests", "input", "output",
 )  # fmt: skip
 SIZES = ("gpu_memory", "weights", "non_torch", "activations", "graphs", "kv_cache_memory", "cpu_offload")
-OTHERS = ("engine_version", "gpu_memory_utilization", "kv_cache_dtype", "quantization", "enforce_eager", "python_llm")
+OTHERS = (
+    "engine_version", "gpu_memory_utilization", "dtype", "kv_cache_dtype", "quantization", "enforce_eager",
+    "python_llm",
+)  # fmt: skip
+# Flags of what holds memory of a GPU that is not counted: slots for adapters, and a draft, which some methods lack.
+BESIDE = ("enable_lora", "lora_paths", "speculative_model", "speculative_config", "speculative_draft_model_path")
+DRAFTLESS = ("ngram", "ngram_gpu", "suffix")
 # Options of training, which say nothing of a server.
 OF_TRAINING = ("config", "section", "dialect", "task", *RUN, "zero_stage", "fsdp", "simulate")
 
@@ -74,6 +80,7 @@ def add_options(parser: Any, words: cli.Words) -> None:
     add("gpu_memory_utilization", type=cli.number(words, whole=False), metavar="SHARE")
     for name in WHOLE[:5]:
         add(name, type=cli.number(words), metavar="N")
+    add("dtype", metavar="TYPE")
     add("kv_cache_dtype", metavar="TYPE")
     add("quantization", metavar="NAME")
     add("block_size", type=cli.number(words), metavar="TOKENS")
@@ -129,9 +136,18 @@ def of_file(options: argparse.Namespace, checker: FileChecker, words: Words) -> 
         if left:
             shown = ", ".join(flag_of(name) for name in left)
             answer = answer._replace(notes=[*answer.notes, ("serving.note_unknown", {"options": shown})])
+        drafts = said.uses.isdisjoint(DRAFTLESS)
+        beside = [flag_of(name) for name in BESIDE if _is_given(name, unit) and (drafts or "spec" not in name)]
+        if beside:
+            answer = answer._replace(notes=[*answer.notes, ("serving.note_beside", {"options": ", ".join(beside)})])
         answers.append(answer)
     _put(options, answers, checker.catalog, words)
     return cli.FINDINGS if any(map(fails, answers)) else cli.CLEAN
+
+
+def _is_given(name: str, unit: Unit) -> bool:
+    """Whether a flag or key is written, and not to switch it off."""
+    return any(unit.keys[key].value is not False for key in (name, name.replace("_", "-")) if key in unit.keys)
 
 
 def fails(answer: Answer) -> bool:
@@ -238,7 +254,7 @@ def _setup(
         gpu_bytes=size,
         gpu_most=most,
         gpu_id=gpu.gpu.id if gpu is not None and gpu.gpu is not None else "",
-        dtype=known.dtype if known.dtype != "float32" or options.engine == "transformers" else "float16",
+        dtype=TYPES.get(options.dtype or "auto", options.dtype) or known.type_of(options.engine),
         quantization=packing_of(options.engine, packing) if packing else known.quantization,
         tensor_parallel=ranks,
         pipeline_parallel=stages,
@@ -282,6 +298,10 @@ class Known(NamedTuple):
     relative: bool = False  # of a row of another name: its size is the same, its positions may not be
     by_name: bool = False  # only the name says how it is packed
     sees: bool = False  # pictures, whose tower the profiling runs too
+
+    def type_of(self, engine: str) -> str:
+        """The type in which an engine loads it by itself."""
+        return self.dtype if self.dtype != "float32" or engine == "transformers" else "float16"
 
 
 def known_model(name: str | None, config_path: str | None, engine: str, catalog: Catalog) -> Known:
@@ -373,24 +393,27 @@ def checked(setup: ServingSetup, model: ServedModel) -> ServingSetup:
     """The setup, where the server could start with it.
 
     Raises:
-        UserError: a share outside 0 to 1, a length beyond the model, ranks that do not divide its heads or layers, a
-            type that is not known.
+        UserError: a share outside 0 to 1, a length beyond the model or one that decides and is not known, ranks that do
+            not divide its heads or layers, a type that is not known.
     """
     if setup.utilization is not None and not 0 < setup.utilization <= 1:
         raise UserError("serving.bad_share", value=setup.utilization)
     length, refuses = setup.max_model_len, setup.engine in ("vllm", "sglang", "tgi") and "long" not in setup.uses
     if length and model.longest and length > model.longest and refuses:
         raise UserError("serving.too_long", length=length, model=model.name, most=model.longest)
+    if setup.engine == "vllm" and setup.release < NO_CHUNKS_BELOW and not (length or model.longest):
+        raise UserError("serving.length_decides")
     if model.heads % setup.tensor_parallel:
         raise UserError("serving.heads", ranks=setup.tensor_parallel, heads=model.heads, model=model.name)
     if model.layers < setup.pipeline_parallel:
         raise UserError("serving.layers", stages=setup.pipeline_parallel, layers=model.layers, model=model.name)
-    if setup.kv_cache_dtype not in ("auto", *CACHE_TYPES):
-        known = ", ".join(("auto", *CACHE_TYPES))
-        raise UserError("serving.bad_choice", option="--kv-cache-dtype", value=setup.kv_cache_dtype[:50], known=known)
-    if setup.quantization is not None and setup.quantization not in PACKED:
-        known = ", ".join(PACKED)
-        raise UserError("serving.bad_choice", option="--quantization", value=setup.quantization[:50], known=known)
+    for option, value, known in (
+        ("--dtype", setup.dtype, ("auto", *FLOATS)),
+        ("--kv-cache-dtype", setup.kv_cache_dtype, ("auto", *CACHE_TYPES)),
+        ("--quantization", setup.quantization, PACKED),
+    ):
+        if value is not None and value not in known:
+            raise UserError("serving.bad_choice", option=option, value=value[:50], known=", ".join(known))
     return setup
 
 
@@ -428,7 +451,7 @@ def options_said(unit: Unit, facts: Facts) -> SaidOptions:
         "kv_cache_memory": "serving.kv_cache_memory_bytes",
         "cpu_offload": "serving.cpu_offload_gb",
         **{name: f"serving.{name}" for name in (
-            "max_num_seqs", "tensor_parallel_size", "pipeline_parallel_size", "quantization", "block_size",
+            "max_num_seqs", "tensor_parallel_size", "pipeline_parallel_size", "quantization", "block_size", "dtype",
             "enforce_eager",
         )},
     }  # fmt: skip
@@ -448,6 +471,8 @@ def options_said(unit: Unit, facts: Facts) -> SaidOptions:
     release = facts.get("serving.release")
     if isinstance(release, tuple):
         found["engine_version"] = ".".join(map(str, release))
+    elif engine != "transformers":
+        unknown.append("engine_version")
     for option, unit_of in (("kv_cache_memory", ""), ("cpu_offload", " GiB")):
         if option in found:
             found[option] = f"{found[option]}{unit_of or ' B'}"

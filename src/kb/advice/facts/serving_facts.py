@@ -219,7 +219,7 @@ class ServingFacts:
             "kv_cache_dtype": cache,
             "kv_cache_bytes": direct,
             "block_size": self._number("serving.block_size"),
-            "uses": features_used(self._value),
+            "uses": features_used(self._setting),
             "offload_bytes": round(offload * GIB) if isinstance(offload, int | float) else 0,
         }
 
@@ -330,6 +330,8 @@ def features_used(value: Lookup) -> frozenset[str]:
         "v2_model_runner": known["v2_model_runner"] is True,
         "v1_model_runner": known["v2_model_runner"] is False,
         "one_kind_of_cache": known["disable_hybrid_kv_cache_manager"] is True,
+        "data_parallel": value("serving.data_parallel_size") not in (None, 1),  # perhaps is enough for these too
+        "dp_attention": value("serving.enable_dp_attention") not in (None, False),
         "prompt_embeds": known["enable_prompt_embeds"] is True,
         "logits_processors": bool(known["logits_processors"]),
         known["speculative_method"]: True,

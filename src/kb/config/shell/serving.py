@@ -18,7 +18,10 @@ class Server(NamedTuple):
     short: Mapping[str, str] = {}  # flags of one dash, and their long names
 
 
-_VLLM = {"-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-q": "--quantization"}
+_VLLM = {
+    "-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-dp": "--data-parallel-size",
+    "-q": "--quantization",
+}  # fmt: skip
 _LLAMA = {
     "-m": "--model", "-c": "--ctx-size", "-np": "--parallel", "-ub": "--ubatch-size", "-b": "--batch-size",
     "-ngl": "--n-gpu-layers", "-ctk": "--cache-type-k", "-ctv": "--cache-type-v", "-fa": "--flash-attn",
@@ -79,7 +82,7 @@ _PREPARES = r"(?:env|activate)[\w-]*\.sh\Z"  # `source env.sh`: what it makes re
 # `export PATH=/opt/v/bin:$PATH`, but of CUDA, the system and what a user has installed for every project
 _ON_PATH = r"\bPATH=[\"']?(?![^\s:]*(?:cuda|/\.local/|=/usr/|\$PATH|\$\{PATH))[^\s:\"']+/bin[:\"']"
 _OF_PROJECT = r"(?:\./)?\.?v?env[\w.-]*\Z"
-_TAG = re.compile(r":v?([0-9]+(?:\.[0-9]+){1,3})(?:$|[-+.a-z])")
+_TAG = re.compile(r":v?([0-9]+(?:\.[0-9]+){1,3})(?:$|[-+@a-z]|\.[a-z])")
 
 
 def server_of_image(image: str) -> Server | None:

@@ -15,7 +15,7 @@ from kb.memory.serving.budget import (
     resolve,
     weights_bytes,
 )
-from kb.memory.serving.setup import OF_SEVERAL_SIZES, ServedModel, ServingSetup
+from kb.memory.serving.setup import OF_SEVERAL_SIZES, REPLICAS, ServedModel, ServingSetup
 
 OWN_SHARE = "the share that its release takes"  # what is not known of a server
 FIT_LEAST = 4096  # tokens: llama.cpp's --fit shrinks no context below this
@@ -123,7 +123,11 @@ def serve(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any], co
 
 
 def _as_kept(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any]) -> ServedModel:
-    """The model as its cache is kept: a release may give the layers that slide as much as those that do not."""
+    """The model as the server keeps it: a release may give the layers that slide as much cache as those that do not,
+    and replicas may share experts, or have the attention whole.
+    """
+    if "dp_attention" in setup.uses or ("data_parallel" in setup.uses and model.active_experts):
+        return model._replace(weights=None, not_modelled=REPLICAS)
     if not model.full_layers or default_of(engine, "windowed_cache", setup, model) is not False:
         return model
     return model._replace(full_layers=model.full_layers + model.windowed_layers, windowed_layers=0)

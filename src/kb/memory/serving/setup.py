@@ -103,7 +103,8 @@ class ServingSetup(NamedTuple):
 STATES = "a recurrent state in some layers"  # what is not modelled of a model whose layers keep one
 WIDE = "heads of another size in some layers"
 FEWER = "another number of KV heads in some layers"
-OF_SEVERAL_SIZES = (WIDE, FEWER)  # one token takes as much as is known of one layer alone
+REPLICAS = "parts that replicas share or repeat"  # of a mixture of experts by data parallel
+OF_SEVERAL_SIZES = (WIDE, FEWER, REPLICAS)  # one token takes as much as is known of one layer alone
 MLA_TYPES = ("deepseek_v2", "deepseek_v3", "kimi_k2")
 _MIXERS = ("linear_attention", "mamba", "recurrent", "conv", "m")
 # Fields of configs whose layers keep another cache than is modelled, and what that is called.
