@@ -500,10 +500,11 @@ def test_what_starts_no_server_is_none(text: str) -> None:
 )
 def test_a_server_in_a_container_of_ones_own_image_is_read(before: str, behind: str) -> None:
     arguments = [each._replace(text=None) if "$" in (each.text or "") else each for each in words(before)]
-    started = read_server([*words("sudo docker run"), *arguments, *words(behind)])
-    assert started is not None
-    assert (started.server.dialect, started.image) == ("vllm", arguments[-1])
-    assert "a/b" in [each.text for each in started.rest]
+    for way in ("sudo docker run", "docker create"):
+        started = read_server([*words(way), *arguments, *words(behind)])
+        assert started is not None
+        assert (started.server.dialect, started.image) == ("vllm", arguments[-1])
+        assert "a/b" in [each.text for each in started.rest]
 
 
 def test_a_release_is_read_of_a_tag_that_names_one() -> None:

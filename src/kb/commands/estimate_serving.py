@@ -174,7 +174,7 @@ def answer_of(options: argparse.Namespace, catalog: Catalog) -> Answer:
     setup, model, notes = _setup(options, catalog, engine)
     served = serve(model, setup, engine, catalog.constants)
     open_ = any(key in ("serving.note_packed", "serving.note_pictures") for key, _ in notes)
-    if served.budget is not None and (open_ or (model.positions is None and model.rotary)):
+    if served.budget is not None and (open_ or (model.longest is None and model.rotary)):
         served = served._replace(budget=_unsure(served.budget))
 
     asked = None

@@ -82,7 +82,8 @@ def _budget(served: Served, words: Words, style: Style) -> list[str]:
         if not term.bytes:
             continue
         row = [words.named("serving_term", term.name), words.named("serving_status", term.status)]
-        (rows if term.inside else outside).append([*row, ("−" if term.inside else "") + _gib(term.bytes)])
+        band = f" ({_gib(term.low)}{style.dash}{_gib(term.high)})" if not term.inside and term.low != term.high else ""
+        (rows if term.inside else outside).append([*row, ("−" if term.inside else "") + _gib(term.bytes) + band])
     kept = _gib(budget.kv).replace("-", "−")
     if budget.kv_low >= 0 and budget.kv_low != budget.kv_high:
         kept += f" ({_gib(budget.kv_low)}{style.dash}{_gib(budget.kv_high)})"

@@ -50,6 +50,7 @@ _IMAGES = (
     (re.compile(r"(?:^|/)huggingface/text-generation-inference(?::|@|$)"), TGI),
     (re.compile(r"(?:^|/)gg(?:ml-org|erganov)/llama\.cpp:(?:server|full)"), LLAMA),
 )
+_MAKES = frozenset(("run", "create"))  # a container, of docker
 # What `docker run` (podman, nerdctl) takes before the image without a word behind it.
 _SWITCHES = (
     "--rm", "--detach", "--init", "--interactive", "--no-healthcheck", "--oom-kill-disable", "--privileged",
@@ -257,7 +258,7 @@ def _inline(argument: Argument, name: str) -> bool:
 def _in_container(arguments: Sequence[Argument]) -> Started | None:
     """``docker run … IMAGE flags``; a command behind the image counts in place of the image's own."""
     first = [argument.text for argument in arguments[:3]]
-    if "run" not in first:
+    if _MAKES.isdisjoint(first):
         at = first.index("exec") if "exec" in first else len(arguments)
         inner = _read_any(arguments[at + 1 :])
         return inner._replace(image=arguments[at]) if inner is not None else None
@@ -292,7 +293,7 @@ def _entry_point(before: Sequence[Argument]) -> Argument | None:
 
 def _in_own_image(arguments: Sequence[Argument]) -> Started | None:
     """``docker run … IMAGE vllm serve …`` of an image that someone built, or whose name only the environment knows."""
-    at = next(at for at, argument in enumerate(arguments) if argument.text == "run") + 1
+    at = next(at for at, argument in enumerate(arguments) if argument.text in _MAKES) + 1
     while at < len(arguments):
         image, rest = arguments[at], arguments[at + 1 :]
         text = image.text or ""

@@ -424,7 +424,8 @@ def _graphs(setup: ServingSetup, options: Resolved, constants: Mapping[str, floa
         size = setup.measured.graphs
         return Term("cuda_graphs", size, size, size, "given", inside)
     low, high = round(constants["serving_graphs_low_bytes"]), round(constants["serving_graphs_high_bytes"])
-    return Term("cuda_graphs", (low + high) // 2, low, high, "measured", inside)
+    most = high if inside else round(constants["serving_graphs_kept_high_bytes"])  # no estimate, but what they took
+    return Term("cuda_graphs", (low + high) // 2, low, most, "measured", inside)
 
 
 def beside_vllm(
