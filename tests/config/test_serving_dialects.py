@@ -359,6 +359,10 @@ def test_the_engine_that_a_program_makes_has_defaults_of_its_own(tmp_path: Path)
     args = f'args = AsyncEngineArgs(model="{LLAMA}", tensor_parallel_size=3)\n'
     text = "from vllm import AsyncEngineArgs, AsyncLLMEngine\n" + args
     assert findings(written(tmp_path, "own.py", text)) == [("serving-heads-not-shared-evenly", 2)]
+    loading, kwargs = f'dict(model_id="own", model_source="{LLAMA}")', '{"tensor_parallel_size": 3}'
+    config = f"config = LLMConfig(model_loading_config={loading}, engine_kwargs={kwargs})\n"
+    ray = "from ray.serve.llm import LLMConfig\n" + config
+    assert findings(written(tmp_path, "ray.py", ray)) == [("serving-heads-not-shared-evenly", 2)]
     made = "engine = AsyncLLMEngine.from_engine_args(args{})\n"
     for more, tokens in (("", 2048), (", usage_context=UsageContext.OPENAI_API_SERVER", 8192)):
         program = text.replace("=3", "=1") + made.format(more)

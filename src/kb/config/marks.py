@@ -32,7 +32,8 @@ _MOST_OF_CALL, _MOST_CALLS = 2000, 50
 _MOST_OF_LINE, _MOST_IN_BRACKETS = 1000, 4000  # bytes behind an import in which its names are looked for
 # Names at the top of configs that are Python, of XTuner's: 0.x and 1.x.
 _ASSIGNED = r"(?m)^(?:optim_wrapper|train_cfg)[ \t]*=[ \t]*dict\(|^\w+[ \t]*=[ \t]*\w*TrainerConfig\("
-_SERVER = rb"(?<!\w)(?:LLM|AsyncEngineArgs)[ \t]*\("  # of vLLM; other packages have a class of that name too
+# Of vLLM and of Ray Serve; other packages have classes of those names too.
+_SERVER = rb"(?<!\w)(?:LLM|AsyncEngineArgs|LLMConfig)[ \t]*\("
 _OF_LOOP = (b".backward(", b".from_pretrained(", b"transformers")  # of a training loop of a program's own
 _SERVED = rb"vllm|sglang|text-generation-|llama-server|llama\.cpp:"
 _RUNS_COMMANDS = rb"\bsubprocess\b|\bos\.(?:system|popen|exec[a-z]+)\b|\bmodal\b|\bcontainers\.run\b"
@@ -57,7 +58,8 @@ def bears_marks(raw: bytes) -> bool:
 
 def describes_run(raw: bytes) -> bool:
     """Whether the bytes name a call that describes a run."""
-    if re.search(_MARKS, raw) is not None or (b"vllm" in raw and re.search(_SERVER, raw) is not None):
+    serves = b"vllm" in raw or b"ray.serve" in raw
+    if re.search(_MARKS, raw) is not None or (serves and re.search(_SERVER, raw) is not None):
         return True
     return all(sign in raw for sign in _OF_LOOP)
 

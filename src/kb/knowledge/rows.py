@@ -169,7 +169,7 @@ def cited(data: Any, path: Path = ()) -> list[tuple[Path, str]]:
                 found.append(((*path, key), value))
             elif key == "sources" and isinstance(value, list):
                 found += [((*path, key, index), name) for index, name in enumerate(value) if isinstance(name, str)]
-            else:
+            elif key != "keys":  # names that a format itself gives
                 found += cited(value, (*path, key))
     elif isinstance(data, list):
         for index, value in enumerate(data):

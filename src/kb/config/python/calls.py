@@ -39,6 +39,7 @@ class Kind(NamedTuple):
     unless: Mapping[str, tuple[str, ...]] = {}  # a word in the file → what of ``sets`` it keeps away
     module: str = ""  # the package that a file must import for the name to be this one
     of: str = ""  # the format of the runs that a call of a group belongs to, where not to any
+    spreads: tuple[str, ...] = ()  # keywords whose value holds arguments, as ``**`` would
 
 
 class Home(NamedTuple):
@@ -107,7 +108,7 @@ class Call(NamedTuple):
             if name not in named:
                 yield None, name, value
         for keyword in self.node.keywords:
-            yield keyword, keyword.arg, keyword.value
+            yield keyword, None if keyword.arg in self.kind.spreads else keyword.arg, keyword.value
 
     def argument(self, name: str) -> ast.expr | None:
         """What is given for a keyword."""
@@ -144,7 +145,8 @@ class CallTable:
             if name and kind is not None and (kind.group != "tokenizer" or _truncates(node)):
                 answers = any(first <= node.lineno <= last for first, last in names.answers)
                 kind = _of_target(kind, node, target, answers=answers) if kind.group == "tokenizer" else kind
-                if (kind.module and not names.imports(kind.module)) or (kind.dialect and _is_of_others(name, names)):
+                absent = kind.module and not names.imports(kind.module)
+                if absent or (kind.dialect and _is_of_others(name, kind, names)):
                     continue
                 if kind.group == LOSS and target and names.holds_more_than_calls(target, where.scope):
                     continue  # loss = {"pairs": loss, …}
@@ -159,10 +161,11 @@ class CallTable:
         return [call._replace(number=number, gone=_gone(call, names)) for number, call in enumerate(kept)]
 
 
-def _is_of_others(name: str, names: Names) -> bool:
+def _is_of_others(name: str, kind: Kind, names: Names) -> bool:
     """Whether a class comes from a library that has its own of a name that TRL or transformers have too."""
     imports = names.imports_of(name.partition(".")[0])
-    return any(not found.level and found.module.partition(".")[0] in NAMESAKES for _, found in imports)
+    others = NAMESAKES - {kind.module}
+    return any(not found.level and found.module.partition(".")[0] in others for _, found in imports)
 
 
 def _in_its_library(name: str, names: Names) -> str | None:
@@ -215,6 +218,7 @@ def _kind(row: Mapping[str, Any]) -> Kind:
         unless={word: tuple(names) for word, names in row.get("unless", {}).items()},
         module=row.get("module", ""),
         of=row.get("with", ""),
+        spreads=tuple(row.get("spreads", ())),
     )
 
 
