@@ -296,6 +296,10 @@ def test_an_option_that_a_branch_may_give_is_named(tmp_path: Path, capsys: pytes
         ("vllm serve Qwen/Qwen2.5-7B --dtype half --enable-lora", ["float16 ", "What --enable-lora takes"]),
         ("vllm serve Qwen/Qwen2.5-7B --dtype float32", ["float32 ", "It does not start"]),
         ('vllm serve Qwen/Qwen2.5-7B --speculative-config \'{"model": "a/b"}\'', ["What --speculative-config takes"]),
+        (
+            "vllm serve Qwen/Qwen2.5-32B -dp 2",
+            ["GiB × 1", "It does not start"],
+        ),  # the second GPU has the second replica
         ("vllm serve Qwen/Qwen3-30B-A3B --data-parallel-size 4", ["parts that replicas share or repeat"]),
         ("sglang serve --model-path Qwen/Qwen3-30B-A3B --tp 4 --dp 4 --enable-dp-attention", ["parts that replicas"]),
     ],
@@ -305,7 +309,7 @@ def test_what_a_script_starts_is_counted_as_it_is(
 ) -> None:
     path = tmp_path / "serve.sh"
     path.write_text(command + "\n")
-    found = in_process(capsys, str(path), "--gpu", "rtx-3090")[1]
+    found = in_process(capsys, str(path), "--gpu", "rtx-3090", "--gpus", "8")[1]
     assert [each for each in said if each not in found] == []
 
 

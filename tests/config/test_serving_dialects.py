@@ -351,6 +351,8 @@ def test_calls_of_vllm_are_read_and_those_of_others_are_not(tmp_path: Path) -> N
     assert findings(own) == [("serving-heads-not-shared-evenly", 2)]
     (tmp_path / "other").mkdir()
     written(tmp_path / "other", "agents.py", "from crewai import LLM  # not vllm\n" + call)
+    config = f'LLMConfig(model_id="{LLAMA}", tensor_parallel_size=3)\n'
+    written(tmp_path / "other", "ours.py", "import ray  # for vllm\nfrom ours.config import LLMConfig\n" + config)
     run = run_text("kb.check", tmp_path / "other", "--format", "json")
     assert "serving-" not in run.stdout
 

@@ -468,6 +468,8 @@ def options_said(unit: Unit, facts: Facts) -> SaidOptions:
             unknown.append(option)
         else:
             found[option] = value
+    if engine in ("vllm", "sglang") and "tensor_parallel_size" not in unknown:
+        found.setdefault("tensor_parallel_size", 1)  # their own default, however many GPUs there are
     release = facts.get("serving.release")
     if isinstance(release, tuple):
         found["engine_version"] = ".".join(map(str, release))

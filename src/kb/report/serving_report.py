@@ -82,8 +82,8 @@ def _budget(served: Served, words: Words, style: Style) -> list[str]:
         if not term.bytes:
             continue
         row = [words.named("serving_term", term.name), words.named("serving_status", term.status)]
-        band = f" ({_gib(term.low)}{style.dash}{_gib(term.high)})" if not term.inside and term.low != term.high else ""
-        (rows if term.inside else outside).append([*row, ("−" if term.inside else "") + _gib(term.bytes) + band])
+        band = _gib(term.low) if term.low == term.high else f"{_gib(term.low)}{style.dash}{_gib(term.high)}"
+        (rows if term.inside else outside).append([*row, f"−{_gib(term.bytes)}" if term.inside else band])
     kept = _gib(budget.kv).replace("-", "−")
     if budget.kv_low >= 0 and budget.kv_low != budget.kv_high:
         kept += f" ({_gib(budget.kv_low)}{style.dash}{_gib(budget.kv_high)})"

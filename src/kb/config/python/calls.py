@@ -39,7 +39,7 @@ class Kind(NamedTuple):
     unless: Mapping[str, tuple[str, ...]] = {}  # a word in the file → what of ``sets`` it keeps away
     module: str = ""  # the package that a file must import for the name to be this one
     of: str = ""  # the format of the runs that a call of a group belongs to, where not to any
-    spreads: tuple[str, ...] = ()  # keywords whose value holds arguments, as ``**`` would
+    only: Mapping[str, bool] = {}  # the keywords that count, where others do not; True: the value holds more of them
 
 
 class Home(NamedTuple):
@@ -107,8 +107,10 @@ class Call(NamedTuple):
                 break
             if name not in named:
                 yield None, name, value
+        only = self.kind.only
         for keyword in self.node.keywords:
-            yield keyword, None if keyword.arg in self.kind.spreads else keyword.arg, keyword.value
+            if not only or keyword.arg in only:
+                yield keyword, None if only.get(keyword.arg or "") else keyword.arg, keyword.value
 
     def argument(self, name: str) -> ast.expr | None:
         """What is given for a keyword."""
@@ -145,8 +147,8 @@ class CallTable:
             if name and kind is not None and (kind.group != "tokenizer" or _truncates(node)):
                 answers = any(first <= node.lineno <= last for first, last in names.answers)
                 kind = _of_target(kind, node, target, answers=answers) if kind.group == "tokenizer" else kind
-                absent = kind.module and not names.imports(kind.module)
-                if absent or (kind.dialect and _is_of_others(name, kind, names)):
+                untold = kind.only and any(keyword.arg is None for keyword in node.keywords)
+                if untold or (kind.dialect and _is_of_others(name, kind, names)):
                     continue
                 if kind.group == LOSS and target and names.holds_more_than_calls(target, where.scope):
                     continue  # loss = {"pairs": loss, …}
@@ -162,10 +164,14 @@ class CallTable:
 
 
 def _is_of_others(name: str, kind: Kind, names: Names) -> bool:
-    """Whether a class comes from a library that has its own of a name that TRL or transformers have too."""
+    """Whether a class comes from a library that has its own of a name that TRL or transformers have too; of a kind with
+    a package, whether it does not come from there.
+    """
     imports = names.imports_of(name.partition(".")[0])
-    others = NAMESAKES - {kind.module}
-    return any(not found.level and found.module.partition(".")[0] in others for _, found in imports)
+    packages = ["" if found.level else found.module.partition(".")[0] for _, found in imports]
+    if kind.module:
+        return kind.module not in packages if packages else not names.imports(kind.module)
+    return not NAMESAKES.isdisjoint(packages)
 
 
 def _in_its_library(name: str, names: Names) -> str | None:
@@ -218,7 +224,7 @@ def _kind(row: Mapping[str, Any]) -> Kind:
         unless={word: tuple(names) for word, names in row.get("unless", {}).items()},
         module=row.get("module", ""),
         of=row.get("with", ""),
-        spreads=tuple(row.get("spreads", ())),
+        only=row.get("only", {}),
     )
 
 
