@@ -283,6 +283,8 @@ def _not_counted(setup: ServingSetup, known: "Known", gpu: Gpu | None) -> Iterat
         yield "serving.note_of_host", {}
     if known.sees and setup.engine == "vllm":
         yield "serving.note_pictures", {}
+    if setup.engine == "tgi" and setup.max_num_batched_tokens is None:
+        yield "serving.note_prefill", {}
     several = setup.tensor_parallel * setup.pipeline_parallel > 1
     if several and setup.engine in ("vllm", "sglang", "tgi") and setup.measured.non_torch is None:
         yield "serving.note_exchange", {}
