@@ -31,7 +31,7 @@ def _main(arguments: list[str]) -> int:
 
     words = load_words_or_none(language_of(arguments, os.environ))
     if name in ("--version", "-V"):
-        from kb.knowledge import load_catalog, locations
+        from kb.knowledge import load_catalog, locations  # for this option alone
 
         print(f"kb {__version__} (rules {load_catalog().version} from {locations.current().rules})")
         return 0

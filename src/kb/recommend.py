@@ -10,7 +10,7 @@ class _Callable(type(sys)):  # type: ignore[misc]
     """``kb.recommend(…)`` is a function of the API; importing the command of that name must not take it away."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        from kb.integrations.api import recommend
+        from kb.integrations.api import recommend  # the command does without
 
         return recommend(*arguments, **named)
 

@@ -53,7 +53,7 @@ def command(arguments: Sequence[str], language: str) -> int:
         return answer.code
     # what reads and judges is half of what a check loads; an answer that is kept needs none of it
     cli.import_with_late_patterns("yaml")
-    from kb.commands.check_run import check_anew, explain_alone
+    from kb.commands.check_run import check_anew, explain_alone  # what was asked before and is as it was does without
 
     if options.explain and not options.paths and options.command is None:
         return explain_alone(options, catalog, words)

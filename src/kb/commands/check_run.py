@@ -45,7 +45,7 @@ def check_anew(request: CheckRequest, catalog: Catalog, words: Words, kept: Kept
     checker = file_checker(catalog, project, question, checking, machine=machine)
     if not options.watch:
         return _check(options, project, checker, words, kept)
-    from kb.session.tree import watch
+    from kb.session.tree import watch  # a check of one file has no tree
 
     gc.enable()
 
@@ -86,7 +86,7 @@ def _check(
     checker.forget()
     if len(inputs) > 1:
         gc.enable()
-        from kb.session.tree import is_for, stream_report
+        from kb.session.tree import is_for, stream_report  # likewise
 
         if is_for(options, project, inputs):
             tally, unusable = stream_report(options, project, checker, inputs, faults, words, cli.put)
@@ -102,7 +102,7 @@ def _check(
     outcome = run(inputs, checker, faults, none_is_fine=options.skip_unknown)
     stream, mendable = sys.stdout, False
     if options.fix or options.diff:
-        from kb.session.fixing import fix_files
+        from kb.session.fixing import fix_files  # only --fix and --diff write
 
         outcome, changed, text = fix_files(
             outcome, checker, unsafe=options.unsafe_fixes, write=options.fix, notice=_notice(words)
@@ -113,7 +113,7 @@ def _check(
         cli.put(text)
     result = outcome.result(checker)
     if baseline or options.write_baseline:
-        from kb.session.baseline import with_baseline
+        from kb.session.baseline import with_baseline  # few projects have one
 
         result = with_baseline(result, baseline, known, write=options.write_baseline, prune_gone=options.prune_baseline)
     told, result = _report(options, result, checker, words, stream)
@@ -144,7 +144,7 @@ def _say_unread(checker: FileChecker, inputs: Sequence[Input], words: Words) -> 
     """What is wrong with the files that say which releases the project uses, each once; whether there is anything."""
     problems = checker.releases.problems(given.path for given in inputs) if checker.releases is not None else ()
     if problems:
-        from kb.report.releases import problem_text
+        from kb.report.releases import problem_text  # few files say a release that is none
 
         for problem in problems:
             print(f"kb: {printable(shown(problem.place).text())}: {problem_text(problem, words)}", file=sys.stderr)

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str], language: str) -> int:
         import pygls  # noqa: F401
     except ImportError:
         raise UserError("cli.needs_package", package="pygls", extra="lsp") from None
-    from kb.integrations.editor.server import make_server
+    from kb.integrations.editor.server import make_server  # it stands on pygls, which may be absent
 
     level = logging.INFO if os.environ.get("KB_DEBUG") else logging.CRITICAL
     logging.basicConfig(stream=sys.stderr, level=level)

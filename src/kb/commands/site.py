@@ -19,7 +19,7 @@ def main(arguments: Sequence[str], language: str) -> int:
     def say(line: str) -> None:
         print(line, file=sys.stderr)
 
-    from kb.guide.build import build_site
+    from kb.guide.build import build_site  # it stands on MkDocs, which may be absent
 
     site = build_site(root, say, preview=options.preview)
     cli.put(cli.said(words, "site.built", path=os.path.relpath(site)) + "\n")

@@ -91,8 +91,8 @@ def _walk(top: str, faults: list[tuple[str, ConfigError]]) -> Iterator[str]:
 
     A folder that cannot be listed is among the ``faults``: nobody knows what lies in it.
     """
-    from kb.config.ignored import IgnoreFiles
-    from kb.config.marks import is_worth_reading
+    from kb.config.ignored import IgnoreFiles  # of folders alone
+    from kb.config.marks import is_worth_reading  # likewise
 
     ignore = IgnoreFiles(top)
     pending = [top]

@@ -87,7 +87,7 @@ def fix(text: str, asked: str, language: str, rule: str, unsafe: bool) -> str:
     Returns:
         ``{"text": …}``, or ``{"fault": sentence}``.
     """
-    from kb.session.fixing import fix_once
+    from kb.session.fixing import fix_once  # the page loads faster than its fixes
 
     try:
         kind = kind_of(asked)
@@ -171,7 +171,7 @@ def choose(asked: str, language: str) -> str:
     Returns:
         ``{"chosen": …}``, or ``{"fault": sentence}``.
     """
-    from kb.report.recommend.choice import choice_object
+    from kb.report.recommend.choice import choice_object  # one of the page's questions
 
     try:
         return json.dumps({"chosen": choice_object(json.loads(asked), words_of(language))}, ensure_ascii=False)

@@ -75,7 +75,7 @@ def build(location: Location, files: "Files | None" = None, *, released: str | N
     Raises:
         KnowledgeError: the sources have faults.
     """
-    from kb.knowledge.compile import compile_knowledge
+    from kb.knowledge.compile import compile_knowledge  # where rules have changed
 
     parts = compile_knowledge(location, files, released=released)
     try:
@@ -277,7 +277,7 @@ def _unpacked(path: str) -> bytes:
         OSError: there is none, or this Python has no lzma.
         ValueError: it is damaged.
     """
-    from kb.knowledge.packed import ARCHIVE, PARTS, part_of
+    from kb.knowledge.packed import ARCHIVE, PARTS, part_of  # of an installed kb whose rules lie packed
 
     folder, name = os.path.split(path)
     archive = os.path.join(os.path.dirname(os.path.dirname(folder)), ARCHIVE)

@@ -84,7 +84,7 @@ def load_words_alone(language: str) -> Mapping[str, str]:
     """The texts of one language where the rules beside them are at fault; none where the texts are at fault too."""
     import os
 
-    from kb.knowledge.source import read_source
+    from kb.knowledge.source import read_source  # for words alone where the rules cannot be loaded
 
     location = shipped()
     path = os.path.join(location.i18n, f"{language}.yaml")

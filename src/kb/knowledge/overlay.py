@@ -229,7 +229,7 @@ class _Stack:
         self, found: Mapping[str, Mapping[str, Located]], sources: Mapping[str, Any]
     ) -> tuple[dict[str, Any], list[Problem]]:
         """The parts that hold these entries, and what is wrong with them beside all that lies below."""
-        from kb.knowledge.compile import compile_files
+        from kb.knowledge.compile import compile_files  # where an overlay has changed
 
         files: dict[str, list[Located]] = {kind: [] for kind in KINDS}
         files["vocabulary.yaml"] = [self._vocabulary]

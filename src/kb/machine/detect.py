@@ -95,7 +95,7 @@ def _host(host_memory: str, cpus: str, root: str) -> dict[str, Any]:
         fields |= {"cpus": read_cpus(cpus), "cpu_source": "named"}
     if AUTO not in (host_memory, cpus):
         return fields
-    from kb.machine import host
+    from kb.machine import host  # a machine that is given is not looked at
 
     mounted = host.mounts(root)
     if host_memory == AUTO:
@@ -130,7 +130,7 @@ def _gpus(
 
 def find_gpus(gpus: Mapping[str, Gpu], *, root: str = "/", environ: Mapping[str, str]) -> FoundGpus:
     """The GPUs that a CUDA process started here would see, each with its row of the catalogue where one matches."""
-    from kb.machine import sources
+    from kb.machine import sources  # likewise
 
     if sources.hides_all(environ):
         return FoundGpus(note="gpus_hidden")

@@ -43,7 +43,7 @@ def ask(root: str, environ: Mapping[str, str]) -> tuple[Source, Reading | None, 
     if reasons[-1] in _FINAL + _HANGING:
         return "none", None, reasons
 
-    from kb.machine import nvidia_smi
+    from kb.machine import nvidia_smi  # where NVML does not answer
 
     program = nvidia_smi.find(root, environ.get("PATH", ""))
     if program is None and reasons[-1] in NO_DRIVER:

@@ -45,7 +45,7 @@ class Commands:
 
     @cached_property
     def _shell(self) -> "ModuleType":
-        from kb.config.shell import command
+        from kb.config.shell import command  # of scripts alone
 
         return command
 
@@ -111,7 +111,7 @@ class Commands:
             return _without_run(unit)
         if not unit.program or unit.reader != "script" or self._programs is None:
             return unit
-        from kb.session.by_program import as_its_program_takes
+        from kb.session.by_program import as_its_program_takes  # of programs of the project's own
 
         programs = self._programs(unit)
         answers = re.search(_ANSWERS, unit.program or unit.script or "") is not None

@@ -150,8 +150,8 @@ def simulated(one: Estimated, catalog: Catalog, rules: Rules, wish: Wish) -> Est
     Raises:
         UserError: the simulator has no answer and neither has the memory engine, or the input is at fault.
     """
-    from kb.torch_runs.simulation import Limits, simulate
-    from kb.torch_runs.simulation.job import (
+    from kb.torch_runs.simulation import Limits, simulate  # only --level 1 starts torch
+    from kb.torch_runs.simulation.job import (  # likewise
         BadJobError,
         BadModelError,
         BeyondPositionsError,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from kb.config.suppressions import Suppressed
-    from kb.session.config_names import ConfigNames
+    from kb.session.config_names import ConfigNames  # few texts ask for it
 
 _CONTROLS = "[\x80-\x9f]"
 _DAMAGE = ("mojibake", "not-utf8")  # what is wrong with a text that may be why no parser takes it
@@ -140,7 +140,7 @@ class FileChecker:
     @cached_property
     def known(self) -> "ConfigNames":
         """The names of every format, made ready when a text is met that cannot be read."""
-        from kb.session.config_names import ConfigNames
+        from kb.session.config_names import ConfigNames  # few texts ask for it
 
         return ConfigNames(self.catalog)
 
@@ -163,7 +163,7 @@ class FileChecker:
             found: FileResult | None = self._of_trees.composed_result(self, raw, path)
             return found
         if b"parameters" in raw and b"method" in raw and self.dialect is None:
-            from kb.session.sweeping import swept_result
+            from kb.session.sweeping import swept_result  # of sweeps alone
 
             return swept_result(self, raw, path)
         return None
@@ -323,7 +323,7 @@ class FileChecker:
                 findings, text, kind, today=self._today, known=known, decided=decided
             )
             return suppressed
-        from kb.config.suppressions import read_suppressions, suppress
+        from kb.config.suppressions import read_suppressions, suppress  # few files hold such comments
 
         return suppress(findings, read_suppressions(text), today=self._today, known=known, decided=decided)
 

@@ -109,7 +109,7 @@ def catalog_of(project: Project | None) -> Catalog:
     rules = rules_of(project)
     if not isinstance(rules, Location):
         return _loaded(rules, "")
-    from kb.knowledge.overlay import state_of
+    from kb.knowledge.overlay import state_of  # few projects have rules of their own
 
     return _loaded(rules, state_of(rules))
 
@@ -142,7 +142,7 @@ def overlays_of(project: Project, missing: Callable[[UserError], None] | None = 
 
 
 def _without_broken(location: Location, skip: Teller) -> Location:
-    from kb.knowledge.overlay import OverlayError, healthy_part, laid_entries
+    from kb.knowledge.overlay import OverlayError, healthy_part, laid_entries  # of an overlay that is broken
 
     while location.overlays:
         try:

@@ -30,7 +30,7 @@ class Shown(NamedTuple):
 
 def _text(shown: Shown) -> str:
     options, result, checker, words = shown.options, shown.result, shown.checker, shown.words
-    from kb.report.check import text
+    from kb.report.check import text  # an answer that was kept is text already
 
     style = choose_style(shown.stream, options.color)
     if options.statistics:
@@ -42,14 +42,14 @@ def _text(shown: Shown) -> str:
 
 
 def _json(shown: Shown) -> str:
-    from kb.report.check.json_report import json_report
+    from kb.report.check.json_report import json_report  # one format of many
 
     return json_report(shown.result, shown.words)
 
 
 def _sarif(shown: Shown) -> str:
-    from kb.report.ci_formats import sarif_report
-    from kb.session.fixing import replacements_of
+    from kb.report.ci_formats import sarif_report  # likewise
+    from kb.session.fixing import replacements_of  # which SARIF alone has
 
     replace = replacements_of(shown.result, shown.checker)
     rules = shown.checker.catalog.rules
@@ -57,7 +57,7 @@ def _sarif(shown: Shown) -> str:
 
 
 def _of_ci(shown: Shown) -> str:
-    from kb.report.ci_formats import REPORTS, junit_report
+    from kb.report.ci_formats import REPORTS, junit_report  # as SARIF
 
     options = shown.options
     if options.format == "junit":
@@ -122,6 +122,6 @@ def _explained(rule: str, result: CheckResult, checker: "FileChecker", words: Wo
 
 def explained(catalog: Catalog, rule: str, words: Words, style: Style, **known: Any) -> str:
     """A rule in full; ``known`` as of :func:`kb.report.rules.explain.explain`."""
-    from kb.report.rules.explain import explain
+    from kb.report.rules.explain import explain  # --explain alone asks
 
     return explain(catalog.rules[rule], words, style, sources=catalog.sources, **known)

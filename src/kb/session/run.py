@@ -64,7 +64,7 @@ def kind_of(path: str) -> Kind:
 def decode_kind(raw: bytes, kind: Kind, path: str = "") -> Decoded:
     """The file's text, with the events of its encoding that do harm to what reads such a file."""
     if kind in CODE:
-        from kb.session.code_files import decode_code
+        from kb.session.code_files import decode_code  # of programs and notebooks alone
 
         return decode_code(raw, kind)
     decoded = decode(raw)
@@ -183,7 +183,7 @@ def without_group_files(inputs: Iterable[Input]) -> Iterator[Input]:
     for given in inputs:
         if not given.named:
             if groups is None:
-                from kb.session.composed import GroupFolders
+                from kb.session.composed import GroupFolders  # of Hydra's folders alone
 
                 groups = GroupFolders()
             if groups.owner(given.path) is not None:

@@ -38,10 +38,10 @@ def main(arguments: Sequence[str], language: str) -> int:
     if options.server:
         options.server = ServerWatch(options.server, catalog.serving())
     if options.replay:
-        from kb.commands.monitor.replay import replay
+        from kb.commands.monitor.replay import replay  # a watch does without
 
         return replay(options, watch, words)
-    from kb.commands.monitor.live import watch_live
+    from kb.commands.monitor.live import watch_live  # a replay does without psutil
 
     return watch_live(options, watch, words, guide.get("remedies", {}))
 

@@ -108,7 +108,7 @@ def _on_ray(options: argparse.Namespace, request: ProbeRequest, messages: cli.Wo
 
 def runner_of(options: argparse.Namespace) -> Any:
     """Who runs the trials."""
-    from kb.torch_runs.probe.running import LocalRunner
+    from kb.torch_runs.probe.running import LocalRunner  # --help does without
 
     return LocalRunner()
 

@@ -75,7 +75,7 @@ def _decoded(text: str, encoding: str, events: tuple[Event, ...]) -> Decoded:
     # most texts are ASCII or have Hangul in them, and neither is damaged
     if text.isascii() or any("\uac00" <= character <= "\ud7a3" for character in text):
         return Decoded(text=text, encoding=encoding, events=events)
-    from kb.config.text.mojibake import find_mojibake
+    from kb.config.text.mojibake import find_mojibake  # few files may hold such
 
     damage = find_mojibake(text)
     return Decoded(text=text, encoding=encoding, events=(*events, damage) if damage else events)

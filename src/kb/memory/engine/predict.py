@@ -225,7 +225,7 @@ def loss_of(model: Model, setup: TrainingSetup) -> Any:
 
 def _embed() -> Any:
     """Embedding training, imported for it: other runs do without, and without the decoders that it stands on."""
-    from kb.memory.engine.runs import embed
+    from kb.memory.engine.runs import embed  # it stands on the decoders
 
     return embed
 

@@ -32,7 +32,7 @@ class SourceLines:
         if not path.endswith(".ipynb"):
             return None
         if path not in self._cells:
-            from kb.config.notebook.cells import CellPlaces
+            from kb.config.notebook.cells import CellPlaces  # of notebooks alone
 
             self._cells[path] = CellPlaces(self._texts.get(path, ""))
         return self._cells[path].place(span)

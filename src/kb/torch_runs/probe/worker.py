@@ -42,7 +42,7 @@ def main(trial_path: str, events_path: str) -> int:
 
 def _run(trial: Trial, teller: Teller) -> None:
     teller.begin("load")
-    from kb.torch_runs.probe.meter import Meter, machine_of
+    from kb.torch_runs.probe.meter import Meter, machine_of  # it imports torch, which counts as loading
 
     device = "cuda" if trial.backend == "cuda" else "cpu"
     teller.fact(stack=stack(), machine=machine_of(device))
@@ -51,7 +51,7 @@ def _run(trial: Trial, teller: Teller) -> None:
 
 
 def _measure(trial: Trial, teller: Teller, meter: "Meter", device: str) -> None:
-    from kb.torch_runs.probe.trainer_run import Clock, build_model, phase_runs, trainer_of
+    from kb.torch_runs.probe.trainer_run import Clock, build_model, phase_runs, trainer_of  # likewise
 
     setup, clock = setup_from(trial.setup), Clock()
     assert trial.config is not None  # only a command has none

@@ -37,7 +37,7 @@ def answer(request: str) -> dict[str, Any]:
     try:
         job = read_job(request)
         check_job(job)
-        from kb.torch_runs.simulation.simulator import outcome_of
+        from kb.torch_runs.simulation.simulator import outcome_of  # a job that is refused needs no torch
 
         return outcome_of(job)
     except SimulationError as error:
