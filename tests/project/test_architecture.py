@@ -191,7 +191,6 @@ OVERLONG = {
     "kb.memory.engine.allocator._serve": "a step enters its loop tens of thousands of times: a call there is time",
     "kb.memory.engine.tape._run_back": "a step enters its loop thousands of times: a call there is time",
     "kb.advice.run.setup.setup_of": "a record of fifty fields, one a line",
-    "kb.torch_runs.simulation.session.patches": "the table of patches, one a line",
 }
 MANY_PARAMETERS = {
     "kb.memory.engine.families.masks.causal_mask": "what create_causal_mask is given and asks of the model",

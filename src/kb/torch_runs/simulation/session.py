@@ -153,6 +153,20 @@ def _linear(tracer: Tracer) -> Callable[..., Any]:
     return told
 
 
+def _of_the_gpu(tracer: Tracer) -> list[Patch]:
+    """What is asked of a GPU that is not there."""
+    return [
+        Patch(
+            "torch.cuda", "is_bf16_supported", _always, "Without a GPU autocast refuses bf16, which any can emulate."
+        ),
+        Patch("torch.cuda", "empty_cache", tracer.allocator.empty_cache, "The cache to empty is the model's."),
+        Patch("torch.cuda", "synchronize", _nothing, "There is no stream to wait for."),
+        Patch("torch.cuda", "is_current_stream_capturing", _never, "There is no stream to ask."),
+        Patch("torch.cuda", "get_device_capability", lambda *_: tracer.capability, "There is no GPU to ask."),
+        Patch("torch.cuda", "current_device", lambda: 0, "There is no GPU to ask."),
+    ]
+
+
 def patches(tracer: Tracer, attention: Attention) -> list[Patch]:
     """All of them. An owner that is not installed, or has no such name, is passed over."""
     return [
@@ -183,9 +197,6 @@ def patches(tracer: Tracer, attention: Attention) -> list[Patch]:
             _never,
             "Without a GPU autocast for CUDA switches itself off.",
         ),
-        Patch(
-            "torch.cuda", "is_bf16_supported", _always, "Without a GPU autocast refuses bf16, which any can emulate."
-        ),
         *(
             Patch(
                 module,
@@ -200,11 +211,7 @@ def patches(tracer: Tracer, attention: Attention) -> list[Patch]:
             "torch.nn.functional", "one_hot", partial(_one_hot, tracer), "Fake tensors are compared with every class."
         ),
         Patch("torch", "tensor", _made, "A list of fake tensors is read past whoever knows their numbers."),
-        Patch("torch.cuda", "empty_cache", tracer.allocator.empty_cache, "The cache to empty is the model's."),
-        Patch("torch.cuda", "synchronize", _nothing, "There is no stream to wait for."),
-        Patch("torch.cuda", "is_current_stream_capturing", _never, "There is no stream to ask."),
-        Patch("torch.cuda", "get_device_capability", lambda *_: tracer.capability, "There is no GPU to ask."),
-        Patch("torch.cuda", "current_device", lambda: 0, "There is no GPU to ask."),
+        *_of_the_gpu(tracer),
         Patch("transformers.PreTrainedModel", "_flash_attn_import_error", _nothing, "flash-attn needs a GPU."),
         Patch(
             "transformers.modeling_flash_attention_utils",
