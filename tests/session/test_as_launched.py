@@ -218,6 +218,17 @@ def test_started_in_two_ways_it_is_said_so(project: Path) -> None:
     assert (result.note, result.note_values) == ("several_ways", {"settings": "--config_file"})
 
 
+def test_a_programs_own_default_that_a_script_gives_otherwise_is_not_the_runs(project: Path) -> None:
+    name = "gradient_accumulation_steps"
+    flag = f'p = __import__("argparse").ArgumentParser()\np.add_argument("--{name}", type=int, default=4)\n'
+    (project / "train.py").write_text(flag + TRAIN.replace("bf16=True", f"{name}=p.parse_args().{name}"))
+    for number, known in ((4, True), (3, False)):
+        (project / "run.sh").write_text(f"torchrun --nproc_per_node 7 train.py --{name} {number}\n")
+        setup = result_of("train.py", checker()).setup
+        assert setup is not None
+        assert setup.batch_known is known
+
+
 def test_a_script_is_read_once_for_all_configs_that_it_names(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from kb.config.shell import command
 

@@ -70,7 +70,9 @@ COMMAND = "python train_it.py --model_name Qwen/Qwen2.5-1.5B-Instruct --num_gene
 
 
 def test_a_program_that_is_not_here_has_defaults_of_its_own(tmp_path: Path) -> None:
-    assert result(tmp_path, COMMAND.replace("{more}", ""), "run.sh").prediction is None
+    mirrored = "--sync_ref_model --machine_name m1 --warmup_ratio 0.1 --save_steps 465"  # names of TRL's among its own
+    for more in ("", mirrored):
+        assert result(tmp_path, COMMAND.replace("{more}", more), "run.sh").prediction is None
     said = "--output_dir out --per_device_train_batch_size 8 --max_completion_length 256"
     assert result(tmp_path, COMMAND.replace("{more}", said), "run.sh").prediction is not None
 

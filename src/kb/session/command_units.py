@@ -193,10 +193,15 @@ def as_launched(
         known = next(way[name] for way in ways if name in way)
         value = values[0] if alike else Unknown(frozenset((name,)), SEVERAL_WAYS)
         told[name] = Setting(value, place, place, known.path, joined=known.joined or from_here(started[0].path))
+    own_defaults = {
+        name: each._replace(value=Unknown(frozenset((name,)), SEVERAL_WAYS))
+        for name, each in unit.settings.items()
+        if each.by_default and any(name in way.settings and way.settings[name].value != each.value for way in joined)
+    }
     launchers = {each.launcher for each in started}
     launcher = launchers.pop() if len(launchers) == 1 else None
     unread = dict.fromkeys(name for each in (unit, *joined) for name in each.unread if name != RUN_CONFIG)
-    settings = {**told, **unit.settings, **{name: told[name] for name in OF_SHARDING if name in told}}
+    settings = {**told, **unit.settings, **own_defaults, **{name: told[name] for name in OF_SHARDING if name in told}}
     launched = unit._replace(settings=settings, launcher=launcher, unread=tuple(unread))
     again = check(launched if PRECISION in unit.settings else _in_precision(launched))
     known_count = {COUNT: told[COUNT]} if COUNT in told and not is_unknown(told[COUNT].value) else {}

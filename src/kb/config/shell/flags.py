@@ -144,8 +144,11 @@ class Speller:
         return 0 if names & self._unless else sum(self._marks.get(name, 0) for name in names)
 
     def tells(self, flags: Sequence[Flag]) -> bool:
-        """Whether the flags are as those of a program that hands them to the library."""
-        return len(self._telling & {flag.name for flag in flags}) > 1
+        """Whether the flags are as those of a program that hands them to the library: of those that tell so there are
+        several, and more than three for each of its own."""
+        names = {flag.name for flag in flags}
+        own = [name for name in names if name not in self.targets and not self.ignores(name)]
+        return len(self._telling & names) > max(1, 3 * len(own))
 
     def gives(self, fact: str, flags: Sequence[Flag]) -> bool:
         """Whether one of the flags means this setting."""
