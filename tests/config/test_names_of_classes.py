@@ -73,10 +73,21 @@ def test_what_the_class_refuses_is_no_setting_of_the_run_under_a_name_that_progr
 
 def test_a_release_newer_than_those_looked_at_may_have_the_name(tmp_path):
     (tmp_path / "train.py").write_text(FROM + CALL, "utf-8")
-    for release, told in (("4.57.6", True), ("99.0.0", False)):
-        (tmp_path / "requirements.txt").write_text(f"transformers=={release}\n", "utf-8")
+    fork = "transformers @ git+https://github.com/me/transformers@own"
+    for release, told in (("transformers==4.57.6", True), ("transformers==99.0.0", False), (fork, False)):
+        (tmp_path / "requirements.txt").write_text(f"{release}\n", "utf-8")
         run = run_text("kb", "check", str(tmp_path), "--gpu", "rtx-3090", "--lang", "en", "--no-cache")
         assert ("name-in-no-release" in run.stdout) is told
+
+
+def test_a_later_name_is_no_help_to_a_release_that_is_too_old_for_either(tmp_path):
+    call = "from trl import GRPOConfig\nargs = GRPOConfig(output_dir='out', wandb_log_unique_prompts=True)\n"
+    (tmp_path / "train.py").write_text(call, "utf-8")
+    for release, helped in (("0.16.1", False), ("0.28.0", True)):
+        (tmp_path / "requirements.txt").write_text(f"trl=={release}\n", "utf-8")
+        run = run_text("kb", "check", str(tmp_path), "--gpu", "rtx-3090", "--lang", "en", "--no-cache")
+        assert "name-not-in-release" in run.stdout
+        assert ("Use the name log_unique_prompts" in run.stdout) is helped
 
 
 def test_a_class_of_the_projects_own_copy_of_the_library_is_its_own(tmp_path):

@@ -53,7 +53,7 @@ class ProjectRelease(NamedTuple):
     None of a range. ``place`` is where it is written, None where no file says it. ``others`` are places that say
     something else of the same library, farther away, each with its specifier. ``partly``: it is said of some
     installations only (an extra, a workflow), so that what follows from it is likely at best. ``names``: which of them
-    have every name that a program uses, as a specifier.
+    have every name that a program uses, as a specifier. ``floating``: of a branch, a commit or a fork.
     """
 
     library: str
@@ -64,6 +64,7 @@ class ProjectRelease(NamedTuple):
     others: tuple[tuple[Source, str], ...] = ()
     partly: bool = False
     names: str = ""
+    floating: bool = False
 
     def allows(self, version: Bound) -> bool:
         """Whether the specifier admits this release (final releases only)."""

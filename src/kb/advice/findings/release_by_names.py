@@ -113,11 +113,14 @@ def _narrowed(library: str, said: ProjectRelease | None, refused: list[tuple[str
 
 
 def _of_releases_known(result: LintResult, release: Release) -> LintResult:
-    """Without what is said of names that no release has, where the project's is newer than any that was looked at."""
+    """Without what is said of names that no release has, where the project's is newer than any that was looked at, or
+    none of the released."""
 
     def is_newer(finding: Finding) -> bool:
         known = release(str(finding.facts["library"])) if finding.rule == NO_RELEASE else None
         newest = parse_version(str(finding.facts["newest"])) if known is not None else ()
+        if known is not None and known.floating:
+            return True
         return known is not None and known.exact is not None and known.exact > (*newest, LATEST)
 
     return result._replace(findings=tuple(each for each in result.findings if not is_newer(each)))

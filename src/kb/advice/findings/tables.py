@@ -226,7 +226,11 @@ class Tables:
             names = tuple(name for key in keys for name in _of_all_calls(before + key, unit))
             instead = [span[way] for way in ("was", "now") if way in span]
             free = [new for new in instead if before + new not in unit.keys]
-            fixes = tuple(_renamed(names, new) for new in free)
+            # what a release is too old for, it has not by its later name either
+            since = (
+                _outside(group["library"], {"before": span["before"]}) if "since" in span and "now" in span else None
+            )
+            fixes = tuple(_renamed(names, new, since) for new in free)
             message = _with_place(self._catalog.rules[worded].message) if "to" in span else None
             tree = _outside(group["library"], span)
             tree = ["and", group["when"], tree] if group["when"] else tree
@@ -454,9 +458,9 @@ def _of_all_calls(key: str, unit: Unit) -> Iterator[str]:
         yield KEY + nth_call(key, number)
 
 
-def _renamed(names: Iterable[str], new: str) -> RuleFix:
+def _renamed(names: Iterable[str], new: str, when: Tree | None = None) -> RuleFix:
     title = Text(f"이름을 {new} 이름으로 바꿉니다.", f"Use the name {new}.")
-    return RuleFix(when=None, safety="unsafe", title=title, set={}, rename=dict.fromkeys(names, new))
+    return RuleFix(when=when, safety="unsafe", title=title, set={}, rename=dict.fromkeys(names, new))
 
 
 def _fix(safety: Any, title: Text, fix: Mapping[str, Any]) -> RuleFix:

@@ -286,7 +286,8 @@ def settle(library: str, heard: Sequence[Voice], *, own: bool = False) -> Projec
         if voice.place != place and voice.specifier and voice.level <= max(first.level, IMAGE)
         if _disagrees(voice, chosen, first, peers)
     )
-    return _record(library, chosen, place, others, partly=first.level in PARTLY)
+    record = _record(library, chosen, place, others, partly=first.level in PARTLY)
+    return record._replace(floating=first.floating and not chosen)
 
 
 def _counts(voice: Voice, heard: Sequence[Voice]) -> bool:
