@@ -147,3 +147,37 @@ def test_a_trainer_that_is_only_asked_to_evaluate_trains_nothing(tmp_path: Path,
     text = BELOW.format(loads="AutoModelForCausalLM.from_pretrained('gpt2')").replace("\n\n", own, 1)
     (tmp_path / "judge.py").write_text(text.replace(ASKED, made), "utf-8")
     assert checked_file(tmp_path / "judge.py", "--gpu", "rtx-4090")["setup"]["do_train"] is not evaluates
+
+
+HOLDS = """
+from torch import nn
+from transformers import AutoModel, Trainer, TrainingArguments
+
+class Pairs(nn.Module):
+    def __init__(self, encoder, temperature=0.05):
+        super().__init__()
+        self.encoder = encoder
+        self.head = nn.Linear(8, 8)
+
+    def encode(self, texts):
+        return self.head(self.encoder(**texts).last_hidden_state[:, 0])
+
+    def forward(self, one, other):
+        return {passes}
+
+encoder = AutoModel.from_pretrained("klue/bert-base")
+model = Pairs(encoder)
+args = TrainingArguments("out", per_device_train_batch_size=8, bf16=True)
+Trainer(model=model, args=args, train_dataset=rows).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("passes", "named"),
+    [("score(self.encode(one), self.encode(other))", ["Pairs"]), ("self.head(self.head(self.encode(one)))", [])],
+)
+def test_a_model_that_a_class_of_the_project_asks_twice_has_twice_the_batch(
+    tmp_path: Path, passes: str, named: list[str]
+) -> None:
+    (tmp_path / "train.py").write_text(HOLDS.format(passes=passes), "utf-8")
+    assert checked_file(tmp_path / "train.py", "--gpu", "rtx-4090")["setup"]["unmodelled"] == named

@@ -458,6 +458,22 @@ def test_a_task_type_that_the_program_gives_is_that_of_the_run(tmp_path: Path) -
         assert (rule in {each.rule for unit in outcome.results for each in unit.findings}) == fires
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [('cfg["lora"]["task_type"]', True), ('A if cfg["lora"]["task_type"].lower() == "seq2seq_lm" else B', False)],
+)
+def test_a_task_type_that_the_program_compares_with_a_word_of_its_own_is_no_pefts(
+    tmp_path: Path, given: str, told: bool
+) -> None:
+    config = "model: {name: google-t5/t5-small}\nlora: {r: 8, task_type: seq2seq_lm}\ntraining: {num_train_epochs: 1}\n"
+    program = (
+        "from transformers import Trainer, TrainingArguments\ncfg = yaml.safe_load(open(args.config))\n"
+        f"peft = LoraConfig(task_type={given})\nTrainer(args=TrainingArguments(**cfg['training'])).train()\n"
+    )
+    files = {"run.sh": "python train.py --config c.yaml\n", "c.yaml": config, "train.py": program}
+    assert (said(tmp_path, files, "run.sh", "lora-task-type-invalid") is not None) is told
+
+
 def test_axolotls_preprocessing_is_no_run(tmp_path: Path) -> None:
     config = "base_model: t5-small\nmicro_batch_size: 2\nsequence_len: 2048\nsample_packing: true\n"
     files = {

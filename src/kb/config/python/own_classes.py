@@ -276,6 +276,47 @@ def of_own_model(call: Call, module: Module, names: Names, path: str, sources: S
     return call._replace(kind=call.kind._replace(sets={**call.kind.sets, NOT_MODELLED: own}))
 
 
+def asks_again(given: ast.expr | None, module: Module, names: Names, path: str, sources: Sources) -> str | None:
+    """The class of the project's that a trainer's model is of, where it holds a model and asks it more than once in a
+    pass, as one of pairs of texts does: its activations are more than a batch's.
+    """
+    model = dotted_name(given) if given is not None else None
+    made = (node for node, _, target in names.calls if node is given or (model and target == model))
+    for written in filter(None, (dotted_name(node.func) for node in made)):
+        if any(_asks_again(name, text) for name, _, text in _defining(written, module.text, names, path, sources)):
+            return written
+    return None
+
+
+def _asks_again(name: str, text: str) -> bool:
+    found = next((each for each in nodes_of(text) if isinstance(each, ast.ClassDef) and each.name == name), None)
+    methods = {each.name: each for each in found.body if isinstance(each, ast.FunctionDef)} if found else {}
+    if "__init__" not in methods or "forward" not in methods:
+        return False
+    made, forward = methods.pop("__init__"), methods.pop("forward")
+    given = {each.arg for each in (*made.args.args, *made.args.kwonlyargs)}
+    held = {
+        (dotted_name(target) or "").removeprefix("self.")
+        for node in ast.walk(made)
+        if isinstance(node, ast.Assign) and (_loads(node.value) or (dotted_name(node.value) in given))
+        for target in node.targets
+    }
+    held |= {each for each, method in methods.items() if held.intersection(_asked_of_self(method))}
+    asked = [each for each in _asked_of_self(forward) if each in held]
+    return len(asked) > len(set(asked))
+
+
+def _loads(value: ast.expr) -> bool:
+    loads = (".from_pretrained", ".from_config")
+    return isinstance(value, ast.Call) and (dotted_name(value.func) or "").endswith(loads)
+
+
+def _asked_of_self(method: ast.FunctionDef) -> list[str]:
+    """What of its own object a method calls: ``encoder`` of ``self.encoder(**texts)``."""
+    called = (dotted_name(node.func) or "" for node in ast.walk(method) if isinstance(node, ast.Call))
+    return [each.removeprefix("self.") for each in called if each.startswith("self.")]
+
+
 def _has_methods(name: str, path: str, text: str, sources: Sources, steps: int) -> bool:
     """Whether a class that a text defines or imports is one of the project's that has methods, or is built on one."""
     read = _read(text)

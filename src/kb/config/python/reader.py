@@ -24,7 +24,7 @@ from kb.config.python.lengths import (
 )
 from kb.config.python.loop_model import CHECKPOINTING
 from kb.config.python.names import Names
-from kb.config.python.own_classes import as_based, as_declared, left_to_class, of_own_model
+from kb.config.python.own_classes import NOT_MODELLED, as_based, as_declared, asks_again, left_to_class, of_own_model
 from kb.config.python.own_loop import OF_LOOP, loops_of
 from kb.config.python.refused import (
     LOADER,
@@ -229,9 +229,12 @@ class PythonReader:
             found |= evaluates_alone(trainer, analysis.names, analysis.module.text, span)
         given = trainer.argument("model") if trainer is not None else None
         model = dotted_name(given) if given is not None else None
+        around = analysis.values.expressions
+        own_class = asks_again(given, analysis.module, analysis.names, around.path, around.shared.sources)
+        found |= {NOT_MODELLED: Setting(own_class, span, span, (own_class,), alias=True)} if own_class else {}
         if model is None or any(name == ADAPTER or name.startswith("lora.") for name in (*settings, *found)):
             return found
-        return found | tuned_elsewhere(model, analysis.values.expressions, span)
+        return found | tuned_elsewhere(model, around, span)
 
     def _hidden_of(self, run: Run, calls: Sequence[Call], analysis: "Analysis") -> list[str]:
         """The settings of a run that code out of sight may say."""

@@ -52,6 +52,8 @@ OF_COMMANDS = "command"  # the format of a program that may train nothing: of it
 DEVICE_MAP, NOT_MODELLED, OWN_LOOP = "model.device_map", "run.not_modelled", "run.own_loop"
 BY_ENGINE, PERHAPS, LOADS_NONE = RUN_ELSEWHERE
 CALLS_DEEPSPEED, TASK_TYPE = "script.calls_deepspeed", "lora.task_type"
+# A program that compares the word with its own: ``cfg["task_type"].lower() == "seq2seq_lm"``.
+_CHOOSES_TYPE = r"""task_type["']?[\])]*(?:\.\w+\(\))?[ \t]*(?:==|in\b)"""
 _CLASSIFIES = r"""task_type[ \t]*=[ \t]*(?:\w+\.)?["']?SEQ_CLS\b"""
 # Of two that cannot both be on, what the command says of one leaves out the other, but where a library's own class of
 # arguments is given both as they are.
@@ -193,7 +195,8 @@ def _said(unit: Unit, program: Program, defaults: Mapping[str, Default]) -> Mapp
         unread = (
             flag in defaults and name.startswith(OF_LENGTHS) and _is_left_unread(flag, defaults[flag], program.text)
         )
-        if flag not in changed and not unread:
+        own = name == TASK_TYPE and re.search(_CHOOSES_TYPE, program.text) is not None
+        if flag not in changed and not unread and not own:
             return setting
         return setting._replace(value=Unknown(frozenset((name,)), REWRITTEN))
 
