@@ -219,14 +219,16 @@ def test_started_in_two_ways_it_is_said_so(project: Path) -> None:
 
 
 def test_a_programs_own_default_that_a_script_gives_otherwise_is_not_the_runs(project: Path) -> None:
-    name = "gradient_accumulation_steps"
-    flag = f'p = __import__("argparse").ArgumentParser()\np.add_argument("--{name}", type=int, default=4)\n'
-    (project / "train.py").write_text(flag + TRAIN.replace("bf16=True", f"{name}=p.parse_args().{name}"))
-    for number, known in ((4, True), (3, False)):
-        (project / "run.sh").write_text(f"torchrun --nproc_per_node 7 train.py --{name} {number}\n")
-        setup = result_of("train.py", checker()).setup
-        assert setup is not None
-        assert setup.batch_known is known
+    flag = 'p = __import__("argparse").ArgumentParser()\np.add_argument("--accum", type=int, default=4)\n'
+    taken = TRAIN.replace("bf16=True", "gradient_accumulation_steps=p.parse_args().accum")
+    (project / "train.py").write_text(flag + taken)
+    run = "torchrun --nproc_per_node 7 train.py --accum {}\n"
+    for given, batch in (((4,), 28), ((3,), 21), ((3, 4), None)):
+        (project / "run.sh").write_text("".join(map(run.format, given)))
+        result = result_of("train.py", checker())
+        assert result.setup is not None
+        assert (result.setup.effective_batch_size if result.setup.batch_known else None) == batch
+    assert result.note == "several_ways"
 
 
 def test_a_script_is_read_once_for_all_configs_that_it_names(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,6 +162,7 @@ def as_launched(
     result: UnitResult,
     launches: Callable[[str], list[Unit]],
     join: Callable[[Unit], Unit],
+    take: Callable[[Unit], Unit],
     check: Callable[[Unit], UnitResult],
 ) -> UnitResult:
     """The result of a program or a config on as many GPUs, and sharded, as the project's scripts start it. Looked for
@@ -170,6 +171,7 @@ def as_launched(
     Args:
         launches: the commands that start what lies at a path.
         join: brings in the files that a command names.
+        take: says what the program makes of a command's flags.
     """
     unit, comment = without_comments_count(result.unit)
     of_memory = any(found.severity != "info" and _is_of_memory(found) for found in result.findings)
@@ -193,15 +195,18 @@ def as_launched(
         known = next(way[name] for way in ways if name in way)
         value = values[0] if alike else Unknown(frozenset((name,)), SEVERAL_WAYS)
         told[name] = Setting(value, place, place, known.path, joined=known.joined or from_here(started[0].path))
-    own_defaults = {
-        name: each._replace(value=Unknown(frozenset((name,)), SEVERAL_WAYS))
-        for name, each in unit.settings.items()
-        if each.by_default and any(name in way.settings and way.settings[name].value != each.value for way in joined)
-    }
+    by_default = {name: each for name, each in unit.settings.items() if each.by_default}
+    taken = [take(each) for each in joined] if by_default else []
+    for name, each in by_default.items():
+        values = [way.settings[name].value if name in way.settings else each.value for way in taken]
+        if any(value != values[0] for value in values):
+            by_default[name] = each._replace(value=Unknown(frozenset((name,)), SEVERAL_WAYS))
+        elif values[0] != each.value:
+            by_default[name] = each._replace(value=values[0], by_default=False, joined=from_here(started[0].path))
     launchers = {each.launcher for each in started}
     launcher = launchers.pop() if len(launchers) == 1 else None
     unread = dict.fromkeys(name for each in (unit, *joined) for name in each.unread if name != RUN_CONFIG)
-    settings = {**told, **unit.settings, **own_defaults, **{name: told[name] for name in OF_SHARDING if name in told}}
+    settings = {**told, **unit.settings, **by_default, **{name: told[name] for name in OF_SHARDING if name in told}}
     launched = unit._replace(settings=settings, launcher=launcher, unread=tuple(unread))
     again = check(launched if PRECISION in unit.settings else _in_precision(launched))
     known_count = {COUNT: told[COUNT]} if COUNT in told and not is_unknown(told[COUNT].value) else {}

@@ -179,8 +179,8 @@ class FileChecker:
             results = [as_started(result, self._commands.set_by_commands, self._checker.check) for result in results]
         if any(name.startswith("launch.") for name in self._checker.given):
             return results
-        launches, join, check = self._commands.launches_of, self.joiner.join, self._checker.check
-        return [as_launched(result, launches, join, check) for result in results]
+        launches, join, take = self._commands.launches_of, self.joiner.join, self._commands.with_program
+        return [as_launched(result, launches, join, take, self._checker.check) for result in results]
 
     def check_unit(self, unit: Unit) -> UnitResult:
         """One unit's result, with what the files it names say."""

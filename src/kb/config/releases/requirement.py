@@ -31,7 +31,6 @@ _CLAUSE = re.compile(r"(===|==|~=|!=|<=|>=|<|>)[ \t]*([^\s,;|()]{1,80})")
 _PLAIN = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,5}(?:\+[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*)?")
 _WILD = r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,5}\.\*"
 _GIT_NAME = r"/([A-Za-z0-9_.-]+?)(?:\.git)?(?:@([^#]*))?(?:#(.*))?$"
-_OF_TRL = frozenset(("trl", "grpo"))  # words in the name of a repository of TRL's code with changes
 _EGG = r"(?:^|&)egg=([A-Za-z0-9_.-]+)"
 _TAG = r"v?([0-9]{1,6}(?:\.[0-9]{1,6}){1,4}(?:\.post[0-9]{1,4})?)"
 
@@ -109,10 +108,7 @@ def _of_address(address: str, library: str | None, marker: str) -> Requirement |
         return Requirement(library, marker=marker, floating=True) if library else None
     found = re.search(_GIT_NAME, address)
     egg = re.search(_EGG, found[3] or "") if found else None
-    name = egg[1] if egg else found[1] if found else ""
-    library = library or library_of(name)
-    if library is None and not _OF_TRL.isdisjoint(re.split(r"[-_.]", name.lower())):  # a fork under another name
-        return Requirement("trl", marker=marker, floating=True)
+    library = library or library_of(egg[1] if egg else found[1] if found else "")
     if library is None:
         return None
     return tagged(library, found[2] or "" if found else "", marker)
