@@ -309,6 +309,11 @@ model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-7B", torch_dtype=torc
 args = SFTConfig(output_dir="o", per_device_train_batch_size=8, max_length=4096, bf16=True, gradient_checkpointing=True)
 SFTTrainer(model, args=args, train_dataset=data, peft_config=LoraConfig(r=8, target_modules="all-linear")).train()
 """
+FULL = """from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-7B")
+args = TrainingArguments("o", per_device_train_batch_size=1, bf16=True)
+Trainer(model, args, train_dataset=data.map(lambda row: tok(row["text"], truncation=True, max_length=64))).train()
+"""
 
 
 @pytest.mark.parametrize(
@@ -318,6 +323,7 @@ SFTTrainer(model, args=args, train_dataset=data, peft_config=LoraConfig(r=8, tar
             ("train.sh", SHELL, r"  --gradient_checkpointing true  # was false"),
             ("sft.py", CODE, r"  per_device_train_batch_size=[1-7],  # was 8"),
             ("sft.py", CODE, r"  use_liger_kernel=True,  # was false"),
+            ("full.py", FULL, r"  before the optimizer is made: model = peft.get_peft_model\(model,.*"),
         ]
     ),
 )

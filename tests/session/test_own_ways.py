@@ -165,6 +165,12 @@ def test_a_number_as_text_is_no_fault_where_nothing_reads_yaml(tmp_path: Path) -
     for number, cast in enumerate(casts):  # made numbers by the program
         files = {"config.yaml": config, "train.py": "import yaml\n" + flags + cast}
         assert said(tmp_path / f"c{number}", files, "config.yaml", rule) is None
+    sets = flags + "TrainingArguments('o', optim='adafactor')\n"
+    notes = [
+        results(tmp_path / f"d{at}", {"config.yaml": config, "train.py": each}, "config.yaml")[0].note
+        for at, each in enumerate((sets, "import yaml\n" + sets))
+    ]
+    assert notes == [None, "set_by_program"]
 
 
 @pytest.mark.parametrize("loads", ["OmegaConf.load(path)", "yaml.safe_load(open(path))"])

@@ -9,6 +9,7 @@ from kb.advice.fit.estimator import Estimator
 from kb.advice.fit.plan import steps_from
 from kb.advice.fit.plan_unit import PlannedUnit, plan_unit
 from kb.advice.run.no_prediction import unpredictable
+from kb.advice.run.post_training import liger_kernels_by
 from kb.commands.options import MACHINE, Options, question_of
 from kb.config.dialect.spelling import Speller
 from kb.config.files import ConfigError
@@ -50,6 +51,7 @@ def main(arguments: Sequence[str], language: str) -> int:
         assert result.setup is not None and result.model is not None  # _units sees to it
         try:
             estimator = Estimator(result.model, machine, catalog.constants)
+            steps = steps._replace(liger=liger_kernels_by(checker.prepare(result.unit).versions))
             # what says settings in the file's own format; None where it has none
             dialect = catalog.dialects.get(result.unit.dialect or "")
             speller = Speller(dialect, catalog.facts) if dialect is not None else None

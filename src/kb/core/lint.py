@@ -215,7 +215,11 @@ def _fire(
     because = _because(rule.when, facts, get) if rule.when is not None else ()
     certainty = weakest(certainty_of(each.origin) for each in because if each.name not in settled)
     mentioned = {*names, *rule.message.placeholders()}
-    fixes = tuple(fix for candidate in rule.fixes if (fix := _resolve(candidate, facts, get)) is not None)
+    offered = [fix for candidate in rule.fixes if (fix := _resolve(candidate, facts, get)) is not None]
+    sure = [fix if fix.certain else None for fix in offered]
+    fixes = tuple(  # what a fix before it writes already is no other way
+        fix for at, fix in enumerate(offered) if not any(each and each.edits == fix.edits for each in sure[:at])
+    )
     mentioned |= frozenset[str]().union(*(fix.title.placeholders() for fix in fixes))
     values = {name: value for name in sorted(mentioned) if not is_unknown(value := get(name))}
     finding = Finding(

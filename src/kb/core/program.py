@@ -49,6 +49,10 @@ _ASKS_TO = r"""(?mxi)^[ \t]+\w*(?:lora|peft|adapter)\w*[ \t]*:[ \t]*(?:Optional\
     |\bget_peft_config\("""
 _IMPORTS_TRAINER = r"(?m)^[ \t]*(?:from|import)[ \t]+(?:trl\b|transformers\b[^\n]*\bTrainer\b)|^[ \t]+Trainer,"
 _OF_TRL = ("SFT", "DPO", "GRPO", "Reward", "KTO", "ORPO", "CPO", "PPO", "RLOO", "GKD", "XPO", "NashMD", "BCO", "PRM")
+_READS_FILES = (
+    r"(?i)yaml|omegaconf|hydra|\bjson\.load|toml|json_file|TrlParser|args_and_config|jsonargparse|config_?argparse"
+    r"|simple_parsing|tyro"
+)
 SEVERAL_HAVE_IT = "preference"  # what ``script.trainer`` is by a name that several trainers of TRL take (``beta``)
 _TRAINERS = {"NashMD": "nash_md"}
 _EVERY = (("Online", "DPO"), *(("", name) for name in _OF_TRL))
@@ -75,6 +79,11 @@ class Program(NamedTuple):
     def hands_on(self) -> bool:
         """Whether it gives a config's names to the library's class of arguments as they are."""
         return _hands_on(self.text)
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether it may read a file of settings; argparse alone reads none."""
+        return _has(_READS_FILES, self.text)
 
     @property
     def trains(self) -> bool:

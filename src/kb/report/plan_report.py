@@ -102,7 +102,8 @@ def _step(number: int, step: Step, measure: str, planned: PlannedUnit, words: Wo
         former = words("report.unset") if before == "" else as_written(before)
         return unbroken(f"{_key(planned, name)} {former} {style.arrow} {as_written(after)}")
 
-    changes = ", ".join(change(name, *pair) for name, pair in step.set.items())
+    told = [name for name in step.set if not _said_in_code(planned, name, words)]
+    changes = ", ".join(change(name, *step.set[name]) for name in told)
     note = f" [{step.source}:{step.lines}]" if step.source and step.lines else ""
     name = words(f"plan.step.{step.name}")
     head = f"{number}. {name}: {changes}{note}" if changes else f"{number}. {name}"
@@ -131,7 +132,18 @@ def _key(planned: PlannedUnit, name: str) -> str:
     if name in planned.named:
         key = printable(planned.named[name])
         return key if key.startswith("-") or not _on_command_line(unit) else f"--{key}"
-    return key_of(unit, name) if name in unit.settings or name.startswith("training.") else name
+    as_leaf = name in unit.settings or name.startswith(("training.", "quantization."))
+    return key_of(unit, name) if as_leaf else name
+
+
+def _said_in_code(planned: PlannedUnit, name: str, words: Words) -> bool:
+    """Whether code says a setting and no argument: neither the Trainer's arguments nor its flags have adapters or
+    4-bit weights."""
+    unit = planned.result.unit
+    as_argument = (
+        name.startswith("training.") or name in unit.settings or (_on_command_line(unit) and unit.dialect != "hf")
+    )
+    return bool(planned.named) and not as_argument and f"plan.loop.{name}" in words.messages
 
 
 def _range(level: Level, unit: str, style: Style) -> str:
@@ -171,7 +183,8 @@ def _changed(planned: PlannedUnit, words: Words, style: Style, sources: SourceLi
     lines: list[str] = []
     for name, (before, after) in planned.changes.items():
         setting = unit.settings.get(name)
-        if unit.as_written(OWN_LOOP) is not True or (setting is not None and str(setting.path[-1]).startswith("-")):
+        flag = setting is not None and str(setting.path[-1]).startswith("-")
+        if flag or not (unit.as_written(OWN_LOOP) is True or _said_in_code(planned, name, words)):
             lines.append(f"  {_as_told(kind, _key(planned, name), after)}{_formerly(before, words)}")
         else:
             said = _in_loop(name, before, after, setting, unit, words, style, sources)

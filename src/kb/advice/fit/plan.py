@@ -160,14 +160,14 @@ class Steps(NamedTuple):
     ``order``: names of steps, what costs least of the result first. ``fused_types``: model types whose loss Liger
     computes in pieces. ``writes`` tells whether the config's format has a key for a value of a setting, ``loaded``
     gives the setup the types that its format then loads and trains in: in some these follow from other settings.
-    ``liger`` tells whether its key for a fused loss is that of Liger's kernels, which fuse more than the loss.
+    ``liger`` are Liger's kernels, which fuse more than the loss; None where the format's key is that of another loss.
     """
 
     order: tuple[str, ...]
     fused_types: tuple[str, ...] = ()
     writes: Writes = lambda name, value: True
     loaded: Callable[[TrainingSetup], TrainingSetup] = lambda setup: setup
-    liger: bool = True
+    liger: LigerKernels | None = LigerKernels()
 
 
 def steps_from(guide: Mapping[str, Any], facts: Mapping[str, FactType]) -> Steps:
@@ -198,8 +198,7 @@ def _options(setup: TrainingSetup, estimator: Estimator, steps: Steps) -> Iterat
     if not setup.gradient_checkpointing:
         yield Option("checkpointing", {"gradient_checkpointing": True})
     if not setup.fused_loss and architecture.model_type in steps.fused_types and not setup.predict_with_generate:
-        kernels = LigerKernels() if steps.liger else None
-        yield Option("fused_loss", {"fused_loss": True, "liger_kernels": kernels})
+        yield Option("fused_loss", {"fused_loss": True, "liger_kernels": steps.liger})
     autocast = precision_for(estimator.gpu, architecture).autocast
     if not setup.autocast and setup.weights == "fp32" and autocast != "fp32":
         yield Option("autocast", {autocast: True})

@@ -291,10 +291,13 @@ def _phases(report: MemoryReport, names: tuple[str, ...]) -> tuple[Phase, ...]:
 
 
 def _nearest(splits: Splits | None) -> tuple[tuple[int, int], ...]:
-    """(batch, accumulation) of the nearest two."""
+    """(batch, accumulation) of the nearest two that are within a tenth of what is wanted."""
     if splits is None:
         return ()
-    return tuple((split.batch, split.accumulation) for split in (splits.below, splits.above) if split)
+    found = (split for split in (splits.below, splits.above) if split is not None)
+    return tuple(
+        (each.batch, each.accumulation) for each in found if abs(each.effective - splits.wanted) * 10 <= splits.wanted
+    )
 
 
 def plan_gpu(setup: TrainingSetup, estimator: Estimator, gpus: Mapping[str, Gpu], steps: Steps) -> Ledger:
@@ -369,7 +372,7 @@ def plan_unit(
         steps._replace(
             writes=lambda name, value: spelt(name, value) is not None or speller.has_by_default(name, value),
             loaded=_Reading(result, speller, pasting).loaded if pasting is not None else steps.loaded,
-            liger=speller.spell(result.unit, FUSED, True, "qlora") is not None,
+            liger=steps.liger if speller.spell(result.unit, FUSED, True, "qlora") is not None else None,
         ),
     )
     plan = combined(gpu, plan_host(setup, gpu.setup, estimator), setup)

@@ -17,6 +17,7 @@ from kb.advice.fit.recommend import (
     together,
 )
 from kb.advice.question import Question, RunSettings
+from kb.advice.run.row_lengths import reads_target
 from kb.advice.run.setup import setup_of
 from kb.core.catalog import Catalog
 from kb.core.document import Setting, Unit
@@ -106,9 +107,9 @@ class NotesRow(NamedTuple):
 
 
 class Notes(NamedTuple):
-    """``own``: rows for this model and GPU. ``others``: rows for other models on it. ``gpus``: where else the notes
-    have this model. ``conflicts``: of ``others`` those of another note that cannot be right together with ``own``;
-    ``conflict_errata``: what settles that.
+    """``own``: rows for this model and GPU. ``others``: rows for other models of its kind on it. ``gpus``: where else
+    the notes have this model. ``conflicts``: of ``others`` those of another note that cannot be right together with
+    ``own``; ``conflict_errata``: what settles that.
     """
 
     own: tuple[NotesRow, ...]
@@ -145,6 +146,8 @@ def notes_for(guide: Mapping[str, Any], catalog: Catalog, estimator: Estimator, 
         if gpu is None or gpu.id not in preset["gpus"]:
             elsewhere.update(preset["gpus"] if model.id == estimator.model.id else ())
             continue
+        if reads_target(model.architecture) != reads_target(estimator.model.architecture):
+            continue  # figures of models of another kind tell nothing of this one
         rows = (_row(preset, row, model, catalog, estimator, base, errata) for row in preset["rows"])
         (own if model.id == estimator.model.id else others).extend(rows)
     conflicts = tuple(conflicting(own, others))

@@ -68,6 +68,8 @@ def left_to_program(
     if unit.reader != "script" or given.get(HANDS_ON) is True:
         return unit
     programs = find(unit)
+    if not unit.program:
+        programs = [each for each in programs if each.reads_files]
     unit = _with_trainer(_with_targets(unit, programs), programs)
     if not programs:
         own = bool(unit.program) and unit.dialect != OF_COMMANDS and not unit.typical

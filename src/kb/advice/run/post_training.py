@@ -214,11 +214,15 @@ def liger_kernels_of(read: SettingsReader, versions: VersionOf, *, fused: bool) 
     """Liger's kernels in plain training; None where another library computes the loss, or nobody says which."""
     if not fused or not read.value("training.use_liger_kernel"):
         return None
-    transformers = versions("transformers", SKIPS_LOGITS)
-    return LigerKernels(
-        release=release_of_liger(read, versions, *LIGER_CHANGED),
-        skips=transformers is None or transformers >= SKIPS_LOGITS,
-    )
+    release_of_liger(read, versions, *LIGER_CHANGED)
+    return liger_kernels_by(versions)
+
+
+def liger_kernels_by(versions: VersionOf) -> LigerKernels:
+    """Liger's kernels under the releases at hand; of one that is not known the newest counts."""
+    installed, transformers = versions("liger-kernel", *LIGER_CHANGED), versions("transformers", SKIPS_LOGITS)
+    skips = transformers is None or transformers >= SKIPS_LOGITS
+    return LigerKernels(NEWEST_LIGER if installed is None else installed, skips=skips)
 
 
 def assume_usual_adapters(read: SettingsReader, unit: Unit, *, adapted: bool) -> None:

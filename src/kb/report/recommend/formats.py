@@ -197,7 +197,11 @@ _HF: Mapping[str, str] = {
     "lora.target_modules": "lora_target_modules",
 }
 _LENGTH_OF = {"encoder": "max_seq_length", "decoder": "block_size"}  # in the example scripts of transformers
-_TRL = {**_HF, "data.max_source_length": "max_length"}
+_TRL = {
+    **_HF,
+    "data.max_source_length": "max_length",
+    "quantization.bnb_4bit_use_double_quant": "use_bnb_nested_quant",
+}
 _TRL_LEFT_OUT = ("quantization.bnb_4bit_compute_dtype", "training.do_train", "training.do_eval")
 # What says of a file which trainer it is for, at its default: a check of the file alone reads the same run.
 _OF_TRAINER: Mapping[str, tuple[str, Any]] = {

@@ -45,7 +45,7 @@ def recommend_text(answer: Answer, words: Words, style: Style) -> str:
         title = answer.decision["title"][words.language]
         lines = walk_lines(answer.walk, answer.decision, answer.given or {}, words, style)
         sections.append([style.paint(words("recommend.decision", title=title), "heading"), *lines])
-    if answer.question.trainer is None:
+    if answer.question.trainer is None and (answer.notes.own or answer.notes.others or answer.notes.gpus):
         own = own_row(answer)
         notes = notes_lines(own, answer.notes, answer.task, words, style)
         notes += why_lines(own, answer.notes, answer.task, words, style)
