@@ -58,9 +58,10 @@ def read_surface(source: str) -> tuple[str, dict[int, int]]:
         token = _TOKEN.match(source, position)
         if token is None:
             sign = source[position]
-            raise ExpressionError(
-                f"{sign!r} is not part of the language", f"{sign!r} 글자는 식에 쓸 수 없습니다", source, position + 1
-            )
+            english, korean = f"{sign!r} is not part of the language", f"{sign!r} 글자는 식에 쓸 수 없습니다"
+            if meant := INSTEAD.get(sign):
+                english, korean = f"{english}; write {meant}", f"{korean}. 대신 쓸 것: {meant}"
+            raise ExpressionError(english, korean, source, position + 1)
         if token[0] in "([":
             stack.append((token[0], position))
             if len(stack) > MAX_DEPTH:
@@ -106,6 +107,7 @@ def read_size_literal(source: str, position: int) -> tuple[int, int] | None:
 Said = tuple[str, str]
 # The types that expressions have, as Korean names them.
 KOREAN: Mapping[str, str] = {"bool": "참·거짓", "number": "수", "text": "문자열", "list": "목록", "version": "판"}
+INSTEAD = {"=": "==", "&": "and", "|": "or", "!": "not"}
 NO_OPERATOR = "this operator is not part of the language", "식에 쓸 수 없는 연산자입니다"
 
 

@@ -111,7 +111,12 @@ def _check_ids(files: Mapping[str, list[Located]]) -> Iterator[Problem]:
             if kind == "checks":
                 area = os.path.basename(os.path.dirname(located.path))
                 if area != located.data["area"]:
-                    yield located.problem(("area",), f"the file lies in {area}/", f"파일은 {area}/ 폴더에 있습니다")
+                    said = located.data["area"]
+                    yield located.problem(
+                        ("area",),
+                        f"area is {said!r}, but the file lies in {area}/",
+                        f"area는 {said!r}인데 파일은 {area}/ 폴더에 있습니다",
+                    )
 
 
 def _check_aliases(rows: list[Located]) -> Iterator[Problem]:

@@ -50,6 +50,14 @@ KEY = "\0key"
 CORE_TAGS = tuple(f"tag:yaml.org,2002:{name}" for name in ("map", "seq", "str", "int", "float", "bool", "null"))
 
 
+def _hint(error: yaml.MarkedYAMLError) -> str:
+    """What to do where YAML's own words do not say it."""
+    problem = error.problem or ""
+    if "cannot start any token" in problem:
+        return "; indent with spaces, not with a tab, and put a text in quotes that begins with a sign"
+    return "; put a text in quotes that holds ': '" if "mapping values are not allowed" in problem else ""
+
+
 def read_source(path: str, text: str) -> Located:
     """The one document of ``text``.
 
@@ -65,7 +73,7 @@ def read_source(path: str, text: str) -> Located:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        raise KnowledgeError([Problem(path, line, column, f"not YAML: {error.problem}")]) from None
+        raise KnowledgeError([Problem(path, line, column, f"not YAML: {error.problem}{_hint(error)}")]) from None
     except yaml.YAMLError as error:
         raise KnowledgeError([Problem.of_file(path, f"not YAML: {error}")]) from None
     places: dict[Path, tuple[int, int]] = {}
