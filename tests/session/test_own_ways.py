@@ -166,11 +166,10 @@ def test_a_number_as_text_is_no_fault_where_nothing_reads_yaml(tmp_path: Path) -
         files = {"config.yaml": config, "train.py": "import yaml\n" + flags + cast}
         assert said(tmp_path / f"c{number}", files, "config.yaml", rule) is None
     sets = flags + "TrainingArguments('o', optim='adafactor')\n"
-    notes = [
-        results(tmp_path / f"d{at}", {"config.yaml": config, "train.py": each}, "config.yaml")[0].note
-        for at, each in enumerate((sets, "import yaml\n" + sets))
-    ]
-    assert notes == [None, "set_by_program"]
+    loads = ("", "import yaml\n", "from ours.settings import load\n", "parser.add_argument('--config')\n")
+    for number, load in enumerate(loads):  # what reads no file leaves a config to its format
+        files = {"config.yaml": config, "train.py": load + sets}
+        assert results(tmp_path / f"d{number}", files, "config.yaml")[0].note == ("set_by_program" if load else None)
 
 
 @pytest.mark.parametrize("loads", ["OmegaConf.load(path)", "yaml.safe_load(open(path))"])

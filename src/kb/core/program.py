@@ -49,10 +49,17 @@ _ASKS_TO = r"""(?mxi)^[ \t]+\w*(?:lora|peft|adapter)\w*[ \t]*:[ \t]*(?:Optional\
     |\bget_peft_config\("""
 _IMPORTS_TRAINER = r"(?m)^[ \t]*(?:from|import)[ \t]+(?:trl\b|transformers\b[^\n]*\bTrainer\b)|^[ \t]+Trainer,"
 _OF_TRL = ("SFT", "DPO", "GRPO", "Reward", "KTO", "ORPO", "CPO", "PPO", "RLOO", "GKD", "XPO", "NashMD", "BCO", "PRM")
-_READS_FILES = (
-    r"(?i)yaml|omegaconf|hydra|\bjson\.load|toml|json_file|TrlParser|args_and_config|jsonargparse|config_?argparse"
-    r"|simple_parsing|tyro"
+# What a program that reads no file of settings has none of: loaders, a file's flag, a module that nobody here knows.
+_MAY_READ = (
+    r"(?i)yaml|omegaconf|hydra|json\.load|json import|toml|json_file|args_and_config|config_?(arg)?parse"
+    r"|\bopen\(|\.load\w*\(|from_?file|\.read|importlib|runpy|\bexec\(|[\"']-*[\w-]*(config|cfg|conf|file|path)[\"']"
 )
+_IMPORTS = r"(?m)^[ \t]*(?:from[ \t]+([\w.]+)|import[ \t]+([\w., \t]+))"
+_READ_NO_SETTINGS = (
+    "torch", "transformers", "datasets", "peft", "accelerate", "bitsandbytes", "evaluate", "numpy", "pandas", "tqdm",
+    "sklearn", "wandb", "argparse", "os", "sys", "math", "random", "logging", "time", "typing", "functools", "json",
+    "__future__",
+)  # fmt: skip
 SEVERAL_HAVE_IT = "preference"  # what ``script.trainer`` is by a name that several trainers of TRL take (``beta``)
 _TRAINERS = {"NashMD": "nash_md"}
 _EVERY = (("Online", "DPO"), *(("", name) for name in _OF_TRL))
@@ -81,9 +88,12 @@ class Program(NamedTuple):
         return _hands_on(self.text)
 
     @property
-    def reads_files(self) -> bool:
+    def may_read_files(self) -> bool:
         """Whether it may read a file of settings; argparse alone reads none."""
-        return _has(_READS_FILES, self.text)
+        found = re.findall(_IMPORTS, self.text)
+        modules = (each.split()[0] for origin, names in found for each in (origin or names).split(",") if each.split())
+        known = all(each.partition(".")[0] in _READ_NO_SETTINGS for each in modules)
+        return not known or _has(_MAY_READ, self.text)
 
     @property
     def trains(self) -> bool:

@@ -69,7 +69,7 @@ def left_to_program(
         return unit
     programs = find(unit)
     if not unit.program:
-        programs = [each for each in programs if each.reads_files or each.hands_on]
+        programs = [each for each in programs if each.may_read_files or each.hands_on]
     unit = _with_trainer(_with_targets(unit, programs), programs)
     if not programs:
         own = bool(unit.program) and unit.dialect != OF_COMMANDS and not unit.typical
