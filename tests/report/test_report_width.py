@@ -50,6 +50,7 @@ def test_wrap_keeps_together_what_is_unbroken() -> None:
     text = f"one two {unbroken('bf16: false → true')}"
     assert wrap(text, 24, "  ", "    ") == ["  one two", "    bf16: false → true"]
     assert wrap(joined(["a b", "c d"], " · "), 6) == ["a b ·", "c d"]
+    assert wrap(unbroken("kb plan some/train.py --gpu rtx-4090"), 24) == ["kb plan some/train.py", "--gpu rtx-4090"]
 
 
 @given(st.text(alphabet=st.sampled_from("ab 한글🔥\n\t"), max_size=120), st.integers(8, 40))

@@ -90,21 +90,21 @@ def pad(text: str, width: int) -> str:
 def wrap(text: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
     """Lines of at most ``width`` columns, split at spaces; the first after ``indent``, the others after ``hanging``.
 
-    A word longer than a line (a path, a long Korean compound) is split where the line ends. A number stays with its
-    ``%`` or ``GiB``.
+    A word longer than a line (a path, a long Korean compound) is split where the line ends; what is :func:`unbroken`,
+    at its own spaces. A number stays with its ``%`` or ``GiB``.
     """
     hanging = indent if hanging is None else hanging
     lines: list[str] = []
     line, used = indent, columns(indent)
     empty = True
     text = _with_units_held(text.translate(_BLANKS))
-    for word in text.split(" "):  # not at the no-break space, as a bare split would
-        if not word:
-            continue
+    held = filter(None, text.split(" "))  # not at the no-break space, as a bare split would
+    room = width - columns(hanging)
+    for word in (word for whole in held for word in ([whole] if columns(whole) <= room else whole.split(_NO_BREAK))):
         if not empty and used + 1 + columns(word) > width:
             lines.append(line)
             line, used, empty = hanging, columns(hanging), True
-        while used + columns(word) > width and empty and columns(word) > width - columns(hanging) > 2:
+        while used + columns(word) > width and empty and columns(word) > room > 2:
             head = cut(word, width - used, "")
             lines.append(line + head)
             line, used, word = hanging, columns(hanging), word[len(head) :]
