@@ -340,7 +340,7 @@ class _Found:
             if place is not None and (call.kind.dialect is None or (self._runs and not call.kind.module)):
                 own = Home(body.owner, call.where._replace(made=made), home.place, call.target)
                 self.calls.append(call._replace(where=place, target=target, home=own))
-        for node, at, _ in body.owner.names.calls_in(body.scope):
+        for node, at, _ in body.owner.names.calls_in.get(body.scope, ()):
             place = self._place_of(at, body, made, home)
             if place is not None:
                 self.follow(body.owner, node, at._replace(made=made), home._replace(at=place), target, depth + 1)
@@ -372,20 +372,11 @@ def body_of(owner: "Expressions", called: ast.expr) -> _Body | None:
     imported = next((found for (_, bound), found in names.imports_of(first) if bound == first), None)
     if imported is None or "." in rest:
         return None
-    imported = reached(name, imported)  # models.load(…) of ``import models``, ``from src import models``
-    other = owner.other(imported)
-    if other is None or imported.name is None:
-        return None
-    scope = other.names.body_of(imported.name)
-    return _Body(other, imported.name, scope) if scope is not None else _again(other, imported.name)
-
-
-def _again(module: "Expressions", name: str) -> _Body | None:
-    """What a package's ``__init__`` brings in from a module below it."""
-    imported = module.names.imported(name, ())
-    other = module.other(imported) if imported is not None else None
-    scope = other.names.body_of(imported.name) if other and imported and imported.name else None
-    return _Body(other, imported.name, scope) if other and imported and imported.name and scope else None
+    home = owner.brought(reached(name, imported))  # models.load(…) of ``import models``, ``from src import models``
+    if home is not None and home[0].names.body_of(home[1]) is None:  # a package's ``__init__`` brings it in from below
+        home = home[0].brought(home[0].names.imported.get(((), home[1])))
+    scope = home[0].names.body_of(home[1]) if home is not None else None
+    return _Body(*home, scope) if home is not None and scope is not None else None
 
 
 def _changed_by(body: _Body, owner: "Expressions", node: ast.Call) -> None:
@@ -395,5 +386,5 @@ def _changed_by(body: _Body, owner: "Expressions", node: ast.Call) -> None:
     given += [(each.arg, each.value) for each in node.keywords]
     for name, each in given:
         held = holder_of(each)
-        if name is not None and held is not None and names.is_changed_in_place(name):
+        if name is not None and held is not None and name in names.changed:
             owner.names.change(held)

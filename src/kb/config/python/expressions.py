@@ -60,7 +60,7 @@ class Expressions:
         after = max(each.where.order for each in self.names.bindings("*", ()))
         for name in other.names.at_top():
             before = any(each.where.order < after for each in self.names.bindings(name, ()))
-            if before and self.names.imported(name, ()) != (other.names.imported(name, ()) or name):
+            if before and self.names.imported.get(((), name)) != other.names.imported.get(((), name), name):
                 self.names.change(name)
         return not other.names.all_of
 
@@ -78,6 +78,11 @@ class Expressions:
             read = Expressions(Names(tree), self.constants, text, path, self.shared) if tree is not None else None
             self.shared.modules[path] = read
         return self.shared.modules[path]
+
+    def brought(self, imported: Imported | None) -> "tuple[Expressions, str] | None":
+        """The project's own module that a name is imported from, and its name there; None of any other import."""
+        other = self.other(imported) if imported is not None and imported.name is not None else None
+        return (other, imported.name) if other is not None and imported is not None and imported.name else None
 
     def data(self, named: str, omegaconf: bool = False) -> tuple[str, Any] | None:
         """The path of a file that the program loads and what it says; None where it cannot be read."""
@@ -310,13 +315,13 @@ def met(branch: Branch, owner: "Expressions", made: Made | None, given: Collecti
 
 def tested(condition: int, owner: "Expressions") -> str:
     """The test of an ``if`` as text; empty of any other condition."""
-    asked = owner.names.test(condition)
+    asked = owner.names.tests.get(condition)
     return "" if asked is None else ast.unparse(asked[0])
 
 
 def _taken(condition: int, owner: "Expressions", made: Made | None) -> bool | None:
     """Whether the test of an ``if`` holds; None where only a run can tell."""
-    asked = owner.names.test(condition)
+    asked = owner.names.tests.get(condition)
     if asked is None:
         return None
     test, at = asked
@@ -336,7 +341,7 @@ def last_reached(name: str, at: Where, owner: "Expressions") -> Binding | None:
     """
     scope = owner.names.scope_of(name, at)
     bindings = owner.names.bindings(name, scope) if scope is not None and scope == at.scope else []
-    repeated = any(owner.names.test(condition) is None for condition, _ in at.branch)
+    repeated = any(condition not in owner.names.tests for condition, _ in at.branch)
     beside = any(each.value is None and each.where.order == at.order for each in bindings)  # [… for size in sizes]
     if repeated or beside:
         return None

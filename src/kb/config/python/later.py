@@ -40,7 +40,7 @@ def set_later(
     holders = [target, *(f"{each.target}.args" for each in trainers if each.target and _takes(each, call))]
     others = _aliases(holders, names)
     for holder in (*holders, *others):
-        for attribute, binding in (*names.set_on(holder), *_set_by_code(holder, names)):
+        for attribute, binding in (*names.attributes.get(holder, ()), *_set_by_code(holder, names)):
             if attribute not in known and attribute != ANY:
                 continue
             sure = _is_given(call, {*holders, *others}, binding, names, values)
@@ -121,7 +121,7 @@ def _set_by_functions(holders: tuple[str, ...], values: "Values") -> Iterator[st
 
 
 def _set_within(scope: Scope, holder: str, names: Names) -> Iterator[str]:
-    for attribute, binding in (*names.set_on(holder), *_set_by_code(holder, names)):
+    for attribute, binding in (*names.attributes.get(holder, ()), *_set_by_code(holder, names)):
         if binding.where.scope[: len(scope)] == scope:
             yield attribute
 

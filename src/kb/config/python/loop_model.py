@@ -256,7 +256,7 @@ class OfModel:
         name = dotted_name(forward.node.func)
         small = any(head in (dotted_name(model.node.func) or "") for head in SMALL)
         for owner in dict.fromkeys((self._entry, forward.owner)):
-            for part, (value, _) in owner.names.set_on(name or ""):
+            for part, (value, _) in owner.names.attributes.get(name or "", ()):
                 if not isinstance(value, ast.Call | ast.Name | ast.Lambda) or part in _NO_PART:
                     continue
                 if not (small and part in _HEADS):
@@ -350,7 +350,7 @@ def _trains_out_of_sight(owners: list["Expressions"]) -> bool:
     for owner in owners:
         if _TRAINS_OTHERWISE.search(owner.text) is not None:
             return True
-        others = (owner.shared.sources.module(owner.path, each) for each in owner.names.every_import())
+        others = (owner.shared.sources.module(owner.path, each) for each in owner.names.imported.values())
         if any(found is not None and found[0] not in known and ".train(" in found[1] for found in others):
             return True
     return False

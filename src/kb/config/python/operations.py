@@ -180,8 +180,8 @@ def _asks_for_ampere(own: "Expressions", node: ast.Compare, at: Where) -> bool:
         asked = left.value
     elif isinstance(left, ast.Name):
         scope = own.names.scope_of(left.id, at)
-        binding = own.names.unpacked(left.id, scope) if scope is not None else None
-        if scope is not None and binding is not None and own.names.unpacked_at(left.id, scope) == 0:
+        binding = own.names.unpacked.get((scope, left.id)) if scope is not None else None
+        if scope is not None and binding is not None and own.names.unpacked_at[scope, left.id] == 0:
             asked = binding.value
     called = (dotted_name(asked.func) or "") if isinstance(asked, ast.Call) else ""
     eight = isinstance(right, ast.Constant) and right.value == 8 and type(node.ops[0]) is ast.GtE
@@ -191,7 +191,7 @@ def _asks_for_ampere(own: "Expressions", node: ast.Compare, at: Where) -> bool:
 def called(own: "Expressions", node: ast.Call, at: Where, depth: int) -> Read:
     """``int(…)``, ``float(…)``, ``str(…)`` of something known; ``dict(a=1)``; ``getattr(torch, "bfloat16")``."""
     name = node.func.id if isinstance(node.func, ast.Name) else ""
-    if own.names.binds(name):
+    if name in own.names.all:
         name = ""  # the module's own function of that name
     if name == "dict" and not node.args and all(each.arg for each in node.keywords):
         return Read({str(each.arg): own.or_unknown(each.value, at, depth) for each in node.keywords}, node, at=at)

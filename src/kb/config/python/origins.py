@@ -122,7 +122,7 @@ class Origins:
         binding = self._one_of([each for each in before if not each.where.excludes(at)], name, at, owner)
         if binding.value is not None:
             return binding, None
-        part = owner.names.part(name, binding.where)
+        part = owner.names.parts.get((name, binding.where.order))
         if part is None:
             return binding, None
         return Binding(part[0], binding.where), part[1]
@@ -177,11 +177,11 @@ class Origins:
     def _name(self, name: str, at: Where, owner: "Expressions", depth: int) -> Traced:
         binding, number = self.last(name, at, owner)
         scope = binding.where.scope
-        argument = owner.names.argument(name, scope_of_argument(owner, name, at))
+        argument = owner.names.arguments.get((scope_of_argument(owner, name, at), name))
         if argument is not None and binding.where == argument.where and binding.value is None:
             return self._argument(name, at, owner, depth)
         if binding.value is None:
-            opened = owner.names.opened(name, scope)
+            opened = owner.names.opened.get((scope, name))
             given = self._given_inside(name, at, owner)
             if given is not None:
                 return self.of(*given, depth)
@@ -213,7 +213,7 @@ class Origins:
     def _argument(self, name: str, at: Where, owner: "Expressions", depth: int) -> Traced:
         """What the one call of a function gives for an argument."""
         scope = scope_of_argument(owner, name, at)
-        argument = owner.names.argument(name, scope)
+        argument = owner.names.arguments.get((scope, name))
         assert argument is not None
         calls = [at.made] if at.made is not None and at.made.scope == scope else [
             Made(scope, each.owner, each.node, each.at) for each in owner.references.calls_of(argument.function)
@@ -227,11 +227,10 @@ class Origins:
         return found[0]
 
     def _imported(self, name: str, scope: tuple[int, ...], owner: "Expressions", depth: int) -> Traced:
-        imported = owner.names.imported(name, scope)
-        other = owner.other(imported) if imported is not None and imported.name is not None else None
-        if other is None or imported is None or imported.name is None:
+        home = owner.brought(owner.names.imported.get((scope, name)))
+        if home is None:
             raise UnknownValueError
-        return self._name(imported.name, END, other, depth)
+        return self._name(home[1], END, home[0], depth)
 
     def _attribute(self, node: ast.Attribute, at: Where, owner: "Expressions", depth: int) -> Traced:
         """``self.model`` that a method of the class sets; ``model.module`` is the model."""
@@ -240,8 +239,8 @@ class Origins:
         holder = owner.names.class_around(at.scope)
         if not isinstance(node.value, ast.Name) or node.value.id != "self" or holder is None:
             raise UnknownValueError
-        parts = owner.names.parts_on_self(holder, node.attr)
-        every = [*owner.names.set_on_self(holder, node.attr), *(each for each, _ in parts)]
+        parts = owner.names.parts_of_self.get((holder, node.attr), ())
+        every = [*owner.names.members.get((holder, node.attr), ()), *(each for each, _ in parts)]
         found = [each for each in every if each.where.scope != at.scope or each.where.order < at.order]
         begun = [each for each in found if getattr(self.function_at(each.where.scope, owner), "name", "") == "__init__"]
         first = [each for each in found if each in begun or each.where.scope == at.scope] if begun else []
@@ -294,9 +293,7 @@ class Origins:
     def _home_of(self, name: str, at: Where, owner: "Expressions") -> tuple["Expressions", str] | None:
         """The module of the project that a name is imported from, and what it is called there."""
         _, found = owner.names.every(name, at)
-        imported = owner.names.imported(name, found[0].where.scope) if len(found) == 1 else None
-        other = owner.other(imported) if imported is not None and imported.name is not None else None
-        return None if other is None or imported is None or imported.name is None else (other, imported.name)
+        return owner.brought(owner.names.imported.get((found[0].where.scope, name))) if len(found) == 1 else None
 
     def _class_of_method(
         self, call: ast.Call, at: Where, owner: "Expressions", depth: int
@@ -351,7 +348,7 @@ class Origins:
 
     def function_at(self, scope: tuple[int, ...], owner: "Expressions") -> ast.FunctionDef | None:
         """The function or method that has a scope."""
-        found = owner.names.definition(scope[-1]) if scope else None
+        found = owner.names.definitions.get(scope[-1]) if scope else None
         return found if isinstance(found, ast.FunctionDef) else None
 
     def calls_of(self, function: ast.FunctionDef, owner: "Expressions") -> list[tuple[ast.Call, Where]]:
@@ -419,7 +416,7 @@ def scope_of_argument(owner: "Expressions", name: str, at: Where) -> tuple[int, 
     """The scope whose argument a name is at a place; that of the place where it is none."""
     scope: tuple[int, ...] | None = at.scope
     while scope:
-        if owner.names.argument(name, scope) is not None:
+        if (scope, name) in owner.names.arguments:
             return scope
         scope = scope[:-1]
     return at.scope

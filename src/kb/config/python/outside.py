@@ -250,7 +250,7 @@ def _path(own: "Expressions", names: Names, node: ast.expr, at: Where, depth: in
         raise UnknownValueError
     if isinstance(node, ast.Name):
         scope = names.scope_of(node.id, at)
-        opened = names.opened(node.id, scope) if scope is not None else None
+        opened = names.opened.get((scope, node.id)) if scope is not None else None
         if opened is not None and opened.value is not None:
             return _path(own, names, opened.value, opened.where.told(at), depth + 1)
         bound = own.bound(node.id, at)

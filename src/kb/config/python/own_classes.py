@@ -344,11 +344,11 @@ def _defining(written: str, text: str, names: Names, path: str, sources: Sources
     first, dotted, _ = written.partition(".")
     imports = [found for _, found in names.imports_of(first)]
     here = [(written, path, text)]
-    if dotted and not imports and names.binds(first):
+    if dotted and not imports and first in names.all:
         imports = imports_of(first, text)  # `import project.args`
     elif not dotted and (names.is_class(first) or any(names.imports_of("*"))):
         return here
-    elif not dotted and not imports and names.binds(first):
+    elif not dotted and not imports and first in names.all:
         return here  # a function, or another name for a class
     if any(of_library(found) for found in imports):
         return []

@@ -367,7 +367,7 @@ class _Reader:
             said.append(Said(BATCH, step, given.args[2], "range", at if step is given.args[2] else None))
             return None
         try:
-            origin = self._origins.of(given, self._entry.names.begins(batches) or at, self._entry).value
+            origin = self._origins.of(given, self._entry.names.rounds.get(id(batches), at), self._entry).value
         except UnknownValueError:
             origin = None
         loads = isinstance(origin, ast.Call) and called_name(origin) == "DataLoader"

@@ -121,7 +121,7 @@ class Walked:
         self.calls: list[tuple[ast.Call, Where, str | None]] = []  # each with its place and the name it is given
         self.calls_in: dict[Scope, list[tuple[ast.Call, Where, str | None]]] = {}  # the same by each scope around them
         self.bodies: dict[str, Scope | None] = {}  # of what is asked for: where the one of this name begins
-        self.returned: dict[int, Binding | None] = {}  # and what a function returns, by its id
+        self.results: dict[int, Binding | None] = {}  # and what a function returns, by its id
         self.calls_of: dict[str, list[tuple[ast.Call, Where]]] = {}  # those of a name alone, by it
         self.uses: dict[str, int] = {}
         self.answers: list[tuple[int, int]] = []  # first and last lines of `with tokenizer.as_target_tokenizer():`

@@ -427,8 +427,8 @@ def _handed(run: Run, analysis: Analysis) -> dict[str, Setting]:
     taken = given is not None and (given is config.node or dotted_name(given) == (config.target or ""))
     found = {HANDED: Setting(True if taken else untold(HANDED), span, span, (config.name,), alias=True)}
     changed = config.target is not None and (
-        analysis.names.is_changed_in_place(config.target)
-        or any(name.startswith("load_in_") for name, _ in analysis.names.set_on(config.target))
+        config.target in analysis.names.changed
+        or any(name.startswith("load_in_") for name, _ in analysis.names.attributes.get(config.target, ()))
     )
     if changed:  # `packed.load_in_8bit = True`: what it asks for by then is not followed
         found |= {name: Setting(untold(name), span, span, (config.name,), alias=True) for name in OF_CONFIG}

@@ -85,7 +85,7 @@ class References:
         scope = self._names.scope_of(name, at)
         if scope is None:
             raise UnknownValueError
-        argument = self._names.argument(name, scope)
+        argument = self._names.arguments.get((scope, name))
         if name == "self":
             return self._object(scope)
         if argument is not None:
@@ -94,14 +94,17 @@ class References:
                 return self._argument(name, argument, scope, at, depth)
             if bound is None:
                 return self._renewed(name, scope, argument)
-        imported = self._names.imported(name, scope)
+        imported = self._names.imported.get((scope, name))
         if imported is not None and imported.name is not None and len(self._names.bindings(name, scope)) == 1:
-            return self._other(imported).top(imported.name, depth + 1)
-        unpacked = self._names.unpacked(name, scope)
+            home = self._own.brought(imported)
+            if home is None:
+                raise UnknownValueError
+            return home[0].references.top(home[1], depth + 1)
+        unpacked = self._names.unpacked.get((scope, name))
         if unpacked is not None and isinstance(unpacked.value, ast.Call) and is_called(unpacked.value, _PARSES):
             return self._flags(unpacked.value, unpacked.where.told(at), depth)
         if unpacked is not None and unpacked.value is not None and len(self._names.bindings(name, scope)) == 1:
-            return self._part(unpacked.value, self._names.unpacked_at(name, scope), unpacked.where.told(at), depth)
+            return self._part(unpacked.value, self._names.unpacked_at[scope, name], unpacked.where.told(at), depth)
         binding = self._own.bound(name, at)
         if binding is None or binding.value is None:
             raise UnknownValueError
@@ -130,15 +133,9 @@ class References:
         """
         if not self._names.is_called_alone(function):
             raise UnknownValueError
-        made = [*self._names.calls_of(function), *self._names.handed_on(function)]
+        made = [*self._names.calls_of.get(function, ()), *self._names.handed_on.get(function, ())]
         own = [Caller(self._own, node, at) for node, at in made]
         return [*own, *self._own.shared.callers.get((self._own.path, function), ())]
-
-    def _other(self, imported: Imported) -> "References":
-        other = self._own.other(imported)
-        if other is None:
-            raise UnknownValueError
-        return other.references
 
     def _module(self, imported: Imported) -> "References | None":
         """The module that an ``import`` brings in as such: ``import config``, ``from src import config``."""
@@ -212,7 +209,7 @@ class References:
             if self._names.is_changed(holder.id, node.attr):
                 raise UnknownValueError
             scope = self._names.scope_of(holder.id, at)
-            imported = self._names.imported(holder.id, scope) if scope is not None else None
+            imported = self._names.imported.get((scope, holder.id)) if scope is not None else None
             module = self._module(imported) if imported is not None else None
             if module is not None:
                 return module.top(node.attr, depth + 1)
@@ -234,7 +231,7 @@ class References:
             raise UnknownValueError
         home, name = known
         call = instance.call
-        changed = home._names.is_changed_in_place(inside_self(attribute))
+        changed = inside_self(attribute) in home._names.changed
         if changed or self._own.shared.is_stored(attribute) or home._names.has_method(name, _MAKES):
             raise UnknownValueError
         if call is not None:
@@ -280,7 +277,7 @@ class References:
             raise UnknownValueError
         if names.is_stored(attribute) or names.has_method(class_name, _MAKES):
             raise UnknownValueError
-        own, binding = names.set_on_self(class_name, attribute), names.field(class_name, attribute)
+        own, binding = names.members.get((class_name, attribute), ()), names.field(class_name, attribute)
         based = self._class(bases[0], END) if bases else None
         if based is not None and based[0]._sets(based[1], attribute):
             raise UnknownValueError
@@ -294,21 +291,19 @@ class References:
 
     def _sets(self, class_name: str, attribute: str) -> bool:
         """Whether methods of a class give its objects the attribute."""
-        return bool(self._names.set_on_self(class_name, attribute)) or self._names.has_method(class_name, _MAKES)
+        return (class_name, attribute) in self._names.members or self._names.has_method(class_name, _MAKES)
 
     def _class(self, name: str, at: Where) -> "tuple[References, str] | None":
         """The module and the name of a class of the project's own."""
         if self._names.is_class(name):
             return self, name
-        brought = self._brought(name, at)
-        return brought if brought is not None and brought[0]._names.is_class(brought[1]) else None
+        home = self._brought(name, at)
+        return (home[0].references, home[1]) if home is not None and home[0].names.is_class(home[1]) else None
 
-    def _brought(self, name: str, at: Where) -> "tuple[References, str] | None":
+    def _brought(self, name: str, at: Where) -> "tuple[Expressions, str] | None":
         """The project's own module that a name is imported from, and its name there."""
         scope = self._names.scope_of(name, at)
-        imported = self._names.imported(name, scope) if scope is not None else None
-        other = self._own.other(imported) if imported is not None and imported.name is not None else None
-        return None if other is None or imported is None or imported.name is None else (other.references, imported.name)
+        return self._own.brought(self._names.imported.get((scope, name))) if scope is not None else None
 
     def _entry(self, held: Found, key: Any, default: ast.expr | None, at: Where, depth: int) -> Found:
         """``held[key]``, or ``held.get(key, default)``."""
@@ -387,7 +382,7 @@ class References:
         if returned is None:
             brought = self._brought(function, at)
             if brought is not None:
-                home, returned = brought[0], brought[0]._names.returned(brought[1])
+                home, returned = brought[0].references, brought[0].names.returned(brought[1])
         if returned is None or returned.value is None:
             return Held(self._own, node, at)
         where = returned.where._replace(made=Made(returned.where.scope, self._own, node, at))

@@ -170,7 +170,7 @@ def is_librarys_own(written: str, names: Names, package: str, path: str, sources
     """Whether a name as it is called can be nothing but the library's class."""
     first, last = written.partition(".")[0], written.rpartition(".")[2]
     brought = [found for _, found in names.imports_of(first)]
-    if not brought or not names.is_imported_alone(first) or names.is_changed_in_place(first):
+    if not brought or not names.is_imported_alone(first) or first in names.changed:
         return False
     if names.stored & {"__init__", last}:
         return False
@@ -208,7 +208,7 @@ def takes_trl_first(text: str) -> bool:
 def _texts(module: Module, names: Names, path: str, sources: Sources) -> Iterator[str]:
     """The module's own text, and those of the project's modules that it imports."""
     yield module.text
-    for imported in names.every_import():
+    for imported in names.imported.values():
         found = sources.module(path, imported)
         if found is not None:
             yield found[1]
@@ -434,7 +434,7 @@ def _reached(module: Module, path: str, sources: Sources) -> Iterator[str]:
     while left:
         at, tree = left.pop()
         own = Names(tree)
-        for imported in (*own.every_import(), *own.all_of):
+        for imported in (*own.imported.values(), *own.all_of):
             found = sources.module(at, imported)
             if found is None or found[0] in seen:
                 continue

@@ -176,12 +176,12 @@ class _Commands:
                 given = call.args[0]
                 value = _alone(given) if one else given
                 found.append((where, value))
-        around = self._names.definition(made.scope[-1]) if made.scope else self._names.tree
+        around = self._names.definitions.get(made.scope[-1]) if made.scope else self._names.tree
         for node in self._parts(around, name):
             self._spend(1)
             if isinstance(node, ast.Subscript):
                 return None
-            where_added = self._names.begins(node)
+            where_added = self._names.rounds.get(id(node))
             found += [(where_added, node.value)] if where_added is not None else []
         return sorted(found, key=lambda each: each[0].order)
 

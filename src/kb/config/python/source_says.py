@@ -98,7 +98,7 @@ def tuned_elsewhere(model: str, entry: Expressions, span: Span) -> dict[str, Set
         if not any(dotted_name(each) == model for each in given):
             continue
         name, body = called_name(node), body_of(entry, node.func)
-        function = body.owner.names.definition(body.scope[-1]) if body is not None and body.scope else None
+        function = body.owner.names.definitions.get(body.scope[-1]) if body is not None and body.scope else None
         words = words_of(name)
         tunes = bool(words & OWN_TUNING) and not words & TELLS
         if function is not None:
