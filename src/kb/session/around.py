@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
 from kb.advice.question import NamedMachine, Question
-from kb.config.releases.reader import NOTHING, ReleaseReader, Releases
+from kb.config.releases.reader import ReleaseReader, Releases
 from kb.config.releases.statements import LIBRARIES
 from kb.core.catalog import Catalog
 from kb.core.document import Event, Unit
@@ -97,7 +97,6 @@ class ProjectReleases:
         named: versions that the user names, with where: an option, or ``kb.toml``.
         root: the folder that the user named: the top of a project without ``.git``.
         here: the runs happen in this very process, so that what it has installed is what they use.
-        reading: whether to look at files at all.
         seen: remembers what was looked at, so that a stored result is not taken for one of today.
         installed: the versions beside kb, by distribution, ``_`` for ``-``.
         environment: the environment that kb runs in, where it is that of the project whose top it is asked about.
@@ -109,13 +108,12 @@ class ProjectReleases:
         *,
         root: str | None,
         here: bool = False,
-        reading: bool = True,
         seen: Seen | None = None,
         installed: Callable[[], Mapping[str, str]] = installed_versions,
         environment: Callable[[str], str | None] = environment_of,
     ) -> None:
         self._named = {library: _named(library, *each) for library, each in named.items()}
-        self._root, self._here, self._reading = root, here, reading
+        self._root, self._here = root, here
         self._installed, self._environment = installed, environment
         self._own: dict[str, Mapping[str, ProjectRelease]] = {}
         self._texts: dict[str, tuple[str, str]] = {}
@@ -152,7 +150,7 @@ class ProjectReleases:
     def of(self, path: str) -> Releases:
         """All that is known for the file at ``path``, and for its text where :meth:`hold` was given it."""
         if path not in self._found:
-            found = self._in_files(path) if self._reading else NOTHING
+            found = self._in_files(path)
             self._found[path] = found._replace(known=self._with_named(self._with_installed(found.known, path)))
         return self._found[path]
 
@@ -177,7 +175,7 @@ class ProjectReleases:
 
     def problems(self, paths: Iterable[str]) -> "list[Problem]":
         """What is wrong with the files that say the releases of the projects of these paths, each once."""
-        folders = {os.path.dirname(path): path for path in paths if path not in NO_FILES} if self._reading else {}
+        folders = {os.path.dirname(path): path for path in paths if path not in NO_FILES}
         return list(dict.fromkeys(each for path in folders.values() for each in self.of(path).problems))
 
     def top(self, path: str) -> str:

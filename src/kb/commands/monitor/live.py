@@ -12,10 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from kb.advice.diagnosis import Diagnosis, diagnose, exit_cause
-from kb.advice.watching import Alert, Watch
+from kb.advice.watching import Watch
 from kb.commands.monitor import code_of
 from kb.commands.monitor.outputs import Outputs, Sink
 from kb.commands.monitor.printed import Command, Diagnoser, LiveSpeed, LogFollower
@@ -24,7 +24,7 @@ from kb.core.snapshot import GpuProcess, GpuState, HostState, ServerState, Snaps
 from kb.core.text import UserError
 from kb.machine import host
 from kb.machine.host import HostWatch
-from kb.machine.live_gpus import GpuWatch
+from kb.machine.live_gpus import GpuReading, GpuWatch
 from kb.machine.processes import ProcessTree
 from kb.report.monitor.json_report import snapshot_json
 from kb.report.monitor.screens import LiveScreen, PassedOn, PlainScreen, SilentScreen, choose_screen, reading_of
@@ -37,13 +37,7 @@ MOST_BEHIND = 5.0  # intervals; a machine that slept is not read over and over t
 Remedies = Mapping[str, Mapping[str, Any]]
 
 
-class Screen(Protocol):
-    """Shows the watch to a person; ``off`` once nobody sees it any more."""
-
-    @property
-    def off(self) -> bool: ...
-    def show(self, snapshot: Snapshot, watch: Watch) -> None: ...
-    def warn(self, alert: Alert) -> None: ...
+Screen = SilentScreen | PlainScreen | LiveScreen
 
 
 class Session:
@@ -75,66 +69,45 @@ class Session:
             self._screen.warn(alert)
         return snapshot
 
-    def run(
-        self,
-        interval_seconds: float,
-        ended: Callable[[], bool],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def run(self, interval_seconds: float, ended: Callable[[], bool]) -> None:
         """Read every ``interval_seconds`` until ``stop`` is set, ``ended`` says so, or nobody is left to see it."""
-        due = clock()
+        due = time.monotonic()
         while not self.stop.is_set():
             self.once()
             if ended() or (self._screen.off and not self._needed):
                 return
-            due = max(due + interval_seconds, clock() - MOST_BEHIND * interval_seconds)
-            self.stop.wait(max(due - clock(), 0.0))
-
-
-class GpusRead(Protocol):
-    """The GPUs at one moment; ``note`` says why there are none."""
-
-    @property
-    def gpus(self) -> tuple[GpuState, ...]: ...
-    @property
-    def note(self) -> str | None: ...
-    @property
-    def notes(self) -> tuple[str, ...]: ...
+            due = max(due + interval_seconds, time.monotonic() - MOST_BEHIND * interval_seconds)
+            self.stop.wait(max(due - time.monotonic(), 0.0))
 
 
 class Sources(NamedTuple):
-    """Who is asked for what. ``foreign`` is true where the driver counts processes otherwise than this system does."""
+    """Who is asked for what; what one cannot tell is unknown in the snapshot.
 
-    gpus: Callable[[], GpusRead]
+    ``foreign`` is true where the driver counts processes otherwise than this system does.
+    """
+
+    gpus: Callable[[], GpuReading]
     host: Callable[[], HostState]
     tree: Callable[[], TreeState | None] | None = None
     speed: Callable[[], SpeedState | None] | None = None
     foreign: bool = False
     server: Callable[[], ServerState] | None = None
 
-
-class Sampler:
-    """Reads all sources one after the other; what one cannot tell is unknown in the snapshot."""
-
-    def __init__(self, sources: Sources, clock: Callable[[], float] = time.time) -> None:
-        self._sources, self._clock = sources, clock
-
     def read(self) -> Snapshot:
-        """Everything now."""
-        sources = self._sources
-        gpus, tree = sources.gpus(), sources.tree() if sources.tree else None
+        """Everything now, one source after the other."""
+        gpus, tree = self.gpus(), self.tree() if self.tree else None
         states = gpus.gpus
-        if tree is not None and not sources.foreign:
+        if tree is not None and not self.foreign:
             states = attributed(states, {each.pid: each.name for each in tree.processes})
         return Snapshot(
-            time=self._clock(),
+            time=time.time(),
             gpus=states,
-            host=sources.host(),
+            host=self.host(),
             tree=tree,
-            speed=sources.speed() if sources.speed else None,
+            speed=self.speed() if self.speed else None,
             gpu_note=gpus.note,
             notes=gpus.notes,
-            server=sources.server() if sources.server else None,
+            server=self.server() if self.server else None,
         )
 
 
@@ -157,7 +130,10 @@ def watch_live(options: argparse.Namespace, watch: Watch, words: Words, remedies
     Raises:
         UserError: an output cannot be written, there is no such process, the command cannot be started.
     """
-    tree = _tree_of(options.pid) if options.pid else None
+    try:
+        tree = ProcessTree(options.pid) if options.pid else None
+    except ValueError:
+        raise UserError("monitor.no_process", pid=str(options.pid)) from None
     if options.command and shutil.which(options.command[0]) is None:
         there = os.path.isfile(options.command[0])
         reason = words("monitor.not_executable" if there else "monitor.not_found")
@@ -169,13 +145,6 @@ def watch_live(options: argparse.Namespace, watch: Watch, words: Words, remedies
         return _Watched(options, watch, words, outputs, tree).code()
     finally:
         outputs.close()
-
-
-def _tree_of(pid: int) -> ProcessTree:
-    try:
-        return ProcessTree(pid)
-    except ValueError:
-        raise UserError("monitor.no_process", pid=str(pid)) from None
 
 
 class _Watched:
@@ -190,7 +159,7 @@ class _Watched:
         self.speed = LiveSpeed(options.baseline_sec_per_step)
         self.follower = LogFollower(options.log, self.speed.feed) if options.log else None
         self.gpus = GpuWatch(os.environ)
-        self.screen: SilentScreen | PlainScreen | LiveScreen = SilentScreen()
+        self.screen: Screen = SilentScreen()
 
     def code(self) -> int:
         """Watch to the end."""
@@ -226,7 +195,7 @@ class _Watched:
             server=self.options.server.read if self.options.server else None,
         )
         needed = bool(self.options.command or self.outputs.sinks)
-        return Session(Sampler(sources).read, self.watch, self.outputs.sinks, self.screen, needed)
+        return Session(sources.read, self.watch, self.outputs.sinks, self.screen, needed)
 
     def report(self) -> None:
         """The summary, where the watch was shown."""

@@ -6,18 +6,15 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from kb.commands.monitor.columns import FORMAT, csv_header, csv_rows, json_line
 from kb.core.snapshot import GpuState, Snapshot
 from kb.core.text import UserError
 from kb.report.words import Words
 
-
-class Sink(Protocol):
-    """Takes every snapshot: a recording, a server."""
-
-    def __call__(self, snapshot: Snapshot) -> object: ...
+Sink = Callable[[Snapshot], object]
+"""Takes every snapshot: a recording, a server."""
 
 
 class Outputs:

@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kb import __version__
 from kb.commands.options import RUN, Options, flag_of
@@ -32,6 +32,7 @@ def main(arguments: Sequence[str], language: str) -> int:
     """Probe; 0 where what was asked ran, 1 where a smoke run did not, 2 where no batch runs at all."""
     # what runs trials needs psutil, an extra; who asks for the parser alone has perhaps none
     from kb.commands.probe.campaign import check_recordable, probe, record
+    from kb.torch_runs.probe.running import LocalRunner  # needs psutil too
 
     messages = cli.load_words_or_none(language)
     own, words_of_run = _parted(arguments)
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str], language: str) -> int:
             request,
             catalog,
             load_guide(options.rules),
-            runner=runner_of(options),
+            runner=LocalRunner(),
             tell=lambda *one: print(progress(one, words), file=sys.stderr, flush=True),
             journal_path=None if options.no_journal else options.journal,
             resume=options.resume,
@@ -104,13 +105,6 @@ def _on_ray(options: argparse.Namespace, request: ProbeRequest, messages: cli.Wo
     if all(cell.outcome.fits for cell in matrix.cells):
         return cli.CLEAN
     return cli.UNUSABLE if all(cell.outcome.status == "lost" for cell in matrix.cells) else cli.FINDINGS
-
-
-def runner_of(options: argparse.Namespace) -> Any:
-    """Who runs the trials."""
-    from kb.torch_runs.probe.running import LocalRunner  # --help does without
-
-    return LocalRunner()
 
 
 def _code(probed: "Probed", language: str, words: Words) -> int:

@@ -216,11 +216,10 @@ class RayRunner:
         *,
         names: Mapping[str, Sequence[str]] = {},
         tell: Callable[[Trial, tuple[str, ...]], None] | None = None,
-        retries: int = RETRIES,
         gone_seconds: float = GONE_SECONDS,
     ) -> None:
         self._names, self._tell = names, tell
-        self._retries, self._gone_seconds = retries, gone_seconds
+        self._gone_seconds = gone_seconds
         self._pending: dict[Any, Attempt] = {}
         self._waiting_since: dict[Any, float] = {}
         self.cluster: Cluster = connect(address)
@@ -301,7 +300,7 @@ class RayRunner:
         attempt = attempt._replace(losses=attempt.losses + 1, lost_nodes=nodes, alive=self._alive())
         if self._tell is not None:
             self._tell(attempt.trial, gone)
-        if attempt.losses <= self._retries:
+        if attempt.losses <= RETRIES:
             self._send(attempt)
             return None
         return attempt.trial, _given_up(attempt, _line(error))
