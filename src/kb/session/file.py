@@ -26,8 +26,6 @@ from kb.session.lookups import Seen, read_below, read_named
 from kb.session.run import CHARTS, CODE, SERVERS, FileResult, Kind, Overrides, decode_kind, each_once, kind_of
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from kb.config.suppressions import Suppressed
     from kb.session.config_names import ConfigNames  # few texts ask for it
 
@@ -145,7 +143,7 @@ class FileChecker:
         return ConfigNames(self.catalog)
 
     @cached_property
-    def _of_trees(self) -> "ModuleType":
+    def _of_trees(self) -> ModuleType:
         from kb.session import composed  # most runs meet no Hydra tree
 
         return composed

@@ -5,7 +5,6 @@ on several GPUs, weights that code changes, and the models that run beside it.
 import ast
 import re
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from kb.config.python.calls import Said
@@ -356,7 +355,6 @@ def _trains_out_of_sight(owners: list["Expressions"]) -> bool:
     return False
 
 
-@lru_cache(1000)
 def _two_models(one: ast.Call, other: ast.Call) -> Said:
     names = [dotted_name(each.func) or "model" for each in (one, other)]
     return Said(NOT_MODELLED, " + ".join(f"{each}(…)" for each in names), other, "forward")

@@ -20,7 +20,7 @@ from kb.config.python.held import (
 )
 from kb.config.python.names import Names
 from kb.config.python.places import MAX_STEPS, Where
-from kb.config.python.syntax import dotted_name, is_called
+from kb.config.python.syntax import called_name, dotted_name
 from kb.config.text.nodes import SCALAR, Node, Place, by_omegaconf
 from kb.core.document import Setting
 from kb.core.expression import is_unknown
@@ -262,7 +262,7 @@ def _path(own: "Expressions", names: Names, node: ast.expr, at: Where, depth: in
         return _joined(own, names, (node.left, node.right), at, depth)
     if isinstance(node, ast.Call) and (dotted_name(node.func) or "").endswith("path.join"):
         return _joined(own, names, node.args, at, depth)
-    if isinstance(node, ast.Call) and is_called(node, _READS):
+    if isinstance(node, ast.Call) and called_name(node) in _READS:
         of_path = isinstance(node.func, ast.Attribute) and node.func.attr != "Path"
         inner = node.func.value if of_path and isinstance(node.func, ast.Attribute) else (*node.args, None)[0]
         if inner is None:

@@ -10,7 +10,7 @@ from kb.config.python.held import Caller, Flags, Found, FromOutsideError, Held, 
 from kb.config.python.names import Names
 from kb.config.python.outside import is_command_line, is_fired, loaded, of_flag, of_launcher
 from kb.config.python.places import END, MAX_STEPS, Argument, Imported, Made, Scope, Where
-from kb.config.python.syntax import dotted_name, inside_self, is_called
+from kb.config.python.syntax import called_name, dotted_name, inside_self
 
 if TYPE_CHECKING:
     from kb.config.python.expressions import Expressions
@@ -101,7 +101,7 @@ class References:
                 raise UnknownValueError
             return home[0].references.top(home[1], depth + 1)
         unpacked = self._names.unpacked.get((scope, name))
-        if unpacked is not None and isinstance(unpacked.value, ast.Call) and is_called(unpacked.value, _PARSES):
+        if unpacked is not None and isinstance(unpacked.value, ast.Call) and called_name(unpacked.value) in _PARSES:
             return self._flags(unpacked.value, unpacked.where.told(at), depth)
         if unpacked is not None and unpacked.value is not None and len(self._names.bindings(name, scope)) == 1:
             return self._part(unpacked.value, self._names.unpacked_at[scope, name], unpacked.where.told(at), depth)
@@ -338,7 +338,7 @@ class References:
         name = dotted_name(node.func) or ""
         if name in _FROM_ENVIRONMENT:
             return self._from_environment(node, at, depth)
-        if is_called(node, _PARSED) and not node.keywords and all(map(is_command_line, node.args)):
+        if called_name(node) in _PARSED and not node.keywords and all(map(is_command_line, node.args)):
             return self._flags(node, at, depth)
         if name == "vars" and len(node.args) == 1:
             held = self.follow(node.args[0], at, depth + 1)
@@ -408,7 +408,7 @@ def _class_named(annotation: ast.expr | None) -> str:
 
 def _field_default(value: ast.expr) -> ast.expr:
     """The default of ``field(default=…)``, ``field(default_factory=lambda: …)`` and pydantic's ``Field(…)``."""
-    if not isinstance(value, ast.Call) or not is_called(value, _FIELDS):
+    if not isinstance(value, ast.Call) or called_name(value) not in _FIELDS:
         return value
     given = {each.arg: each.value for each in value.keywords}
     factory = given.get("default_factory")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from functools import lru_cache
 
 from kb.config.python.places import walk
-from kb.config.python.syntax import dotted_name, is_called, parsed, root_name
+from kb.config.python.syntax import called_name, dotted_name, parsed, root_name
 from kb.core.record import NamedTuple
 
 MOST_TEXTS = 64  # whose reading is kept
@@ -118,7 +118,7 @@ def _key_read(node: ast.AST) -> tuple[str, str] | None:
     """The name and the key of ``config["batch"]``, ``config.get("batch")`` and ``config.batch``."""
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         return root_name(node.value) or "", str(node.slice.value)
-    if isinstance(node, ast.Call) and is_called(node, ("get",)) and node.args and isinstance(node.func, ast.Attribute):
+    if isinstance(node, ast.Call) and called_name(node) == "get" and node.args and isinstance(node.func, ast.Attribute):
         key = node.args[0]
         if isinstance(key, ast.Constant):
             return root_name(node.func.value) or "", str(key.value)
@@ -134,7 +134,7 @@ def _opened(node: ast.AST) -> str | None:
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
         return None if isinstance(node.slice, ast.Constant) else root_name(node.value)
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.BitOr):
-        made = isinstance(node.value, ast.Call) and is_called(node.value, ("dict",))
+        made = called_name(node.value) == "dict"
         return None if made or isinstance(node.value, ast.Dict) else root_name(node.target)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _LAYS_OVER:
         given = node.args[0] if node.args else None
@@ -167,7 +167,7 @@ def _is_bound_anew(told: _Told, holders: Collection[str]) -> bool:
 
 
 def _is_load(node: ast.Call) -> bool:
-    return is_called(node, ("safe_load", "load", "full_load", "loads", "parse_yaml_file", "parse_json_file"))
+    return called_name(node) in ("safe_load", "load", "full_load", "loads", "parse_yaml_file", "parse_json_file")
 
 
 def _of_methods(nodes: Collection[ast.AST]) -> set[str]:
@@ -192,11 +192,11 @@ def _set_by(node: ast.AST, *, flags_win: bool) -> Iterator[str]:
         given = node.right if isinstance(node, ast.BinOp) else node.value
         if isinstance(given, ast.Dict):
             yield from (str(key.value) for key in given.keys if isinstance(key, ast.Constant))
-        elif isinstance(given, ast.Call) and is_called(given, ("dict",)):
+        elif isinstance(given, ast.Call) and called_name(given) == "dict":
             yield from (each.arg for each in given.keywords if each.arg)
-    elif isinstance(node, ast.Call) and (is_called(node, _COPIES) or (is_called(node, ("dict",)) and node.args)):
+    elif isinstance(node, ast.Call) and (called_name(node) in _COPIES or (called_name(node) == "dict" and node.args)):
         yield from (each.arg for each in node.keywords if each.arg)
-    elif isinstance(node, ast.Call) and is_called(node, ("add_argument",)) and flags_win and not _is_unset(node):
+    elif isinstance(node, ast.Call) and called_name(node) == "add_argument" and flags_win and not _is_unset(node):
         yield from _flag_names(node)
 
 
@@ -215,7 +215,7 @@ def _flag_names(flag: ast.Call) -> Iterator[str]:
 
 def _unset_flags(nodes: Collection[ast.AST]) -> Iterator[str]:
     for node in nodes:
-        if isinstance(node, ast.Call) and is_called(node, ("add_argument",)) and _is_unset(node):
+        if isinstance(node, ast.Call) and called_name(node) == "add_argument" and _is_unset(node):
             yield from _flag_names(node)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from kb.config.python.calls import Call, body_of
 from kb.config.python.declared import is_of_flags, nodes_of
-from kb.config.python.expressions import Expressions
+from kb.config.python.expressions import Expressions, untold
 from kb.config.python.names import Names
 from kb.config.python.places import MAX_STEPS, Where
 from kb.config.python.runs import asked_of
@@ -47,9 +47,9 @@ def said_by_source(text: str, settings: Mapping[str, Setting], span: Span) -> di
     found = {} if any(name.startswith("lora.") for name in settings) else _own_adapter(text, span)
     fused = settings.get(FUSED)
     if has_own_loss(text) if fused is None else OWN_TRAINER in text:
-        found[FUSED] = _unknown(FUSED, span, "forward" if fused is None else "compute_loss")
+        found[FUSED] = Setting(untold(FUSED), span, span, ("forward" if fused is None else "compute_loss",), alias=True)
     if resizes_positions(text):
-        found[POSITIONS] = _unknown(POSITIONS, span, "max_position_embeddings")
+        found[POSITIONS] = Setting(untold(POSITIONS), span, span, ("max_position_embeddings",), alias=True)
     rewards = re.search(REWARD_MODEL, text) if NOT_MODELLED not in settings else None
     if rewards is not None:
         found[NOT_MODELLED] = Setting(f"a reward model ({rewards[1]})", span, span, ("reward_funcs",), alias=True)
@@ -57,7 +57,7 @@ def said_by_source(text: str, settings: Mapping[str, Setting], span: Span) -> di
     if triplets is not None and re.search(MORE_NEGATIVES, text) is None:
         found[COLUMNS] = Setting(3, span, span, (triplets[triplets.lastindex or 0],), alias=True)
     elif LOSS in settings and COLUMNS not in settings and re.search(HARD_NEGATIVES, text) is not None:
-        found[COLUMNS] = _unknown(COLUMNS, span, COLUMNS)
+        found[COLUMNS] = Setting(untold(COLUMNS), span, span, (COLUMNS,), alias=True)
     asked = {name: each.value for name, each in (*settings.items(), *found.items())}
     if LOSS_ONLY not in settings and not asks_for_metrics(asked) and keeps_no_logits(text):
         # transformers, trainer.py, ``evaluate``: ``prediction_loss_only`` where ``compute_metrics`` is None
@@ -116,11 +116,6 @@ def _is_of_library(name: str, names: Names) -> bool:
     """Whether a library of Hugging Face's, or none, has the function: then its calls are known here."""
     found = [imported for _, imported in names.imports_of(name)]
     return not found or any(each.module.partition(".")[0] in _LIBRARIES for each in found if not each.level)
-
-
-def _unknown(name: str, span: Span, key: str) -> Setting:
-    value = Unknown(frozenset((name,)), "known only when the program runs")
-    return Setting(value, span, span, (key,), alias=True)
 
 
 DTYPE, ATTENTION, CHECKPOINTING = "model.torch_dtype", "model.attn_implementation", "training.gradient_checkpointing"

@@ -215,11 +215,6 @@ def words_of(name: str) -> frozenset[str]:
     return frozenset(re.split(r"[_\W]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).casefold()))
 
 
-def is_called(node: ast.Call, names: tuple[str, ...]) -> bool:
-    """Whether this is called, by whatever holds it."""
-    return called_name(node) in names
-
-
 def root_name(node: ast.expr) -> str | None:
     """The name that ``a.b["c"].get("d")``, ``vars(a)`` and ``a`` begin with."""
     while True:
