@@ -161,14 +161,11 @@ def _unit_served(served: Served, text: str, path: str, reader: CommandReader, pa
 
 def _swapped_in(document: Node, text: str, path: str, reader: CommandReader, parsed: Parsed) -> Iterator[Unit]:
     """The servers that llama-swap starts: ``cmd`` of each of its models, with the macros that it may name."""
-    entries = document.entries()
-    models = entries["models"][1] if "models" in entries else document
-    for name, (_, model) in models.entries().items() if models is not document and models.kind == MAPPING else ():
-        own = model.entries() if model.kind == MAPPING else {}
-        command = own["cmd"][1] if "cmd" in own else None
-        if command is None or command.kind != SCALAR:
+    for name, (_, model) in _entries(_below(document, "models")).items():
+        command = _scalar(model, "cmd")
+        if command is None:
             continue
-        known = {"MODEL_ID": name, "PORT": _FIRST_PORT, **_macros(entries), **_macros(own)}
+        known = {"MODEL_ID": name, "PORT": _FIRST_PORT, **_macros(document), **_macros(model)}
         started = read_server(_words(command, text, Variables(_put_in(known)), swapped=True))
         if started is not None:
             launch = server_launch(started, text)
@@ -182,12 +179,10 @@ def _swapped_in(document: Node, text: str, path: str, reader: CommandReader, par
             yield unit._replace(settings={**unit.settings, "serving.contained": inside})
 
 
-def _macros(entries: Mapping[str, tuple[Node, Node]]) -> dict[str, str]:
+def _macros(holder: Node) -> dict[str, str]:
     """Macros of llama-swap, under names that a shell takes."""
-    held = entries["macros"][1] if "macros" in entries else None
-    written = held.entries() if held is not None and held.kind == MAPPING else {}
-    return {_NO_WORD.sub("_", name): " ".join(str(value.value).split())
-            for name, (_, value) in written.items() if value.kind == SCALAR}  # fmt: skip
+    written = _entries(_below(holder, "macros")).items()
+    return {_NO_WORD.sub("_", name): " ".join(_text(value).split()) for name, (_, value) in written if _scalar(value)}
 
 
 def _put_in(macros: Mapping[str, str]) -> dict[str, str]:
@@ -227,16 +222,11 @@ def _containers(node: Node, name: str, depth: int) -> Iterator[tuple[str, Node]]
             yield from _containers(item, name, depth + 1)
     elif node.kind == MAPPING:
         entries = node.entries()
-        own = _text(entries, "name") or name
+        own = _text(node, "name") or name
         if any(key in entries for key in ("image", "command", "args", "entrypoint")):
             yield own, node
         for key, (_, value) in entries.items():
             yield from _containers(value, key if name == "services" or depth == 0 else name or key, depth + 1)
-
-
-def _text(entries: Mapping[str, tuple[Node, Node]], key: str) -> str | None:
-    value = entries[key][1] if key in entries else None
-    return str(value.value) if value is not None and value.kind == SCALAR else None
 
 
 def _images_put(path: str, read: ReadNamed) -> dict[str, tuple[str, str]] | None:
@@ -249,13 +239,13 @@ def _images_put(path: str, read: ReadNamed) -> dict[str, tuple[str, str]] | None
     if text is None or "images:" not in text:
         return None if text is None else {}
     try:
-        listed = [_below(each, "images") for each in parse(text, KUSTOMIZATIONS[0]).documents if each is not None]
+        rows = [row for each in parse(text, KUSTOMIZATIONS[0]).documents for row in _items(each, "images")]
     except ConfigError:
         return {}
     found = {}
-    for row in (each for node in listed if node is not None and node.kind == SEQUENCE for each in node.value):
-        if row.kind == MAPPING and (image := _text(row.entries(), "name")):
-            other, tag, digest = (_text(row.entries(), key) for key in ("newName", "newTag", "digest"))
+    for row in rows:
+        if image := _text(row, "name"):
+            other, tag, digest = (_text(row, key) for key in ("newName", "newTag", "digest"))
             found[image] = (other or image, f":{tag}" if tag else f"@{digest}" if digest else "")
     return found
 
@@ -267,7 +257,7 @@ def _started(
     given = [entries[key][1] for key in ("entrypoint", "command", "args", "extraArgs") if key in entries]
     words = _arguments([node for node in given if not node.alias], text, variables)
     started = read_server(words)
-    image = entries["image"][1] if "image" in entries else None
+    image = _below(container, "image")
     named = _image(image, variables) if image is not None else None
     if named is not None and put is not None:
         name = re.sub(r"[:@][^/]*\Z", "", named.text or "")
@@ -376,33 +366,48 @@ def _surroundings(container: Node, started: Started, places: Places, text: str) 
     return found
 
 
-def _below(node: Node, *steps: str) -> Node | None:
+def _entries(node: Node | None) -> dict[str, tuple[Node, Node]]:
+    return node.entries() if node is not None and node.kind == MAPPING else {}
+
+
+def _below(node: Node | None, *steps: str) -> Node | None:
     for step in steps:
-        if node.kind != MAPPING or step not in node.entries():
-            return None
-        node = node.entries()[step][1]
+        node = _entries(node).get(step, (None, None))[1]
     return node
+
+
+def _items(node: Node | None, *steps: str) -> list[Node]:
+    found = _below(node, *steps)
+    return found.value if found is not None and found.kind == SEQUENCE else []
+
+
+def _scalar(node: Node | None, *steps: str) -> Node | None:
+    found = _below(node, *steps)
+    return found if found is not None and found.kind == SCALAR else None
+
+
+def _text(node: Node | None, *steps: str) -> str:
+    """What a scalar says; empty where there is none."""
+    found = _scalar(node, *steps)
+    return "" if found is None else str(found.value)
 
 
 def _scalars(node: Node, *names: str) -> list[Node]:
     """Those of these entries that are there, as scalars."""
-    found = (_below(node, name) for name in names)
-    return [each for each in found if each is not None and each.kind == SCALAR]
+    return [found for name in names if (found := _scalar(node, name)) is not None]
 
 
 def _gpus(container: Node) -> tuple[int, Node] | None:
     """How many GPUs the container is given, where the manifest counts them."""
-    limit = _below(container, "resources", "limits", "nvidia.com/gpu")
-    if limit is not None and limit.kind == SCALAR and str(limit.value).isdigit():
+    limit = _scalar(container, "resources", "limits", "nvidia.com/gpu")
+    if limit is not None and _text(limit).isdigit():
         return int(limit.value), limit
-    devices = _below(container, "deploy", "resources", "reservations", "devices")
-    rows: Sequence[Any] = devices.value if devices is not None and devices.kind == SEQUENCE else ()
-    for row in rows:
-        ids, count = _below(row, "device_ids"), _below(row, "count")
-        if ids is not None and ids.kind == SEQUENCE and ids.value:
-            plain = all(each.kind == SCALAR and not _SEVERAL.search(str(each.value)) for each in ids.value)
-            return (len(ids.value), ids.value[0]) if plain else None
-        if count is not None and count.kind == SCALAR and str(count.value).isdigit():
+    for row in _items(container, "deploy", "resources", "reservations", "devices"):
+        ids, count = _items(row, "device_ids"), _scalar(row, "count")
+        if ids:
+            plain = all(_scalar(each) and not _SEVERAL.search(_text(each)) for each in ids)
+            return (len(ids), ids[0]) if plain else None
+        if count is not None and _text(count).isdigit():
             return int(count.value), count
     return None
 
@@ -410,27 +415,19 @@ def _gpus(container: Node) -> tuple[int, Node] | None:
 def _shared_memory(container: Node) -> Node | None:
     """What gives the container more shared memory than the 64 MiB of a plain one."""
     for key in ("shm_size", "ipc"):
-        found = _below(container, key)
-        if found is not None and found.kind == SCALAR:
+        found = _scalar(container, key)
+        if found is not None:
             return found
     mounts = _below(container, "volumeMounts") or _below(container, "volumes") or _below(container, "tmpfs")
-    if mounts is None or mounts.kind != SEQUENCE:
-        return None
-    for row in mounts.value:
-        place = _below(row, "mountPath") if row.kind == MAPPING else row
-        if place is not None and place.kind == SCALAR and "/dev/shm" in str(place.value):
-            return place
-    return None
+    places = (_scalar(row, "mountPath") or _scalar(row) for row in _items(mounts))
+    return next((place for place in places if "/dev/shm" in _text(place)), None)
 
 
 def served_in(document: Node) -> list[Served]:
     """The servers of one document; none where it is neither a production-stack's values nor a model of KubeAI."""
-    entries = document.entries()
-    models = _below(document, "servingEngineSpec", "modelSpec")
-    found: list[Served | None] = []
-    if models is not None and models.kind == SEQUENCE:
-        found = [_of_stack(entry) for entry in models.value if entry.kind == MAPPING and not entry.alias]
-    elif _text(entries, "kind") == "Model" and (_text(entries, "apiVersion") or "").startswith("kubeai.org/"):
+    models = _items(document, "servingEngineSpec", "modelSpec")
+    found = [_of_stack(entry) for entry in models if entry.kind == MAPPING and not entry.alias]
+    if not models and _text(document, "kind") == "Model" and _text(document, "apiVersion").startswith("kubeai.org/"):
         found = [_of_kubeai(document)]
     return [served for served in found if served is not None]
 
@@ -438,51 +435,47 @@ def served_in(document: Node) -> list[Served]:
 def _of_stack(entry: Node) -> Served | None:
     """An entry of ``modelSpec``; None where Ray starts it, or it has a part of a GPU."""
     entries = entry.entries()
-    model, config = _below(entry, "modelURL"), _below(entry, "vllmConfig")
-    apart = _lower(_below(entry, "raySpec", "enabled")) == "true" or _lower(_below(entry, "enabled")) == "false"
-    if model is None or model.kind != SCALAR or apart or any(key in entries for key in _OF_A_SHARE):
+    model, config = _scalar(entry, "modelURL"), _below(entry, "vllmConfig")
+    apart = _text(entry, "raySpec", "enabled").lower() == "true" or _text(entry, "enabled").lower() == "false"
+    if model is None or apart or any(key in entries for key in _OF_A_SHARE):
         return None
-    named = config.entries() if config is not None and config.kind == MAPPING else {}
     flags = [_flag("model", entries["modelURL"][0], model)]
-    flags += [
-        _flag(flag, *named[key]) for key, flag in _VLLM_CONFIG.items() if key in named and named[key][1].kind == SCALAR
-    ]
+    flags += [_flag(flag, *_entries(config)[key]) for key, flag in _VLLM_CONFIG.items() if _scalar(config, key)]
     parts = _scalars(entry, "repository", "tag")
-    gpus, kind = _below(entry, "requestGPU"), _lower(_below(entry, "requestGPUType")) or _WHOLE_GPU
-    counted = gpus is not None and _lower(gpus).isdigit() and kind == _WHOLE_GPU and "resources" not in entries
+    gpus, kind = _scalar(entry, "requestGPU"), _text(entry, "requestGPUType").lower() or _WHOLE_GPU
+    counted = _text(gpus).isdigit() and kind == _WHOLE_GPU and "resources" not in entries
     return Served(
-        name=_text(entries, "name") or "",
+        name=_text(entry, "name"),
         node=entry,
         word=inner(model),
         flags=tuple(flags),
-        arguments=named["extraArgs"][1] if "extraArgs" in named else None,
+        arguments=_below(config, "extraArgs"),
         image=_joined(parts) if len(parts) == 2 else None,
-        gpus=(int(_lower(gpus)), gpus) if counted and gpus is not None else None,
-        shared=named["tensorParallelSize"][1] if "tensorParallelSize" in named else None,  # the chart mounts it then
+        gpus=(int(gpus.value), gpus) if counted and gpus is not None else None,
+        shared=_below(config, "tensorParallelSize"),  # the chart mounts it then
     )
 
 
 def _of_kubeai(document: Node) -> Served | None:
     """A ``Model`` that vLLM serves on NVIDIA's GPUs: of another engine, or on a CPU or a TPU, none."""
     spec = _below(document, "spec")
-    entries = spec.entries() if spec is not None and spec.kind == MAPPING else {}
-    url, engine, profile = (entries[key][1] if key in entries else None for key in ("url", "engine", "resourceProfile"))
-    if spec is None or url is None or engine is None or _lower(engine) != "vllm" or url.kind != SCALAR:
+    url, engine, profile = (_scalar(spec, key) for key in ("url", "engine", "resourceProfile"))
+    if spec is None or url is None or engine is None or _text(engine).lower() != "vllm":
         return None
-    kind, _, count = _lower(profile).rpartition(":")
+    kind, _, count = _text(profile).lower().rpartition(":")
     if not kind.startswith(_OF_NVIDIA):
         return None
     scheme, _, model = str(url.value).partition("://")
     flags: tuple[Flag, ...] = ()
     if scheme == "hf" and "$" not in model:
-        key, place = inner(entries["url"][0]), inner(url)
+        key, place = inner(_entries(spec)["url"][0]), inner(url)
         flags = (Flag("model", key, (place._replace(text=model.partition("?")[0], from_variable=True),), dashes=""),)
     return Served(
-        name=_lower(_below(document, "metadata", "name")),
+        name=_text(document, "metadata", "name").lower(),
         node=spec,
         word=inner(engine),
         flags=flags,
-        arguments=entries["args"][1] if "args" in entries else None,
+        arguments=_below(spec, "args"),
         gpus=(int(count), profile) if count.isdigit() and profile is not None else None,
         shared=engine,  # it mounts shared memory for each server
     )
@@ -493,8 +486,3 @@ def _flag(name: str, key: Node, value: Node) -> Flag:
     if value.value is True or value.value is False:
         return Flag(name if value.value else f"no_{name}", inner(key), (), dashes="")
     return Flag(name, inner(key), (inner(value),), dashes="")
-
-
-def _lower(node: Node | None) -> str:
-    """A scalar in small letters; an empty text where there is none."""
-    return str(node.value).lower() if node is not None and node.kind == SCALAR else ""
