@@ -16,7 +16,7 @@ from kb.advice.question import Question
 from kb.config.text.parsing import LOADER
 from kb.core.catalog import Catalog
 from kb.memory.engine.predict import record_runs
-from kb.session.estimating import estimate_file
+from kb.session.estimating import estimate_sections, sections_of
 from kb.session.prepare import file_checker
 from kb.session.project import find_project
 
@@ -78,6 +78,6 @@ def _as_read(
     path = str(folder / "run.sh")
     question = Question.of(config=path, gpu=document["machine"]["gpu"])
     checker = file_checker(catalog, find_project(str(folder)), question)
-    (found,), _ = estimate_file(path, None, question.run, checker)
+    (found,), _ = estimate_sections(sections_of(path, None, checker), path, question.run, checker)
     assert found.model is not None
     return found.setup, found.model.architecture

@@ -7,6 +7,7 @@ process id when it starts, and its exit code when it has ended.
 """
 
 import atexit
+import collections
 import contextlib
 import gc
 import importlib
@@ -75,6 +76,20 @@ def import_kb() -> None:
                         folders.append((module.__path__, f"{found.name}."))
 
 
+def load_rules() -> None:
+    """The checkout's rules and facts as a command has them, read once for all that is forked."""
+    knowledge = importlib.import_module("kb.session.knowledge")
+    load, known = knowledge.load_catalog, knowledge.load_catalog()
+    for entries in (known.rules, known.facts):
+        collections.deque(map(entries.__getitem__, entries), maxlen=0)
+
+    def loaded(rules: object = None, *, whole: bool = False) -> object:
+        own = rules is None and not whole and knowledge.current() == checkout_kept.CHECKOUT
+        return known if own else load(rules, whole=whole)
+
+    knowledge.load_catalog = loaded
+
+
 def end(code: int) -> None:
     """As Python ends, but that what was imported is not taken apart: that would copy every page of the parent's."""
     threading._shutdown()
@@ -90,8 +105,10 @@ if __name__ == "__main__":
     del sys.path[0]  # this folder: a command does not see it
     import_kb()
     checkout_kept.look()
+    load_rules()
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 100)  # as of the tests' own processes
     if work := serve(socket.socket(fileno=int(sys.argv[1]))):
         sys.argv[1:] = work[1]
         try:

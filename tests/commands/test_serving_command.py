@@ -1,5 +1,6 @@
 """``kb estimate --engine`` as a person runs it."""
 
+import io
 import json
 import subprocess
 from pathlib import Path
@@ -313,11 +314,15 @@ def test_what_a_script_starts_is_counted_as_it_is(
     assert [each for each in said if each not in found] == []
 
 
-def test_each_server_of_a_compose_file_is_estimated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_server_of_a_compose_file_is_estimated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "compose.yaml"
     path.write_text(COMPOSE)
     code, said = in_process(capsys, str(path), "--gpu", "a10g")
     assert code == 0
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(COMPOSE.encode())))
+    assert in_process(capsys, "-", "--gpu", "a10g") == (code, said)
     assert "vLLM 0.8.5" in said  # the image's release
     assert "Text Generation Inference 3.3.4" in said
     assert "--max-model-len" in said  # a variable: the engine's default is taken, and that is said

@@ -16,7 +16,7 @@ from kb.core.text import UserError
 from kb.report.estimate_report import estimate_json, estimate_text
 from kb.report.terminal import choose_style
 from kb.session import cli
-from kb.session.estimating import Wish, estimate_file, estimate_flags, simulated, with_model_files
+from kb.session.estimating import Wish, estimate_flags, estimate_sections, sections_of, simulated, with_model_files
 from kb.session.knowledge import open_knowledge
 from kb.session.plot_file import numbered, write_pictures
 from kb.session.prepare import file_checker
@@ -50,18 +50,16 @@ def main(arguments: Sequence[str], language: str) -> int:
     project = find_project(folder_of(question.config))
     catalog, words = open_knowledge(options, project, language, messages)
     checker = _checker(options, question, project, catalog)
-    if options.config is not None:
-        code = estimate_serving.of_file(options, checker, words)
-        if code is not None:
-            return code
-        estimate_serving.refuse_without_engine(options)
     faults: Sequence[UserError] = ()
     if options.config is None:
         found = [estimate_flags(question.run, checker, open_model=options.simulate)]
     else:
-        found, faults = estimate_file(
-            options.config, options.section, question.run, checker, open_model=options.simulate
-        )
+        sections = sections_of(options.config, options.section, checker)
+        code = estimate_serving.of_sections(sections, options, checker, words)
+        if code is not None:
+            return code
+        estimate_serving.refuse_without_engine(options)
+        found, faults = estimate_sections(sections, options.config, question.run, checker, open_model=options.simulate)
     found = [with_model_files(one, options.model_config) for one in found]
     if options.simulate:
         found = _simulated(options, found, catalog, memory)

@@ -21,6 +21,7 @@ from kb.core.facts import Facts
 from kb.core.hardware import Gpu
 from kb.core.record import NamedTuple
 from kb.core.release import parse_version
+from kb.core.result import UnitResult
 from kb.core.text import UserError
 from kb.memory import UnsupportedArchitectureError, architecture_from_config
 from kb.memory.serving.answer import changes, load, serve, smallest
@@ -42,7 +43,6 @@ from kb.report.terminal import choose_style
 from kb.report.words import Words
 from kb.session import cli
 from kb.session.around import named_machine
-from kb.session.estimating import sections_of
 from kb.session.file import FileChecker
 from kb.session.lookups import cached_config_of, folder_config
 from kb.session.models import config_file, named_model, read_config
@@ -107,16 +107,15 @@ def command(options: argparse.Namespace, catalog: Catalog, words: Words) -> int:
     return cli.FINDINGS if fails(answer) else cli.CLEAN
 
 
-def of_file(options: argparse.Namespace, checker: FileChecker, words: Words) -> int | None:
+def of_sections(
+    sections: Sequence[UnitResult], options: argparse.Namespace, checker: FileChecker, words: Words
+) -> int | None:
     """Estimate each server that the config or script starts, as :func:`command`; None where it starts none.
 
     Raises:
         UserError: a server names no model that is known, or JSON is asked for of several.
     """
-    if options.config == "-":  # standard input can be read once, and is a run's
-        return None
-    results = sections_of(options.config, options.section, checker)
-    units = [result.unit for result in results if result.unit.dialect in SERVERS]
+    units = [result.unit for result in sections if result.unit.dialect in SERVERS]
     if not units:
         return None
     if len(units) > 1 and options.format == "json":

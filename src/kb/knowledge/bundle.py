@@ -15,7 +15,7 @@ from kb.knowledge.locations import Location, files_under
 if TYPE_CHECKING:
     from kb.knowledge.compile import Files
 
-FORMAT = 9
+FORMAT = 10
 TEXTS = "texts"  # of a language: its sentences
 
 
@@ -35,6 +35,9 @@ LINED: dict[str, dict[str, Callable[[str], str]]] = {
         **dict.fromkeys(("outlines", "dialects"), lambda name: ""),  # all together
         "called": lambda name: name[:1],
     },
+    "guide": dict.fromkeys(  # each whole: a command reads a few of these
+        ("arguments", "errata", "exports", "hardware", "measurements", "models", "remedies"), lambda name: ""
+    ),
     "ko": {TEXTS: _first_word},
     "en": {TEXTS: _first_word},
 }
@@ -318,6 +321,7 @@ def encoded(data: Any, part: str = "") -> str:
     if kinds is None:
         return _line(data)
     data = {TEXTS: data} if TEXTS in kinds else data
+    kinds = {kind: name_of for kind, name_of in kinds.items() if kind in data}  # the playground has few of the guide's
     places: dict[str, str] = {}
     rows: list[str] = []
     size = 0

@@ -36,18 +36,17 @@ def estimate_flags(flags: RunSettings, checker: FileChecker, *, open_model: bool
     return estimate(checker.prepare(unit_of(flags)), checker.catalog, assumed_of(flags), open_model=open_model)
 
 
-def estimate_file(
-    path: str, section: str | None, flags: RunSettings, checker: FileChecker, *, open_model: bool = False
+def estimate_sections(
+    sections: Sequence[UnitResult], path: str, flags: RunSettings, checker: FileChecker, *, open_model: bool = False
 ) -> tuple[list[Estimated], list[UserError]]:
-    """The runs of a file, with what the flags change: the named section, else each; and why some have no prediction.
+    """The runs of a file's sections, with what the flags change; and why some have no prediction.
 
     Raises:
-        ConfigError: the file cannot be read as a config.
-        UserError: there is no such section, or nothing can be predicted for any.
+        UserError: nothing can be predicted for any.
     """
     estimated: list[Estimated] = []
     faults: list[UserError] = []
-    for result in sections_of(path, section, checker):
+    for result in sections:
         if result.unit.dialect is None:
             faults.append(why_unusable(result, path, checker.catalog))
             continue

@@ -23,7 +23,13 @@ from kb.core.text import UserError
 from kb.machine.detect import detect, named_gpus
 from kb.memory import UnsupportedArchitectureError
 from kb.report.values import here
-from kb.session.estimating import catalogued_files, estimate_file, estimate_flags, with_model_files
+from kb.session.estimating import (
+    catalogued_files,
+    estimate_flags,
+    estimate_sections,
+    sections_of,
+    with_model_files,
+)
 from kb.session.prepare import file_checker
 from kb.session.project import find_project, folder_of
 from kb.torch_runs.probe.campaign import Card
@@ -195,7 +201,8 @@ def _estimated(request: ProbeRequest, catalog: Catalog) -> Estimated:
     if question.config is None:
         one = estimate_flags(question.run, checker, open_model=True)
     else:
-        found, _ = estimate_file(question.config, question.section, question.run, checker, open_model=True)
+        runs = sections_of(question.config, question.section, checker)
+        found, _ = estimate_sections(runs, question.config, question.run, checker, open_model=True)
         if len(found) > 1:
             sections = ", ".join(str(each.unit.section) for each in found)
             raise UserError("probe.several_sections", path=question.config, sections=sections)
