@@ -174,7 +174,11 @@ Trainer(model=model, args=args, train_dataset=rows).train()
 
 @pytest.mark.parametrize(
     ("passes", "named"),
-    [("score(self.encode(one), self.encode(other))", ["Pairs"]), ("self.head(self.head(self.encode(one)))", [])],
+    [
+        ("score(self.encode(one), self.encode(other))", ["Pairs"]),
+        ("self.head(self.head(self.encode(one)))", []),
+        ("self.encode(one) if other is None else self.encode(other)", []),
+    ],
 )
 def test_a_model_that_a_class_of_the_project_asks_twice_has_twice_the_batch(
     tmp_path: Path, passes: str, named: list[str]

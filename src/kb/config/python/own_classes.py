@@ -1,7 +1,7 @@
 """A project's own classes of arguments and trainers: what they are built on, and which of their fields are its own."""
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -301,9 +301,8 @@ def _asks_again(name: str, text: str) -> bool:
         if isinstance(node, ast.Assign) and (_loads(node.value) or (dotted_name(node.value) in given))
         for target in node.targets
     }
-    held |= {each for each, method in methods.items() if held.intersection(_asked_of_self(method))}
-    asked = [each for each in _asked_of_self(forward) if each in held]
-    return len(asked) > len(set(asked))
+    held |= {each for each, method in methods.items() if any(_asked(method.body, other) for other in held)}
+    return any(_asked(forward.body, each) > 1 for each in held)
 
 
 def _loads(value: ast.expr) -> bool:
@@ -311,10 +310,25 @@ def _loads(value: ast.expr) -> bool:
     return isinstance(value, ast.Call) and (dotted_name(value.func) or "").endswith(loads)
 
 
-def _asked_of_self(method: ast.FunctionDef) -> list[str]:
-    """What of its own object a method calls: ``encoder`` of ``self.encoder(**texts)``."""
-    called = (dotted_name(node.func) or "" for node in ast.walk(method) if isinstance(node, ast.Call))
-    return [each.removeprefix("self.") for each in called if each.startswith("self.")]
+def _asked(body: Sequence[ast.AST], part: str) -> int:
+    """How often statements ask a part of their own object (``self.encoder(**texts)``), on the way that asks it most;
+    without what keeps no activations."""
+    count = 0
+    for at, node in enumerate(body):
+        if isinstance(node, ast.If | ast.IfExp):
+            arms = [each if isinstance(each, list) else [each] for each in (node.body, node.orelse)]
+            rest = [each for each in body[at + 1 :] if isinstance(node, ast.If)]
+            ended = isinstance(arms[0][-1], ast.Return | ast.Raise)
+            other = _asked([*arms[1], *(rest if ended else ())], part)
+            count += _asked([node.test], part) + max(_asked(arms[0], part), other)
+            if ended:
+                return count
+        elif isinstance(node, ast.Try):
+            count += max(_asked(each, part) for each in (node.body, *(each.body for each in node.handlers)))
+        elif not (isinstance(node, ast.With) and "no_grad" in ast.unparse(node.items[0])):
+            count += isinstance(node, ast.Call) and dotted_name(node.func) == f"self.{part}"
+            count += _asked(list(ast.iter_child_nodes(node)), part)
+    return count
 
 
 def _has_methods(name: str, path: str, text: str, sources: Sources, steps: int) -> bool:

@@ -86,12 +86,15 @@ class Tally(NamedTuple):
         return {**{name: getattr(self, name) for name in SEVERITIES}, "suppressed": self.suppressed}
 
 
+NOTHING_TO_SAY = ("loads_no_model", "no_model_named", "no_training_call", "run_by_engine")
+
+
 def is_bare(unit: UnitResult) -> bool:
     """Whether there is nothing to say about a section: it names no model, only loads one (a program that tests or
-    serves it), starts a program that loads none, or is what a run that has ended left (``adapter_config.json``), and
-    nothing was found."""
+    serves it), starts a program that loads none or has another engine run it, or is what a run that has ended left
+    (``adapter_config.json``), and nothing was found."""
     ended = unit.unit.reader == "record" and unit.prediction is None
-    return (ended or unit.note in ("loads_no_model", "no_model_named", "no_training_call")) and not unit.counted()
+    return (ended or unit.note in NOTHING_TO_SAY) and not unit.counted()
 
 
 def tally_of(units: Iterable[UnitResult]) -> Tally:
