@@ -195,18 +195,11 @@ def as_launched(
         known = next(way[name] for way in ways if name in way)
         value = values[0] if alike else Unknown(frozenset((name,)), SEVERAL_WAYS)
         told[name] = Setting(value, place, place, known.path, joined=known.joined or from_here(started[0].path))
-    by_default = {name: each for name, each in unit.settings.items() if each.by_default}
-    taken = [take(each) for each in joined] if by_default else []
-    for name, each in by_default.items():
-        values = [way.settings[name].value if name in way.settings else each.value for way in taken]
-        if any(value != values[0] for value in values):
-            by_default[name] = each._replace(value=Unknown(frozenset((name,)), SEVERAL_WAYS))
-        elif values[0] != each.value:
-            by_default[name] = each._replace(value=values[0], by_default=False, joined=from_here(started[0].path))
+    given = _given_otherwise(unit, lambda: [take(each) for each in joined], from_here(started[0].path))
     launchers = {each.launcher for each in started}
     launcher = launchers.pop() if len(launchers) == 1 else None
     unread = dict.fromkeys(name for each in (unit, *joined) for name in each.unread if name != RUN_CONFIG)
-    settings = {**told, **unit.settings, **by_default, **{name: told[name] for name in OF_SHARDING if name in told}}
+    settings = {**told, **unit.settings, **given, **{name: told[name] for name in OF_SHARDING if name in told}}
     launched = unit._replace(settings=settings, launcher=launcher, unread=tuple(unread))
     again = check(launched if PRECISION in unit.settings else _in_precision(launched))
     known_count = {COUNT: told[COUNT]} if COUNT in told and not is_unknown(told[COUNT].value) else {}
@@ -222,6 +215,20 @@ def as_launched(
             for each in found
         )
     return again._replace(unit=unit, findings=tuple(found))
+
+
+def _given_otherwise(unit: Unit, commands: Callable[[], Sequence[Unit]], script: str) -> Mapping[str, Setting]:
+    """What the commands that start a program give in the place of its own defaults; unknown where they differ."""
+    found = {}
+    by_default = {name: each for name, each in unit.settings.items() if each.by_default}
+    taken = commands() if by_default else []
+    for name, each in by_default.items():
+        values = [way.settings[name].value if name in way.settings else each.value for way in taken]
+        if any(value != values[0] for value in values):
+            found[name] = each._replace(value=Unknown(frozenset((name,)), SEVERAL_WAYS))
+        elif values[0] != each.value:
+            found[name] = each._replace(value=values[0], by_default=False, joined=script)
+    return found
 
 
 def _is_of_memory(finding: Finding) -> bool:
