@@ -309,6 +309,14 @@ model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-7B", torch_dtype=torc
 args = SFTConfig(output_dir="o", per_device_train_batch_size=8, max_length=4096, bf16=True, gradient_checkpointing=True)
 SFTTrainer(model, args=args, train_dataset=data, peft_config=LoraConfig(r=8, target_modules="all-linear")).train()
 """
+AXOLOTL = """base_model: Qwen/Qwen2.5-7B
+adapter: lora
+lora_target_linear: true
+sequence_len: 4096
+micro_batch_size: 4
+bf16: true
+datasets: [{path: x}]
+"""
 FULL = """from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-7B")
 args = TrainingArguments("o", per_device_train_batch_size=1, bf16=True)
@@ -324,6 +332,7 @@ Trainer(model, args, train_dataset=data.map(lambda row: tok(row["text"], truncat
             ("sft.py", CODE, r"  per_device_train_batch_size=[1-7],  # was 8"),
             ("sft.py", CODE, r"  use_liger_kernel=True,  # was false"),
             ("full.py", FULL, r"  before the optimizer is made: model = peft.get_peft_model\(model,.*"),
+            ("axolotl.yaml", AXOLOTL, r"  gradient_checkpointing: true"),
         ]
     ),
 )

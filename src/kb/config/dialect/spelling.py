@@ -78,11 +78,10 @@ def in_words_of(target: Target, value: Any, preferred: str = "") -> tuple[Any] |
     if target.split:
         return (target.split.join(map(str, value)),) if isinstance(value, list | tuple) else None
     texts = [text for text, meant in target.values.items() if meant == value and type(meant) is type(value)]
-    if texts:
+    closed = bool(target.items or target.patterns) or ANY in target.values or None in (target.skip, target.unknown)
+    taken = {*target.values, *(target.skip or ()), *(target.unknown or ())}
+    if texts and (closed or not isinstance(value, bool) or {str(value), str(value).lower()} & taken):
         plain = [text for text in texts if text in _READ_AS]
         text = preferred if preferred in texts else (plain or texts)[0]
         return (_READ_AS[text] if text in _READ_AS else int(text) if text.isdigit() else text,)
-    if target.items or target.patterns or ANY in target.values or target.skip is None or target.unknown is None:
-        return None
-    other = {*target.values, *target.skip, *target.unknown}
-    return None if value in other or str(value) in other else (value,)
+    return None if closed or value in taken or str(value) in taken else (value,)
