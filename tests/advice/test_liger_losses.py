@@ -97,7 +97,8 @@ def test_plain_training_takes_the_kernels_of_the_release(
 def test_whose_fused_loss_nobody_names_has_no_kernels_in_the_layers(tmp_path: Path) -> None:
     (tmp_path / "train.yaml").write_text(
         "base_model: Qwen/Qwen2.5-0.5B\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\nsequence_len: 512\n"
-        "cut_cross_entropy: true\ndatasets: [{path: d, type: alpaca}]\noutput_dir: out\n",
+        "plugins: [axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin]\n"
+        "datasets: [{path: d, type: alpaca}]\noutput_dir: out\n",
         "utf-8",
     )
     file = checked_file(tmp_path / "train.yaml", "--gpu", "rtx-4090")

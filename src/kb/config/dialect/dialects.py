@@ -31,12 +31,15 @@ class Target:
 
     ``values`` translates what is written; what is in ``skip``, or is the value of the key ``same`` too, says nothing of
     the setting, and where ``skip`` is None nothing does but what is translated; for what is in ``unknown`` (None: all
-    that is not translated) no value of the setting is right. ``patterns`` translate a text that is not listed.
+    that is not translated) no value of the setting is right. ``patterns`` translate a text that is not listed. What has
+    something ``beside`` it counts only where that key's list has an item that the pattern matches (a plugin).
     ``split`` parts a text into a list, ``items`` translates the parts, and what ``adds`` is put together with the
     setting's other keys that add. A ``plain`` one takes the setting's own values: a fix may write it.
     """
 
-    __slots__ = ("adds", "fact", "items", "patterns", "plain", "rank", "same", "skip", "split", "unknown", "values")
+    __slots__ = (
+        "adds", "beside", "fact", "items", "patterns", "plain", "rank", "same", "skip", "split", "unknown", "values",
+    )  # fmt: skip
 
     def __init__(self, fact: FactType, rank: int, values: Values, how: Mapping[str, Any] = {}) -> None:
         self.fact, self.rank, self.values = fact, rank, values
@@ -44,7 +47,7 @@ class Target:
         self.plain = how.keys() <= _PLAIN
         if self.plain:  # most are: the whole vocabulary may be spelt out
             self.skip, self.unknown = _NOTHING, _NOTHING
-            self.same, self.split, self.items, self.adds = "", "", _NO_VALUES, False
+            self.same, self.split, self.items, self.adds, self.beside = "", "", _NO_VALUES, False, _NO_VALUES
             return
         skip = how.get("skip", ())
         self.skip = None if skip == "others" else frozenset(_both_spellings(skip))
@@ -52,7 +55,7 @@ class Target:
         self.unknown = None if unknown == "others" else frozenset(_both_spellings(unknown))
         self.same, self.split = how.get("same", ""), how.get("split", "")
         self.items = how.get("items", _NO_VALUES)
-        self.adds = how.get("adds", False)
+        self.adds, self.beside = how.get("adds", False), how.get("beside", _NO_VALUES)
 
 
 def _both_spellings(written: Iterable[str]) -> list[str]:

@@ -8,6 +8,7 @@ from kb.config.dialect.values import (
     SAYS_NOTHING,
     event_of,
     filled_in_value,
+    has_item,
     interpret,
     is_filled_in,
     translated,
@@ -244,7 +245,8 @@ class Extractor:
         for target, entry in candidates:
             node = entry[2]
             read = translated(target, node)
-            if read is SAYS_NOTHING or (target.same and self._is_that_of(target.same, node)):
+            alone = target.beside and not self._has_beside(target.beside)
+            if read is SAYS_NOTHING or alone or (target.same and self._is_that_of(target.same, node)):
                 if self._parsed and target.values and target.skip is None and is_filled_in(node):
                     filled_in = filled_in or entry
                 continue
@@ -279,6 +281,10 @@ class Extractor:
             return False
         alike = (each for _, _, each in self._entries.values() if each.kind == SCALAR and each.value == node.value)
         return sum(1 for _ in alike) >= PLACEHOLDERS
+
+    def _has_beside(self, wanted: Mapping[str, str]) -> bool:
+        """Whether each of these keys is here with an item that its pattern matches."""
+        return all(path in self._entries and has_item(self._entries[path][2], each) for path, each in wanted.items())
 
     def _is_that_of(self, path: str, node: Node) -> bool:
         """Whether a key has this value too."""

@@ -72,7 +72,9 @@ class Speller:
 
 
 def in_words_of(target: Target, value: Any, preferred: str = "") -> tuple[Any] | None:
-    """What to write for a value, in a tuple of one; None where the key cannot say it."""
+    """What to write for a value, in a tuple of one; None where the key cannot say it, or not by itself."""
+    if target.beside:
+        return None
     if target.plain:
         return (list(value) if isinstance(value, tuple) else value,)
     if target.split:

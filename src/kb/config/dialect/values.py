@@ -4,6 +4,7 @@ setting wants, and the trap that the text fell into.
 """
 
 import re
+from collections.abc import Sequence
 
 from kb.config.dialect.dialects import ANY, Target
 from kb.config.text.nodes import BOOLEANS, COMPOSED, MAPPING, SCALAR, SEQUENCE, Node, number_meant
@@ -49,9 +50,18 @@ def translated(target: Target, node: Node) -> Any:
     return AS_WRITTEN
 
 
+def has_item(node: Node, pattern: str) -> bool:
+    """Whether the pattern matches the whole of a text, or of an item of a list."""
+    return any(item.kind == SCALAR and re.fullmatch(pattern, item.value[:MAX_MATCHED]) for item in _items(node))
+
+
+def _items(node: Node) -> Sequence[Node]:
+    return node.value if node.kind == SEQUENCE else (node,)
+
+
 def _matched(target: Target, node: Node) -> Any:
     """What a pattern makes of the text, or of the first item of a list that one matches; None where none does."""
-    for item in node.value if node.kind == SEQUENCE else (node,):
+    for item in _items(node):
         for pattern, meant in target.patterns if item.kind == SCALAR else ():
             match = re.fullmatch(pattern, item.value[:MAX_MATCHED])
             if match is not None:
