@@ -160,14 +160,14 @@ def with_memory(gib: int) -> Answer:
 @pytest.mark.exhaustive
 def test_gradient_checkpointing_only_where_training_does_not_fit_without() -> None:
     assert not with_memory(48).setup.gradient_checkpointing
-    found = with_memory(24)
+    found = with_memory(32)
     assert found.setup.gradient_checkpointing
     assert not found.training.attempts[0].fits(8, 1)
 
 
 @pytest.mark.exhaustive
 def test_methods_escalate_until_one_fits() -> None:
-    names = [with_memory(gib).training.chosen.name for gib in (48, 24, 16, 5)]
+    names = [with_memory(gib).training.chosen.name for gib in (48, 32, 16, 5)]
     assert names == ["full", "full_checkpointing_8bit", "lora_checkpointing", "qlora_checkpointing"]
 
 

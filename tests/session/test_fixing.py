@@ -178,11 +178,12 @@ def test_an_edit_that_changes_nothing_is_dropped(checker: FileChecker) -> None:
 
 @pytest.mark.exhaustive
 def test_a_fix_that_cannot_be_made_gives_way_to_the_next_rival(checker: FileChecker, tmp_path: Path) -> None:
-    text = TOO_LARGE.replace("training:", "size: &size 14\ntraining:").replace("size: 16", "size: *size")
+    text = TOO_LARGE.replace("training:", "size: &size 16\ntraining:").replace("size: 16", "size: *size")
     _, after, said = fixed(text, checker, tmp_path)
     assert "per_device_train_batch_size: *size" in after
     assert "gradient_checkpointing: true" in after
-    assert [key for key, _ in said] == ["fix.applied"], "the finding whose fix was in the way is gone"
+    assert [key for key, _ in said] == ["fix.refused", "fix.applied"], "it is near the limit still"
+    assert said[0][1]["rule"] == "training-peak-near-gpu", "the finding whose fix was in the way is gone"
 
 
 @pytest.mark.exhaustive

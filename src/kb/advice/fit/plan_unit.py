@@ -234,8 +234,9 @@ class GpuPlanner:
     # --- options, and inference ---------------------------------------------------------------------------------
 
     def _switch_on(self, options: Sequence[Option], fields: Mapping[str, Any]) -> None:
-        """The steps in order, the batch last: how small it must be is known with all others on. What helps only together
-        with a later one is still a step of its own."""
+        """The steps in order, the batch last: how small it must be is known with all others on. What helps only
+        together with a later one is still a step of its own.
+        """
         for option in sorted(options, key=lambda each: each.name == TRAIN_BATCH):
             if option.name == TRAIN_BATCH:
                 self._training(fields)

@@ -72,14 +72,7 @@ def left_to_program(
         programs = [each for each in programs if each.may_read_files or each.hands_on]
     unit = _with_trainer(_with_targets(unit, programs), programs)
     if not programs:
-        own = bool(unit.program) and unit.dialect != OF_COMMANDS and not unit.typical
-        own = own and (unit.dialect == OF_TRAINING or _has_flags_of_its_own(unit))
-        hidden = set(_settled(unit, facts, lambda key: True)) if own else set()
-        if unit.program and _adds_adapter(unit, ()):
-            hidden.add(ADAPTER)
-        if _adapts_by_own_names(unit):
-            hidden.add(IN_4_BITS)
-        return _without(unit, hidden, given)
+        return _without(unit, _hidden_by_one_unseen(unit, facts), given)
     if any(guards_sampling(program.text) for program in programs):
         unit = _untold(unit, OF_SAMPLING)
     if unit.program and any(program.loads_adapters for program in programs):
@@ -104,6 +97,18 @@ def left_to_program(
         set_there = _settled(unit, facts, lambda key: any(program.sets(key) for program in programs))
         hidden.update(name for name in set_there if name.startswith("training."))
     return _without(unit, hidden, given)
+
+
+def _hidden_by_one_unseen(unit: Unit, facts: Mapping[str, FactType]) -> set[str]:
+    """What a program decides that is not found."""
+    own = bool(unit.program) and unit.dialect != OF_COMMANDS and not unit.typical
+    own = own and (unit.dialect == OF_TRAINING or _has_flags_of_its_own(unit))
+    hidden = set(_settled(unit, facts, lambda key: True)) if own else set()
+    if unit.program and _adds_adapter(unit, ()):
+        hidden.add(ADAPTER)
+    if _adapts_by_own_names(unit):
+        hidden.add(IN_4_BITS)
+    return hidden
 
 
 def _with_targets(unit: Unit, programs: Sequence[Program]) -> Unit:
