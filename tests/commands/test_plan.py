@@ -317,6 +317,17 @@ micro_batch_size: 4
 bf16: true
 datasets: [{path: x}]
 """
+FACTORY = """model_name_or_path: Qwen/Qwen2.5-7B
+stage: sft
+do_train: true
+finetuning_type: full
+dataset: alpaca
+template: qwen
+cutoff_len: 1024
+per_device_train_batch_size: 4
+bf16: true
+output_dir: out
+"""
 FULL = """from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-7B")
 args = TrainingArguments("o", per_device_train_batch_size=1, bf16=True)
@@ -333,6 +344,7 @@ Trainer(model, args, train_dataset=data.map(lambda row: tok(row["text"], truncat
             ("sft.py", CODE, r"  use_liger_kernel=True,  # was false"),
             ("full.py", FULL, r"  before the optimizer is made: model = peft.get_peft_model\(model,.*"),
             ("axolotl.yaml", AXOLOTL, r"  gradient_checkpointing: true"),
+            ("factory.yaml", FACTORY, r"  finetuning_type: lora"),
         ]
     ),
 )
@@ -340,7 +352,9 @@ def test_what_to_change_is_written_as_the_file_writes_it(tmp_path: Path, name: s
     (tmp_path / name).write_text(text)
     (tmp_path / "requirements.txt").write_text("transformers==4.57.1\ntrl==0.24.0\npeft==0.17.1\n")
     run = kb(tmp_path / name, "--gpu", "rtx-4090", "--lang", "en", module="kb.plan")
-    lines = run.stdout.partition("Settings to change")[2].splitlines()
+    steps, _, changes = run.stdout.partition("Settings to change")
+    assert "finetuning_type" not in text or "finetuning_type full → lora" in steps
+    lines = changes.splitlines()
     assert [each for each in lines if re.fullmatch(line, each)], run.stdout
     assert not re.search(r"\b(training|data|quantization)\.\w+", run.stdout)
 

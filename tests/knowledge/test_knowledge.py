@@ -127,6 +127,7 @@ def test_every_fault_is_told_at_once(folder: Path) -> None:
     ("text", "said"),
     [
         ("id: [\n", "not YAML"),
+        ("id: a\n\tversion: 1\n", "indent with spaces, not with a tab"),
         ("id: a\nid: b\n", "written twice"),
         ("a: &x 1\nb: *x\n", "aliases"),
         ("[" * 200 + "]" * 200, "too deeply nested"),

@@ -50,12 +50,20 @@ KEY = "\0key"
 CORE_TAGS = tuple(f"tag:yaml.org,2002:{name}" for name in ("map", "seq", "str", "int", "float", "bool", "null"))
 
 
-def _hint(error: yaml.MarkedYAMLError) -> str:
-    """What to do where YAML's own words do not say it."""
-    problem = error.problem or ""
-    if "cannot start any token" in problem:
-        return "; indent with spaces, not with a tab, and put a text in quotes that begins with a sign"
-    return "; put a text in quotes that holds ': '" if "mapping values are not allowed" in problem else ""
+# What to do where YAML's own words do not say it, in English and in Korean.
+_HINTS = {
+    "cannot start any token": (
+        "; indent with spaces, not with a tab, and put a text in quotes that begins with a sign",
+        " 탭이 아니라 공백으로 들여쓰고, 기호로 시작하는 글은 따옴표로 묶습니다.",
+    ),
+    "found a tab character": ("; indent with spaces, not with a tab", " 탭이 아니라 공백으로 들여씁니다."),
+    "mapping values are not allowed": ("; put a text in quotes that holds ': '", " ': '가 든 글은 따옴표로 묶습니다."),
+}
+
+
+def _not_yaml(error: yaml.MarkedYAMLError) -> tuple[str, str]:
+    english, korean = next((said for known, said in _HINTS.items() if known in (error.problem or "")), ("", ""))
+    return f"not YAML: {error.problem}{english}", f"YAML이 아닙니다({error.problem}).{korean}"
 
 
 def read_source(path: str, text: str) -> Located:
@@ -73,7 +81,7 @@ def read_source(path: str, text: str) -> Located:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        raise KnowledgeError([Problem(path, line, column, f"not YAML: {error.problem}{_hint(error)}")]) from None
+        raise KnowledgeError([Problem(path, line, column, *_not_yaml(error))]) from None
     except yaml.YAMLError as error:
         raise KnowledgeError([Problem.of_file(path, f"not YAML: {error}")]) from None
     places: dict[Path, tuple[int, int]] = {}

@@ -99,8 +99,11 @@ def _of(ledger: Ledger, planned: PlannedUnit, words: Words) -> str:
 def _step(number: int, step: Step, measure: str, planned: PlannedUnit, words: Words, style: Style) -> list[str]:
 
     def change(name: str, before: Any, after: Any) -> str:
-        former = words("report.unset") if before == "" else as_written(before)
-        return unbroken(f"{_key(planned, name)} {former} {style.arrow} {as_written(after)}")
+        key = _key(planned, name)
+        own = planned.in_own_words(key)
+        former, later = (as_written(each) for each in own or (before, after))
+        former = words("report.unset") if before == "" and own is None else former
+        return unbroken(f"{key} {former} {style.arrow} {later}")
 
     told = [name for name in step.set if not _said_in_code(planned, name, words)]
     changes = ", ".join(change(name, *step.set[name]) for name in told)

@@ -321,6 +321,12 @@ class PlannedUnit(NamedTuple):
     written: tuple[Written, ...] = ()  # what the steps change, as the config's own format says it
     named: Mapping[str, str] = {}  # of code and command lines: the argument that says a setting the file does not have
 
+    def in_own_words(self, key: str) -> tuple[Any, Any] | None:
+        """What the file has for one of its keys and what is written there, where they are no values of kb's setting
+        (``finetuning_type: full``)."""
+        there, then = self.result.unit.keys.get(key), [each.value for each in self.written if each.path[-1] == key]
+        return (there.value, then[0]) if there is not None and then and isinstance(then[0], str) else None
+
     @property
     def changes(self) -> dict[str, tuple[Any, Any]]:
         """Every setting that the steps change: its value before the first and after the last step."""
