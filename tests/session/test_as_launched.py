@@ -220,10 +220,11 @@ def test_started_in_two_ways_it_is_said_so(project: Path) -> None:
 
 def test_a_programs_own_default_that_a_script_gives_otherwise_is_not_the_runs(project: Path) -> None:
     flag = 'p = __import__("argparse").ArgumentParser()\np.add_argument("--accum", type=int, default=4)\n'
-    taken = TRAIN.replace("bf16=True", "gradient_accumulation_steps=p.parse_args().accum")
+    flag += 'p.add_argument("--lr", type=float, default=1e-5)\na = p.parse_args()\n'
+    taken = TRAIN.replace("bf16=True", "gradient_accumulation_steps=a.accum, learning_rate=a.lr")
     (project / "train.py").write_text(flag + taken)
     run = "torchrun --nproc_per_node 7 train.py --accum {}\n"
-    for given, batch in (((4,), 28), ((3,), 21), ((3, 4), None)):
+    for given, batch in (((4,), 28), ((3,), 21), (("$ACCUM",), None), ((3, 4), None)):
         (project / "run.sh").write_text("".join(map(run.format, given)))
         result = result_of("train.py", checker())
         assert result.setup is not None

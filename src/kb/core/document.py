@@ -12,6 +12,7 @@ from kb.core.typed import Any, Literal
 
 NO_SUCH_RUN = "kb has no memory model of such a run"  # why a setting is unknown that the file gives plainly
 KIND_OPEN = "of what kind the adapter is, is not known"  # what a group says of its adapters is not understood
+AT_RUN = "known only when the command runs"
 SEVERAL_WAYS = "started in several ways"  # why one is unknown that the project's scripts give, each another value
 REWRITTEN = "its program gives it another value"
 # Why a command's program is not modelled.

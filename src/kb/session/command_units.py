@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from kb.config.programs import DOCUMENTS, written_out
 from kb.config.reader import HALF, PRECISION, RUN_CONFIG, in_its_launchers_precision, without_comments_count
 from kb.core.catalog import Catalog
-from kb.core.document import SEVERAL_WAYS, Setting, Unit
+from kb.core.document import AT_RUN, SEVERAL_WAYS, Setting, Unit
 from kb.core.expression import Unknown, is_unknown
 from kb.core.finding import Finding
 from kb.core.result import UnitResult
@@ -148,7 +148,7 @@ def as_started(
         return result
     given = set_by_commands(unit.path)
     set_there = {
-        name: setting._replace(value=Unknown(frozenset((name,)), "known only when the command runs"))
+        name: setting._replace(value=Unknown(frozenset((name,)), AT_RUN))
         for name, setting in unit.settings.items()
         if len(setting.path) == 1 and str(setting.path[0]) in given and not setting.joined
         if not all(_says(each, setting.value) for each in given[str(setting.path[0])])
@@ -222,9 +222,17 @@ def _given_otherwise(unit: Unit, commands: Callable[[], Sequence[Unit]], script:
     found = {}
     by_default = {name: each for name, each in unit.settings.items() if each.by_default}
     taken = commands() if by_default else []
+    # of a command whose program's run is known, what has no value is given one that only the run can tell
+    open_ways = [
+        not by_default.keys().isdisjoint(way.settings) and any(is_unknown(flag.value) for flag in way.keys.values())
+        for way in taken
+    ]
     for name, each in by_default.items():
         values = [way.settings[name].value if name in way.settings else each.value for way in taken]
-        if any(value != values[0] for value in values):
+        left_open = any(name not in way.settings and opens for way, opens in zip(taken, open_ways, strict=True))
+        if left_open:
+            found[name] = each._replace(value=Unknown(frozenset((name,)), AT_RUN), by_default=False, joined=script)
+        elif any(value != values[0] for value in values):
             found[name] = each._replace(value=Unknown(frozenset((name,)), SEVERAL_WAYS))
         elif values[0] != each.value:
             found[name] = each._replace(value=values[0], by_default=False, joined=script)

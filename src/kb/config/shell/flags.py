@@ -12,7 +12,7 @@ from kb.config.shell.arguments import Argument
 from kb.config.text.nodes import SCALAR, Node, Place
 from kb.config.text.source import Places
 from kb.core.catalog import Dialect
-from kb.core.document import Event, Setting
+from kb.core.document import AT_RUN, Event, Setting
 from kb.core.expression import Unknown
 from kb.core.facts import FactType
 from kb.core.record import NamedTuple
@@ -227,7 +227,7 @@ def _translated(flag: Flag, target: Target) -> Any:
 
 def known_when_run(name: str) -> Unknown:
     """Of a setting that only a run can tell."""
-    return Unknown(frozenset((name,)), "known only when the command runs")
+    return Unknown(frozenset((name,)), AT_RUN)
 
 
 def _list(values: Sequence[Argument], name: str) -> Any:
