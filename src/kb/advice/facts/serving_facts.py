@@ -108,7 +108,6 @@ class ServingFacts:
             "longest": lambda: self._usual and self._usual.longest,
             "utilization_needed": lambda: self._usual and self._usual.utilization_needed,
             "fits_whole": self._fits_whole,
-            "ranks_that_start": self._ranks_that_start,
             "free_share": self._free_share,
         }
         return {f"serving.{name}": _by_any_name(find) for name, find in found.items()}
@@ -276,17 +275,9 @@ class ServingFacts:
         if setup is None or shape is None or not self._has_length(setup) or self._sees:
             return None
         whole = serve(shape, setup._replace(offload_bytes=0), self._engines()[setup.engine], self._constants)
-        return _surely_holds_one(whole)
-
-    def _ranks_that_start(self) -> int | None:
-        """The fewest GPUs, more than it has, with which the server starts at its worst where they share each layer."""
-        setup, shape = self._setup, self._shape
-        if setup is None or shape is None or not self._has_length(setup) or self._sees:
-            return None
-        engine = self._engines()[setup.engine]
-        more = (each for each in RANKS if each > setup.tensor_parallel and shape.heads % each == 0)
-        shared = (serve(shape, setup._replace(tensor_parallel=each), engine, self._constants) for each in more)
-        return next((served.setup.tensor_parallel for served in shared if _surely_holds_one(served)), None)
+        if whole.budget is None or whole.concurrency is None or whole.budget.kv <= 0:
+            return False
+        return whole.concurrency * whole.budget.kv_low / whole.budget.kv >= 1
 
     def _free_share(self) -> float | None:
         gpu = self._gpu
@@ -294,13 +285,6 @@ class ServingFacts:
             return None
         seen = gpu.memory_total - (gpu.memory_reserved or 0)
         return math.floor(gpu.memory_free / seen * 1000) / 1000 if seen else None
-
-
-def _surely_holds_one(served: Served) -> bool:
-    """Whether one request of the full length fits at the low end of what is left for the cache."""
-    if served.budget is None or served.concurrency is None or served.budget.kv <= 0:
-        return False
-    return served.concurrency * served.budget.kv_low / served.budget.kv >= 1
 
 
 def _by_any_name(find: Callable[[], Any]) -> Lookup:
@@ -313,7 +297,6 @@ PREFIX = "colocated."
 OF_SERVER = (
     "share", "weights", "activations", "kv_most", "kv_tokens", "length", "longest", "concurrency", "utilization_needed",
 )  # fmt: skip
-RANKS = (2, 4, 8, 16)  # of one machine, or two
 STEP_TOKENS = 4096  # max_num_batched_tokens of every release of TRL (`LLM(…)` of its trainers)
 
 
