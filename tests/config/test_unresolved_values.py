@@ -109,7 +109,7 @@ def test_a_value_that_the_run_does_not_use_stands_in_no_ones_way(text: str) -> N
 def test_a_text_that_is_filled_in_is_unknown_without_a_finding() -> None:
     result = check("general:\n  model_name: ${MODEL}\ntraining: {bf16: true, output_dir: '${OUT}/run'}\n")
     assert "unresolved-value" not in fired(result)
-    assert (result.note, result.note_values) == ("unresolved_values", {"settings": "model_name"})
+    assert (result.note, result.note_values) == ("model_open", {"settings": "model_name"})
 
 
 def test_a_command_whose_batch_is_a_shell_variable_is_not_predicted() -> None:

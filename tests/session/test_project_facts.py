@@ -194,3 +194,27 @@ def test_whatever_is_said_to_be_written_under_facts_is_taken_there() -> None:
 def test_a_fact_that_is_missing_is_asked_of_kb_toml_only_where_it_can_be_said_there() -> None:
     refused = [name for name, fact in CATALOG.facts.items() if need_of(name) == "facts" and not fact.given]
     assert refused == []
+
+
+@pytest.mark.parametrize(
+    ("written", "settings", "model"),
+    [
+        ("/models/bio-7b", '[models]\n"/models/bio-7b" = "mistralai/Mistral-7B-v0.1"', "mistral-7b"),
+        ("./models/bio-7b/", '[models]\n"models/bio-7b" = "Mistral-7B-v0.1"', "mistral-7b"),
+        ("/other/bio-7b", '[models]\n"/models/bio-7b" = "mistralai/Mistral-7B-v0.1"', None),
+        ("/models/Bio-7b", '[models]\n"/models/bio-7b" = "mistralai/Mistral-7B-v0.1"', None),
+        ("/models/bio-7b", '[facts]\nmodel.name = "mistralai/Mistral-7B-v0.1"', None),  # the file names one
+        ('"$MODEL"', '[facts]\nmodel.name = "mistralai/Mistral-7B-v0.1"', "mistral-7b"),
+        ('"$MODEL"', '[models]\n"/models/bio-7b" = "mistralai/Mistral-7B-v0.1"', None),
+        ("google/mt5-small", '[models]\n"google/mt5-small" = "google/mt5-base"', "mt5-base"),
+        ("/models/bio-7b", '[models]\n"/models/bio-7b" = "acme/nothing"', None),
+    ],
+)
+def test_a_project_says_which_model_a_name_of_its_own_is(
+    tmp_path: Path, written: str, settings: str, model: str | None
+) -> None:
+    (tmp_path / "kb.toml").write_text(settings, "utf-8")
+    checked = checker(find_project(str(tmp_path))).check(f"vllm serve {written}\n".encode(), "serve.sh").results[0]
+    assert (checked.model.id if checked.model else None) == model
+    if model is None:
+        assert checked.note in ("model_not_known", "model_open")

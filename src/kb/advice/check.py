@@ -10,7 +10,7 @@ from kb.advice.findings.release_by_names import NamesInReleases, depending
 from kb.advice.findings.tables import BETWEEN, Tables
 from kb.advice.findings.weights import Weights, turned_by, worded
 from kb.advice.run.left_to_program import left_to_program
-from kb.advice.run.named_model import ModelIndex, packed_by_name, with_head
+from kb.advice.run.named_model import ModelIndex, packed_by_name, with_head, with_model_of_project
 from kb.advice.run.no_prediction import note_of_server, why_no_prediction
 from kb.advice.run.row_lengths import with_taken
 from kb.advice.run.settings_reader import typed_by_unsloth
@@ -43,6 +43,7 @@ class Disk(NamedTuple):
     that the catalogue lacks, where this machine or the hub has its ``config.json``; a UserError says why it cannot be
     had. ``identity_of`` is what the ``config.json`` of a name says of a model that is not known. ``installed``
     says of a library whether it is there, None where nobody knows. ``programs`` are the sources of what reads a unit.
+    ``models`` says of names which model the project has under them (``[models]`` of ``kb.toml``).
     """
 
     model_in_folder: Callable[[str], Model | None] = lambda name: None
@@ -50,6 +51,7 @@ class Disk(NamedTuple):
     identity_of: Callable[[str], ModelIdentity | None] = lambda name: None
     installed: Callable[[str], bool | None] = lambda library: None
     programs: Callable[[Unit], Sequence[Program]] = lambda unit: ()
+    models: Mapping[str, str] = {}
 
 
 NO_DISK = Disk()
@@ -212,6 +214,7 @@ class Checker:
 
         unit = left_to_program(self._on_this_gpu(unit), self._disk.programs, self.catalog.facts, self.given)
         unit = without_vain_preparation(with_width_of_config(unit, version_of))
+        unit = with_model_of_project(unit, self._disk.models, self.given)
         name = unit.settings.get("model.name")
         named = name.value if name is not None and isinstance(name.value, str) else None
         model, identity, fault = self._model_named(named)

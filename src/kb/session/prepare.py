@@ -71,6 +71,7 @@ def file_checker(
             identity_of=identity_on_disk,
             installed=_installed(named, here=bool(machine.gpus) and machine.gpu_source != "named"),
             programs=programs,
+            models=project.models,
         ),
         notes=checking.notes,
         strict=checking.strict,

@@ -46,6 +46,7 @@ class Project(NamedTuple):
     versions: Mapping[str, str] = {}
     facts: Mapping[str, Any] = {}
     lengths: Mapping[str, Mapping[str, int]] = {}
+    models: Mapping[str, str] = {}
     knowledge: tuple[str, ...] = ()
 
     def folder(self) -> str:

@@ -114,7 +114,7 @@ def note_of_server(unit: Unit, model: Model | None, called: Mapping[str, str], f
     """
     setting = unit.settings.get("model.name")
     if setting is not None and is_unknown(setting.value):
-        return "unresolved_values", {"settings": _listed({"model.name": setting})}
+        return "model_open", {"settings": _listed({"model.name": setting})}
     name = "" if setting is None or not isinstance(setting.value, str) else setting.value
     if not name and model is None:
         return "no_model_named", {}
@@ -138,7 +138,7 @@ def _open_note(unit: Unit, setup: TrainingSetup) -> Note:
     if unit.reader == "script" and unit.hidden and left and all(name.startswith(unit.hidden) for name in left):
         absent = {name: each for name, each in found.items() if each is None}
         return "set_by_program", {"settings": _listed(absent or found)}
-    return "unresolved_values", {"settings": _listed(found)}
+    return "model_open" if set(found) == {"model.name"} else "unresolved_values", {"settings": _listed(found)}
 
 
 def trains_packed(setup: TrainingSetup) -> bool:
