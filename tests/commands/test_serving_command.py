@@ -302,6 +302,14 @@ def test_an_option_that_a_branch_may_give_is_named(tmp_path: Path, capsys: pytes
             ["GiB × 1", "It does not start"],
         ),  # the second GPU has the second replica
         ("vllm serve Qwen/Qwen3-30B-A3B --data-parallel-size 4", ["parts that replicas share or repeat"]),
+        (  # one is told, the other beside it
+            "CUDA_VISIBLE_DEVICES=1 vllm serve Qwen/Qwen2.5-7B\nvllm serve acme/secret",
+            ["Qwen2.5-7B · vLLM", "serve.sh [vllm:2]: kb does not know the model acme/secret"],
+        ),
+        (
+            "docker run --gpus '\"device=1\"' huggingface/text-generation-inference:3.3.7 --model-id Qwen/Qwen2.5-7B",
+            ["GiB × 1"],
+        ),
         ("sglang serve --model-path Qwen/Qwen3-30B-A3B --tp 4 --dp 4 --enable-dp-attention", ["parts that replicas"]),
     ],
 )

@@ -135,7 +135,9 @@ def test_what_starts_none_is_none(text: str) -> None:
 def test_the_gpu_that_a_program_rents_is_not_the_one_that_is_named(tmp_path: Path) -> None:
     path = tmp_path / "app.py"
     path.write_text(MODAL)
-    assert "serving-nothing-left-for-cache" not in run_text("kb.check", tmp_path, "--gpu", "rtx-4090").stdout
+    assert "1 file: nothing found." in run_text("kb.check", tmp_path, "--gpu", "rtx-4090").stdout
+    path.write_text(MODAL.replace('f"H100:{N_GPU}"', '"H100"'))
+    assert "error serving-fewer-gpus-than-ranks" in run_text("kb.check", tmp_path).stdout
     path.write_text(MODAL.replace("import modal", "from mine import modal"))
     written = path.read_text()
     run = run_text("kb.check", path, "--gpu", "rtx-4090", "--unsafe-fixes", "--fix")

@@ -337,6 +337,15 @@ def test_a_task_of_skypilot_is_read_as_the_script_that_it_runs(tmp_path: Path) -
         "  pip install vllm==0.19.0\n", ""
     )
     assert "flag-not-in-release" not in dict(findings(written(tmp_path, "task.yaml", there)))
+    few = TASK.replace("0.25", "0.25 --tensor-parallel-size 2")
+    for text, fires in (
+        (few, True),
+        (few.replace("ors: H100:1", "ors: {H100:1, L4:2}"), False),
+        (f"num_nodes: 2\n{few}", False),
+        (few.replace(" 2\n", " $SKYPILOT_NUM_GPUS_PER_NODE\n"), False),
+    ):
+        said = dict(findings(written(tmp_path, "task.yaml", text)))
+        assert ("serving-fewer-gpus-than-ranks" in said) is fires, text
 
 
 def test_the_config_file_of_vllm_is_read(tmp_path: Path) -> None:

@@ -64,7 +64,6 @@ OTHERS = (
 # Flags of what holds memory of a GPU that is not counted: slots for adapters, and a draft, which some methods lack.
 BESIDE = ("enable_lora", "lora_paths", "speculative_model", "speculative_config", "speculative_draft_model_path")
 DRAFTLESS = ("ngram", "ngram_gpu", "suffix")
-# Options of training, which say nothing of a server.
 OF_TRAINING = ("config", "section", "dialect", "task", *RUN, "zero_stage", "fsdp", "simulate")
 
 
@@ -110,38 +109,55 @@ def command(options: argparse.Namespace, catalog: Catalog, words: Words) -> int:
 def of_sections(
     sections: Sequence[UnitResult], options: argparse.Namespace, checker: FileChecker, words: Words
 ) -> int | None:
-    """Estimate each server that the config or script starts, as :func:`command`; None where it starts none.
+    """Estimate each server that is started, as :func:`command`, telling why others are not; None where there is none.
 
     Raises:
-        UserError: a server names no model that is known, or JSON is asked for of several.
+        UserError: no server names a model that is known, or JSON is asked for of several.
     """
     units = [result.unit for result in sections if result.unit.dialect in SERVERS]
     if not units:
         return None
     if len(units) > 1 and options.format == "json":
         raise UserError("serving.several", path=options.config, n=len(units))
-    answers = []
+    answers, faults = list[Answer](), list[UserError]()
     for unit in units:
-        said = options_said(unit, checker.facts(unit))
-        merged = argparse.Namespace(**vars(options))
-        merged.config, merged.section, merged.engine, merged.called = None, None, said.engine, said.called
-        merged.uses = said.uses
-        for name, value in said.values.items():
-            if getattr(options, name) in (None, False):
-                setattr(merged, name, value)
-        _refuse(merged)
-        answer = answer_of(merged, checker.catalog)
-        left = [name for name in said.unknown if getattr(options, name) in (None, False)]
-        if left:
-            shown = ", ".join(flag_of(name) for name in left)
-            answer = answer._replace(notes=[*answer.notes, ("serving.note_unknown", {"options": shown})])
-        drafts = said.uses.isdisjoint(DRAFTLESS)
-        beside = [flag_of(name) for name in BESIDE if _is_given(name, unit) and (drafts or "spec" not in name)]
-        if beside:
-            answer = answer._replace(notes=[*answer.notes, ("serving.note_beside", {"options": ", ".join(beside)})])
-        answers.append(answer)
+        try:
+            answers.append(_of_unit(unit, options, checker))
+        except UserError as fault:
+            if len(units) > 1:
+                fault.values.setdefault("within", f"{options.config} [{unit.section or unit.span.line}]")
+            faults.append(fault)
+    if not answers:
+        raise faults[0]
     _put(options, answers, checker.catalog, words)
+    for why in faults:
+        print(f"kb: {cli.worded(why, words.language)}", file=sys.stderr)
     return cli.FINDINGS if any(map(fails, answers)) else cli.CLEAN
+
+
+def _of_unit(unit: Unit, options: argparse.Namespace, checker: FileChecker) -> Answer:
+    """The estimate of one server.
+
+    Raises:
+        UserError: as of :func:`answer_of`.
+    """
+    facts = checker.facts(unit)
+    said = options_said(unit, facts)
+    merged = argparse.Namespace(**vars(options))
+    merged.config = merged.section = None
+    merged.engine, merged.called, merged.uses = said.engine, said.called, said.uses
+    vars(merged).update({name: said.values[name] for name in said.values if getattr(options, name) in (None, False)})
+    _refuse(merged)
+    seen = facts.get("serving.gpus_given") if merged.tensor_parallel_size is None else None
+    merged.gpus = min(seen or options.gpus, options.gpus) if options.gpus and isinstance(seen, int) else options.gpus
+    answer = answer_of(merged, checker.catalog)
+    drafts = said.uses.isdisjoint(DRAFTLESS)
+    told = {
+        "serving.note_unknown": [name for name in said.unknown if getattr(options, name) in (None, False)],
+        "serving.note_beside": [name for name in BESIDE if _is_given(name, unit) and (drafts or "spec" not in name)],
+    }
+    notes = [(key, {"options": ", ".join(map(flag_of, names))}) for key, names in told.items() if names]
+    return answer._replace(notes=[*answer.notes, *notes])
 
 
 def _is_given(name: str, unit: Unit) -> bool:

@@ -31,8 +31,10 @@ from kb.config.shell.command import CommandReader, unit_of
 from kb.config.shell.flags import Flag, last_flags, setting_at, setting_by
 from kb.config.shell.launch import Launch, server_launch
 from kb.config.shell.nested import text_of_shell
+from kb.config.shell.processes import CHOSEN, gpus_named
 from kb.config.shell.serving import (
     LLAMA,
+    SPREAD,
     TGI,
     VLLM,
     VLLM_VARIABLES,
@@ -54,8 +56,6 @@ from kb.core.record import NamedTuple
 KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml")
 _HEAD = re.compile(r"[|>][-+0-9]*[ \t]*(?:#[^\n]*)?")
 _SEVERAL = re.compile(r"[$,]")  # an id that may stand for several
-# Ray starts the ranks, in other containers too.
-_SPREAD = re.compile(r"\bray[ \t]+start\b|ray_cluster|multi-node-serving|executor[-_]backend[\"', =]+ray\b")
 # Devices that a container asks for, and images, of which kb has no memory model: all but NVIDIA's GPUs.
 _OTHER_DEVICES = re.compile(
     r"google\.com/tpu|aws\.amazon\.com/neuron|huawei\.com/|habana\.ai/|amd\.com/gpu|gpu\.intel\.com/"
@@ -351,10 +351,13 @@ def _on_other_devices(container: Node, started: Started, text: str) -> bool:
 def _surroundings(container: Node, started: Started, places: Places, text: str) -> dict[str, Setting]:
     """GPUs and shared memory of the container, and that it is one."""
     found = {"serving.contained": setting_by(True, "image", started.word, places)}
-    spread = _SPREAD.search(_raw(container, text)) is not None
+    spread = SPREAD.search(_raw(container, text)) is not None
     gpus = None if spread else _gpus(container)
     if gpus is not None:
         found["serving.gpus_given"] = _beside("count", *gpus, places)
+    chosen = None if spread else gpus_named(plain_variables(container).get(CHOSEN))
+    if chosen is not None and (gpus is None or chosen < gpus[0]):
+        found["serving.gpus_given"] = setting_by(chosen, CHOSEN, started.word, places)
     if spread:  # the ranks share no memory, nor can this container's be told from the others'
         unknown = Unknown(frozenset(("serving.shared_memory",)), "Ray starts the ranks in other containers too")
         found["serving.shared_memory"] = setting_by(unknown, "image", started.word, places)
@@ -402,7 +405,7 @@ def _gpus(container: Node) -> tuple[int, Node] | None:
     limit = _scalar(container, "resources", "limits", "nvidia.com/gpu")
     if limit is not None and _text(limit).isdigit():
         return int(limit.value), limit
-    for row in _items(container, "deploy", "resources", "reservations", "devices"):
+    for row in (*_items(container, "deploy", "resources", "reservations", "devices"), *_items(container, "gpus")):
         ids, count = _items(row, "device_ids"), _scalar(row, "count")
         if ids:
             plain = all(_scalar(each) and not _SEVERAL.search(_text(each)) for each in ids)

@@ -24,7 +24,7 @@ from kb.config.programs import (
     written_out,
 )
 from kb.config.releases.statements import within
-from kb.config.shell.arguments import Held, held_at
+from kb.config.shell.arguments import GPUS_OF_TASK, Held, held_at
 from kb.config.shell.folders import ANY, end_of, names_from
 from kb.config.text.nodes import by_omegaconf
 from kb.config.text.parsing import parse
@@ -264,6 +264,7 @@ def shell_alone(text: str) -> str:
 
 
 _ENTRY = r"""(?m)^[ \t]+(\w+):[ \t]*(?:(["'])([^"'$\\\n]*)\2|([^\s#"'&*!|>{[$][^\n$]*?))?(?:[ \t]+#.*)?[ \t]*$"""
+_ACCELERATORS = r"""(?m)\baccelerators:[ \t]*\{?["']?[A-Za-z][\w-]*["']?(?::[ \t]*(\d+))?["']?\}*[ \t]*(?:#.*)?$"""
 _BODY = r"[^\n]*\n((?:[ \t]+[^\n]*\n?|\n)*)"
 
 
@@ -281,11 +282,18 @@ def task_alone(text: str, part: str = "run") -> str:
 
 
 def variables_of_task(text: str) -> dict[str, Held | None]:
-    """What ``envs`` of such a task says, at its place; ``sky launch --env`` may say otherwise. None: not known."""
+    """What ``envs`` of such a task says, at its place; ``sky launch --env`` may say otherwise. None: not known. The
+    GPUs of a node are told by a variable, too."""
+    found: dict[str, Held | None] = {}
+    gpus = re.findall(_ACCELERATORS, text)
+    if len(gpus) == 1 and "any_of:" not in text and "ordered:" not in text:
+        held = held_at(gpus[0] or "1", 0, 0)
+        several = re.search(r"(?m)^num_nodes:[ \t]*1?[ \t]*[^\s1#]", text) is not None
+        found[GPUS_OF_TASK] = held._replace(defaults=frozenset(held.offsets if several else ()))
     block = re.search(rf"(?m)^envs:{_BODY}", text)
     if block is None:
-        return {}
-    found: dict[str, Held | None] = dict.fromkeys(re.findall(r"(?m)^[ \t]+(\w+):", block[1]))
+        return found
+    found |= dict.fromkeys(re.findall(r"(?m)^[ \t]+(\w+):", block[1]))
     for said in re.finditer(_ENTRY, block[1]):
         value = said[3] if said[2] else said[4]
         if value and value not in ("null", "~"):

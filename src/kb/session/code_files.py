@@ -36,6 +36,7 @@ SAID_BY_ANY = (
 )  # fmt: skip
 SERVED_ELSEWHERE = r"(?:claude|gemini|chatgpt)-[\w.-]+\Z|gpt-(?:3\.5|[45])[\w.-]*\Z|o[134](?:-[\w.-]+)?\Z"
 """Names of models that only a service has: a program that is told one asks that service."""
+_GPUS_OF_MODAL = r"""\bgpu[ \t]*=[ \t]*(?:["'][\w-]+!?(?::(\d+))?["'][ \t]*(?=[,)#\n])|(.))"""
 _RENTS = r"(?m)^[ \t]*(?:import|from)[ \t]+modal\b"
 ASKS_AT = r"url\Z|(?:\w+_)?(?:endpoint|base_url|api_base|api_url|server_url)\Z"
 """Names of flags with the address of a server that a program asks: it does not run the model itself."""
@@ -112,7 +113,7 @@ def code_units(
         found = found or python.read(text, path, files)
         found = found + servers_started(text, path, commands, catalog.dialects[DIALECT].constants, files)
         found = _with_variables(found, text, catalog)
-        return [_on_rented_gpu(unit) for unit in found] if re.search(_RENTS, text) is not None else found
+        return [_on_rented_gpu(unit, _GPUS_OF_MODAL, text) for unit in found] if re.search(_RENTS, text) else found
     return _with_variables(read_cells(text, path, python, commands, files), text, catalog)
 
 
@@ -134,13 +135,18 @@ def _with_variables(units: list[Unit], text: str, catalog: Catalog) -> list[Unit
     return [opened(unit) if unit.dialect == "vllm" else unit for unit in units] if named else units
 
 
-def _on_rented_gpu(unit: Unit) -> Unit:
-    """A unit of a program whose functions each name the GPU that they are to run on: no other is theirs."""
+def _on_rented_gpu(unit: Unit, counted: str = "", text: str = "") -> Unit:
+    """A unit of a program whose functions each name the GPU that they are to run on: no other is theirs; ``counted`` is
+    how its ``text`` says how many there are, where all have as many."""
     if unit.dialect not in SERVERS:
         return unit
     start = unit.span.beginning()
     setting = Setting(True, start, start, ("gpu",), alias=True)
-    return unit._replace(settings={**unit.settings, RENTED: setting})
+    settings = {**unit.settings, RENTED: setting}
+    gpus = {"" if match[2] else match[1] or "1" for match in re.finditer(counted, text)} if counted else set[str]()
+    if len(gpus) == 1 and all(gpus):
+        settings["serving.gpus_given"] = setting._replace(value=int(gpus.pop()))
+    return unit._replace(settings=settings)
 
 
 def suppressed_in_code(

@@ -94,6 +94,7 @@ class ServingFacts:
         found: dict[str, Callable[[], Any]] = {
             "release": lambda: self.release,
             "ranks": self._ranks,
+            "gpus_needed": self._gpus_needed,
             "heads": lambda: self._shape and self._shape.heads,
             "kv_heads": lambda: None if self._shape is None or self._shape.latent else self._shape.kv_heads,
             "positions": self._positions,
@@ -132,6 +133,17 @@ class ServingFacts:
     def _ranks(self) -> int | None:
         tensor, stages = self._number("serving.tensor_parallel_size"), self._number("serving.pipeline_parallel_size")
         return tensor * stages if tensor and stages else None
+
+    def _gpus_needed(self) -> int | None:
+        """GPUs of all ranks; of replicas that several commands or Ray may start those of one."""
+        ranks, replicas = self._ranks(), self._setting("serving.data_parallel_size")
+        named = {key.replace("-", "_") for key in self._unit.keys}
+        apart = any(
+            key.startswith("data_parallel_") for key in named - {"data_parallel_size", "data_parallel_rpc_port"}
+        )
+        if apart or "headless" in named or self._value("serving.enable_dp_attention") is not False:
+            replicas = 1
+        return ranks * replicas if ranks and isinstance(replicas, int) else None
 
     @cached_property
     def _shape(self) -> ServedModel | None:

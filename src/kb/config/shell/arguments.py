@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from kb.core.record import NamedTuple
 
+GPUS_OF_TASK = "SKYPILOT_NUM_GPUS_PER_NODE"  # a variable by which a task of SkyPilot's is told them
 LONGEST_TEXT = 2**17  # bytes of one argument that Linux takes (MAX_ARG_STRLEN); a variable set to itself twice doubles
 MOST_ARGUMENTS = 2**13
 UNTOLD, UNTOLD_OPTIONS = "\0", "\1"  # stand in a text of several words for a part that nobody knows: a value, or flags

@@ -343,13 +343,14 @@ class Environment:
         return found
 
     def fixed(self, command: Command, names: Collection[str]) -> frozenset[str]:
-        """Those of ``names`` that are set, and to nothing that the environment may have otherwise."""
+        """Those of ``names`` that are set for the command, and to nothing that the environment may have otherwise."""
         set_here = {match[1]: self._value(word, len(match[0])) for word in command.words if (match := assigned(word))}
         held = {name: set_here.get(name, self.variables.get(name)) for name in names}
         return frozenset(
             name
             for name, value in held.items()
             if value is not None and plain(value) is not None and not value.defaults
+            if name in set_here or name in self.exported
         )
 
     def know(self, variables: Mapping[str, str]) -> None:

@@ -10,8 +10,17 @@ from typing import Any
 from kb.config.shell.arguments import Argument
 from kb.config.shell.flags import Flag, is_flag, last_flags, read_flags, short_flags
 from kb.config.shell.folders import ANY
-from kb.config.shell.processes import NOTHING_AROUND, Processes, Surroundings, one_device, processes_of, tool_processes
-from kb.config.shell.serving import VLLM_VARIABLES, Started, read_server, release_of_image, spelt_out
+from kb.config.shell.processes import (
+    CHOSEN,
+    NOTHING_AROUND,
+    Processes,
+    Surroundings,
+    gpus_named,
+    one_device,
+    processes_of,
+    tool_processes,
+)
+from kb.config.shell.serving import GPUS, SPREAD, VLLM_VARIABLES, Started, read_server, release_of_image, spelt_out
 from kb.core.catalog import Dialect
 from kb.core.record import NamedTuple
 
@@ -269,7 +278,7 @@ def read_launch(
     """
     started = read_server(arguments)
     if started is not None:
-        return server_launch(started._replace(image=started.image or around.elsewhere), text, around.variables)
+        return server_launch(started, text, around)
     found = _program(arguments, tools)
     if found is None:
         if not any_program or not arguments:
@@ -380,19 +389,19 @@ def _tool_launch(name: str, tool: Tool, rest: Sequence[Argument], text: str) -> 
     return Launch(script=name, flags=flags, config=named, tool=tool._replace(sets=sets))
 
 
-def server_launch(started: Started, text: str, told: Mapping[str, str | None] = {}) -> Launch:
-    """A server about to run. The release that its image names is as good as a flag, and so is a variable of vLLM's
-    that is ``told``.
+def server_launch(started: Started, text: str, around: Surroundings = NOTHING_AROUND) -> Launch:
+    """A server about to run. The release that its image names is as good as a flag, and so are a variable of vLLM's
+    that is told and the number of GPUs that it sees.
     """
     words = spelt_out(started)
     flags = read_flags(words, text)
-    image = started.image
+    image = started.image or around.elsewhere
     if image is not None:  # of one that names no release nobody knows it, whatever the project pins
         named = image._replace(text=release_of_image(image.text or ""), from_variable=True)
         flags += (Flag("image_release", named, (named,), dashes=""),)
-    told = {**told, **started.told}
-    for name in VLLM_VARIABLES if started.server.dialect == "vllm" else ():
-        if name in told:
+    told = {**around.variables, **started.told, GPUS: _gpus_seen(started, text, around)}
+    for name in (GPUS, *(VLLM_VARIABLES if started.server.dialect == "vllm" else ())):
+        if name in told and (name != GPUS or told[name] is not None):
             word = started.word._replace(text=told[name], from_variable=True)
             flags += (Flag(name, word, (word,), dashes=""),)
     config = _flagged_config(flags)
@@ -400,6 +409,15 @@ def server_launch(started: Started, text: str, told: Mapping[str, str | None] = 
     tool = Tool(started.server.dialect, sets={"serving.called": "python"} if started.inside else {})
     more = tuple(untold_flags(words))
     return Launch(script=started.server.dialect, flags=flags, config=config, tool=tool, word=started.word, open=more)
+
+
+def _gpus_seen(started: Started, text: str, around: Surroundings) -> str | None:
+    """How many GPUs a server sees at the most; None where nobody says it, or Ray may start its ranks elsewhere."""
+    if SPREAD.search(text):
+        return None
+    here = around.gpus_at_most if started.is_here else None
+    said = (started.told.get(GPUS), gpus_named(started.told.get(CHOSEN)), here)
+    return min((str(each) for each in said if each is not None), key=int, default=None)
 
 
 def _flagged_config(flags: Sequence[Flag]) -> Argument | None:

@@ -5,12 +5,13 @@ import re
 from collections.abc import Container, Mapping, Sequence
 from itertools import takewhile
 
-from kb.config.shell.arguments import Argument
+from kb.config.shell.arguments import GPUS_OF_TASK, Argument
 from kb.config.shell.flags import Flag, last_flags
 from kb.config.shell.serving import VLLM_VARIABLES
 from kb.core.record import NamedTuple
 
 _NUMBER = re.compile(r"[0-9]{1,6}\Z")
+CHOSEN = "CUDA_VISIBLE_DEVICES"
 _GPU = re.compile(r"[0-9]{1,3}\Z|(?:GPU|MIG)-")  # how CUDA_VISIBLE_DEVICES names one
 _DIRECTIVE = re.compile(r"^[ \t]*#SBATCH[ \t]+(.*)$", re.M)
 _OPTION = re.compile(r"(?<!\S)(--[a-z-]+|-[nNG])[= \t]*([^\s-]\S*)?")
@@ -30,6 +31,12 @@ class Allotment(NamedTuple):
     tasks_per_node: int | None = None
     gpus: int | None = None
     asked: bool = False
+
+    @property
+    def gpus_at_most(self) -> int | None:
+        """GPUs that a job's script has, where it has one machine."""
+        one = self.nodes == 1 or (self.nodes is None and self.tasks in (None, 1))
+        return self.gpus if self.asked and one else None
 
     @property
     def steps(self) -> int | None:
@@ -56,6 +63,8 @@ class Allotment(NamedTuple):
 def read_allotment(text: str) -> Allotment:
     """What the lines of a script say of the machines that it is given."""
     lines = _DIRECTIVE.findall(text) if "#SBATCH" in text else []
+    if any(line.startswith(("hetjob", "packjob")) for line in lines):  # lines of several jobs
+        return Allotment(asked=True)
     if not lines:
         job = _GPUS_OF_A_JOB.search(text) if "gpu" in text else None
         return Allotment(gpus=int(job[1] or job[2])) if job else Allotment()
@@ -104,7 +113,7 @@ IN_ENVIRONMENT = {
     "ACCELERATE_USE_FSDP": {f"FSDP_{name.upper()}": f"accelerate.fsdp_{name}" for name in OF_FSDP},
 }
 ASKED = (  # what a command's environment may say
-    "CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE", "NNODES", "FORCE_TORCHRUN", *VLLM_VARIABLES,
+    CHOSEN, GPUS_OF_TASK, "NPROC_PER_NODE", "NNODES", "FORCE_TORCHRUN", *VLLM_VARIABLES,
     *IN_ENVIRONMENT, *(name for row in IN_ENVIRONMENT.values() for name in row),
 )  # fmt: skip
 EACH_GPU = ("gpu", "auto")  # of torchrun: one process for each GPU
@@ -126,6 +135,14 @@ class Processes(NamedTuple):
     every: bool = False
 
 
+def gpus_named(text: str | None) -> int | None:
+    """GPUs of ``CUDA_VISIBLE_DEVICES``, where it is set to a list of some: a negative number ends it."""
+    named = (text or "").split(",")
+    words = takewhile(lambda word: not word.startswith("-"), filter(None, map(str.strip, named)))
+    counted = [bool(_GPU.match(word)) for word in words]
+    return len(counted) if counted and all(counted) else None
+
+
 class Surroundings(NamedTuple):
     """What stands around a command. ``variables`` are those of its environment that the script sets, None unknown;
     ``fixed`` those of them that no one else can set otherwise: not ``${NAME:-default}``; ``elsewhere`` the word that
@@ -139,16 +156,19 @@ class Surroundings(NamedTuple):
 
     @property
     def visible_gpus(self) -> int | None:
-        """GPUs of ``CUDA_VISIBLE_DEVICES``, where the script sets it to a list of some: a negative number ends it."""
-        named = (self.variables.get("CUDA_VISIBLE_DEVICES") or "").split(",")
-        words = takewhile(lambda word: not word.startswith("-"), filter(None, map(str.strip, named)))
-        counted = [bool(_GPU.match(word)) for word in words]
-        return len(counted) if counted and all(counted) else None
+        return gpus_named(self.variables.get(CHOSEN))
 
     @property
     def fixed_gpus(self) -> int | None:
         """The same, where nothing but the script says it."""
-        return self.visible_gpus if "CUDA_VISIBLE_DEVICES" in self.fixed else None
+        return self.visible_gpus if CHOSEN in self.fixed else None
+
+    @property
+    def gpus_at_most(self) -> int | None:
+        """The fewest that the script or its job says, where its ranks lie on one machine."""
+        of_task = self.number(GPUS_OF_TASK) if GPUS_OF_TASK in self.fixed else None
+        said = (self.fixed_gpus, of_task, self.allotment.gpus_at_most)
+        return min((each for each in said if each is not None), default=None)
 
     @property
     def gpus(self) -> int | None:
@@ -296,7 +316,7 @@ def tool_processes(
         return _on(machines, each, None, every=False)
     if how == "environment":
         return None if around.gpus is None else Processes(1 if around.gpus == 1 else None)
-    if around.visible_gpus is not None or "CUDA_VISIBLE_DEVICES" in around.variables:
+    if around.visible_gpus is not None or CHOSEN in around.variables:
         return Processes(around.visible_gpus)
     forced = around.variables.get("FORCE_TORCHRUN", "0") not in ("0", "false", "")
     return Processes(around.allotment.gpus) if forced or around.allotment.gpus else None

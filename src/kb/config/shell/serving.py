@@ -20,7 +20,8 @@ class Server(NamedTuple):
 
 _VLLM = {
     "-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-dp": "--data-parallel-size",
-    "-q": "--quantization",
+    "-q": "--quantization", "-n": "--nnodes", "-dpn": "--data-parallel-rank", "-dpr": "--data-parallel-start-rank",
+    "-dpl": "--data-parallel-size-local", "-dpa": "--data-parallel-address", "-dpb": "--data-parallel-backend",
 }  # fmt: skip
 _LLAMA = {
     "-m": "--model", "-c": "--ctx-size", "-np": "--parallel", "-ub": "--ubatch-size", "-b": "--batch-size",
@@ -41,6 +42,14 @@ HARNESSES = ("lm_eval", "lm-eval")  # `lm_eval --model vllm --model_args pretrai
 _OF_HARNESS = {"--pretrained": "--model", "--max_length": "--max_model_len"}
 # What only the environment says, under its own name in the format.
 VLLM_VARIABLES = ("VLLM_USE_V2_MODEL_RUNNER", "VLLM_ALLOW_LONG_MAX_MODEL_LEN")
+# Ray starts the ranks, in other containers and on other machines too.
+SPREAD = re.compile(
+    r"\bray[ \t]+(?:start|up|exec|attach)\b|ray_cluster|multi-node-serving|RAY_|executor[-_]backend[\"', =]+ray\b"
+)
+GPUS = "gpus_given"  # what counts a server's GPUs, under its name in the format
+# What starts a command on this machine, with its environment.
+_HERE = ("apptainer", "singularity", "srun", "uvx", "conda", "mamba", "micromamba")
+_CHOSEN = re.compile(r"\"device=([^\"]+)\"|device=([^\",]+)|(\d{1,3})")  # of `docker run --gpus`
 _SAY = ("echo", "printf", "grep", "pkill", "logger")  # what is behind them is text
 _OTHER_DEVICES = ("cpu", "xpu", "hpu", "tpu", "npu", "neuron", "mps")
 _OTHER_IMAGES = re.compile(r"ascend|neuron|gaudi|(?:^|[-_/:.])(?:tpu|rocm|hpu|xpu|npu|cpu)(?:$|[-_/:.])")
@@ -152,6 +161,11 @@ class Started(NamedTuple):
     image: Argument | None = None
     inside: bool = False
     told: Mapping[str, str | None] = {}  # variables that the container is given
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it surely runs on this machine, with the script's environment."""
+        return self.image is None or (self.image.text or "").rpartition("/")[2] in _HERE
 
 
 def read_server(arguments: Sequence[Argument]) -> Started | None:
@@ -278,10 +292,19 @@ def _in_container(arguments: Sequence[Argument]) -> Started | None:
 
 
 def _variables_in(before: Sequence[Argument]) -> dict[str, str | None]:
-    """What `docker run` hands the container: ``-e NAME=value``."""
-    named = (after.text or "" for flag, after in pairwise(before) if flag.text in ("-e", "--env"))
-    pairs = (each.partition("=") for each in (*named, *((e.text or "")[6:] for e in before if _inline(e, "--env"))))
-    return {name: value if equals else None for name, equals, value in pairs if name}
+    """What `docker run` hands the container: ``-e NAME=value``, and the number of ``--gpus``."""
+    pairs = (each.partition("=") for name in ("-e", "--env") for each in _given(before, name))
+    found = {name: value if equals else None for name, equals, value in pairs if name}
+    chosen = [_CHOSEN.fullmatch(each) for each in _given(before, "--gpus")]
+    if len(chosen) == 1 and (match := chosen[0]) is not None:
+        found[GPUS] = match[3] or str(len((match[1] or match[2]).split(",")))
+    return found
+
+
+def _given(before: Sequence[Argument], name: str) -> list[str]:
+    """The values of an option."""
+    found = [after.text or "" for flag, after in pairwise(before) if flag.text == name]
+    return found + [(each.text or "")[len(name) + 1 :] for each in before if _inline(each, name)]
 
 
 def _entry_point(before: Sequence[Argument]) -> Argument | None:
@@ -300,9 +323,10 @@ def _in_own_image(arguments: Sequence[Argument]) -> Started | None:
         if not text.startswith("-"):
             inner = read_server(rest)
             if inner is not None:
-                return inner._replace(image=image)
+                return inner._replace(image=image, told=_variables_in(arguments[:at]))
             server = own_image_of(text, rest)
-            return Started(server, rest, image, image) if server is not None else None
+            told = _variables_in(arguments[:at])
+            return Started(server, rest, image, image, told=told) if server is not None else None
         alone = text.startswith("--") and ("=" in text or text in _SWITCHES)
         at += 1 if alone or (not text.startswith("--") and _SHORT_SWITCHES.fullmatch(text)) else 2
     return None
