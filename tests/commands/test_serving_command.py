@@ -194,6 +194,20 @@ def test_weights_that_their_owner_packs_are_known_by_name() -> None:
     assert "does not know the model" in another.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "weights"),  # GiB; the files of these checkpoints have 72.7 GB, 6.93 GB
+    [
+        ("RedHatAI/Meta-Llama-3.1-70B-Instruct-quantized.w8a8", 67.7),
+        ("Qwen/Qwen2.5-VL-7B-Instruct-AWQ", 6.4),  # what sees stays in 16 bits
+        ("TheBloke/Mistral-7B-Instruct-v0.2-AWQ", 3.9),
+    ],
+)
+def test_a_checkpoint_packed_by_name_has_the_bytes_of_its_files(name: str, weights: float) -> None:
+    run = estimate("--engine", "vllm", "--model", name, "--gpu", "h200-sxm", "--max-model-len", "4096")
+    line = next(line for line in run.stdout.splitlines() if " weights" in line)
+    assert abs(float(line.split()[-1].lstrip("−")) - weights) < 0.2
+
+
 def test_what_is_not_counted_is_said() -> None:
     sees = estimate("--engine", "vllm", "--model", "Qwen/Qwen2.5-VL-7B-Instruct", "--gpu", "rtx-3090")
     assert "the largest through what it sees with too" in " ".join(sees.stdout.split())

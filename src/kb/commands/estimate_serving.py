@@ -270,7 +270,7 @@ def _setup(
         gpu_most=most,
         gpu_id=gpu.gpu.id if gpu is not None and gpu.gpu is not None else "",
         dtype=TYPES.get(options.dtype or "auto", options.dtype) or known.type_of(options.engine),
-        quantization=packing_of(options.engine, packing) if packing else known.quantization,
+        quantization=packing_of(options.engine, packing, known.quantization) if packing else known.quantization,
         tensor_parallel=ranks,
         pipeline_parallel=stages,
         utilization=options.gpu_memory_utilization,
@@ -334,10 +334,10 @@ def known_model(name: str | None, config_path: str | None, engine: str, catalog:
         base, packing = (name, stored) if stored else packed_by_name(name, catalog.called)
         row = named_model(base, catalog)
         model = _of_architecture(row.name, row.architecture, row.max_length)
-        model = model if known else model._replace(weights=None)
-        relative = base.casefold() not in (row.name.casefold(), row.id.casefold())
-        model = model._replace(of_relative=relative)
         dtype, sees = _DTYPES[row.weights_dtype or "bf16"], row.architecture.vision is not None
+        relative = base.casefold() not in (row.name.casefold(), row.id.casefold())
+        opened = not known or (sees and packing in ("fp8", "int8"))  # whose checkpoints leave some of a tower as it was
+        model = model._replace(weights=None if opened else model.weights, of_relative=relative)
         return Known(model, dtype, packing or row.packed, None, relative, packing is not None, sees)
     data = read_config(path)
     shown = name or path

@@ -204,7 +204,7 @@ class ServingFacts:
         stored, known = stored_packing(str(self._value("model.name")), engine)
         if not known:
             return None
-        packing = packing_of(engine, str(packing)) if packing else stored or self._packing
+        packing = packing_of(engine, str(packing), self._packing) if packing else stored or self._packing
         cache = str(self._value("serving.kv_cache_dtype") or "auto")
         ranks, stages = self._number("serving.tensor_parallel_size"), self._number("serving.pipeline_parallel_size")
         known = dtype in FLOATS and (packing is None or packing in PACKED) and cache in ("auto", *CACHE_TYPES)

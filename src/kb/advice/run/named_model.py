@@ -304,15 +304,30 @@ def may_be_stored_packed(name: str) -> bool:
 
 # How owners call the checkpoints in which they pack the weights of a model of their own. Qwen's fp8 packs all layers;
 # Meta's leaves the attention in 16 bits (vllm-project/vllm#6746: a rank of 405B has 57.8 GiB; all packed 47.8).
-PACKED_UNDER = {"-awq": "awq", "-gptq-int4": "gptq"}
+PACKED_UNDER = {"-awq": "awq", "-gptq-int4": "gptq", "-gptq-int8": "gptq-int8"}
 PACKED_UNDER_OF_QWEN = {**PACKED_UNDER, "-fp8": "fp8"}
+# Those who pack models of others: AWQ of 4 bits for 128 weights (their quant_config.json), and Red Hat's of all linear
+# layers (the files of Llama-3.1-70B w8a8 have 72.7 GB: a byte a weight, the tables in 16 bits).
+_AWQ = {"-awq": "awq"}
+_RED_HAT = {"-fp8": "fp8", "-fp8-dynamic": "fp8", "-quantized.w8a8": "int8", "-quantized.w4a16": "gptq"}
+PACKERS = {"thebloke": _AWQ, "solidrust": _AWQ, "redhatai": _RED_HAT, "neuralmagic": _RED_HAT}
 
 
 def packed_by_name(name: str, called: Mapping[str, str]) -> tuple[str, str | None]:
-    """The model whose weights its own owner packs under this name, and how; of any other name the name itself."""
-    named = PACKED_UNDER_OF_QWEN if name.casefold().startswith("qwen/") else PACKED_UNDER
+    """The model whose weights its owner, or one who packs those of others, packs under this name, and how; of any other
+    name the name itself."""
+    wanted = name.casefold()
+    owner, _, tail = wanted.rpartition("/")
+    if not owner or wanted in called:
+        return name, None
+    named = PACKERS.get(owner) or (PACKED_UNDER_OF_QWEN if owner == "qwen" else PACKED_UNDER)
     for ending, packing in named.items():
-        base = name.casefold().removesuffix(ending)
-        if base != name.casefold() and "/" in base and base in called and name.casefold() not in called:
+        if not wanted.endswith(ending):
+            continue
+        base, of_another = wanted.removesuffix(ending), tail.removesuffix(ending)
+        if owner in PACKERS:  # who leaves the owner of the model out, and -hf
+            alike = (of_another, of_another + "-hf")
+            base = next((each for each in called if each.rpartition("/")[2] in alike), base)
+        if base in called:
             return base, packing
     return name, None

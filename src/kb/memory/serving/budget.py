@@ -16,7 +16,15 @@ from kb.core.setup import Colocated
 from kb.core.units import MIB, parse_bytes
 from kb.memory import engine
 from kb.memory.config_fields import UnsupportedArchitectureError
-from kb.memory.serving.setup import FLOATS, PACKS_EXPERTS, PACKS_TABLES, ServedModel, ServingSetup, served_model
+from kb.memory.serving.setup import (
+    FLOATS,
+    LEAVES_TOWERS,
+    PACKS_EXPERTS,
+    PACKS_TABLES,
+    ServedModel,
+    ServingSetup,
+    served_model,
+)
 
 Status = Literal["exact", "modelled", "measured", "given", "unknown"]
 CHUNKS_FROM = 32_768  # vLLM before V1 spreads prompts over steps by itself above this length
@@ -95,12 +103,14 @@ def weights_bytes(model: ServedModel, setup: ServingSetup, padding: tuple[int, i
         width = model.expert_feed_forward / ranks
         experts *= packed / wide * _up(width, padding[0]) / width * _up(model.hidden, padding[1]) / model.hidden
         packed = wide
-    shared += experts
+    shared += experts + (held.towers / ranks if setup.quantization not in LEAVES_TOWERS else 0)
     if model.kv_heads:
         shared += held.keys_values * heads_of_rank(model, ranks) / model.kv_heads
     largest = -(-model.layers // stages) / model.layers
     tables = held.embedding * (packed if setup.quantization in PACKS_TABLES else wide) / ranks
     found = shared * largest * packed + held.whole * largest * wide + tables
+    if setup.quantization in LEAVES_TOWERS:
+        found += held.towers / ranks * largest * wide
     if setup.engine in ("vllm", "sglang") and model.positions:
         found += model.positions * model.rotary * wide
     if setup.engine in ("vllm", "sglang") and setup.quantization is None:
@@ -122,7 +132,9 @@ def unsplit_bytes(model: ServedModel, setup: ServingSetup) -> int:
     width = model.heads * model.head_size
     if held is None or model.active_experts or not model.layers or not model.kv_heads:
         return 0
-    feed = (held.linear / model.layers - 2 * model.hidden * width) / (model.hidden * (model.feed_forward or 1))
+    feed = ((held.linear + held.towers) / model.layers - 2 * model.hidden * width) / (
+        model.hidden * (model.feed_forward or 1)
+    )
     if round(feed, 3) not in (2, 3):  # another shape than gate, up and down, or up and down
         return 0
     heads = model.heads // ranks + 2 * heads_of_rank(model, ranks)

@@ -17,12 +17,13 @@ CACHE_TYPES = {
     **FLOATS, "fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0, "fp8_e4m3fn": 1.0, "f32": 4.0, "f16": 2.0, "bf16": 2.0,
     "q8_0": 34 / 32, "q4_0": 18 / 32,
 }  # fmt: skip
-# Bytes of one packed weight. awq and gptq: 4 bits and, for 128 weights, an fp16 scale and a 4-bit zero point;
+# Bytes of one packed weight. awq and gptq: 4 bits and, for 128 weights, an fp16 scale and a 4-bit zero point
+# (gptq-int8: 8 bits, and one of 8);
 # bitsandbytes: 4 bits and an fp32 scale for 64, itself quantized or not; q8_0: 8 bits and an fp16 scale for 32;
 # mxfp4: 4 bits and a scale of 8 bits for 32.
 PACKED = {
-    "fp8": 1.0, "int8": 1.0, "awq": 0.5 + 2.5 / 128, "gptq": 0.5 + 2.5 / 128, "bitsandbytes": 0.5 + 4 / 64,
-    "q8_0": 34 / 32, "mxfp4": 0.5 + 1 / 32,
+    "fp8": 1.0, "int8": 1.0, "awq": 0.5 + 2.5 / 128, "gptq": 0.5 + 2.5 / 128, "gptq-int8": 1 + 3 / 128,
+    "bitsandbytes": 0.5 + 4 / 64, "q8_0": 34 / 32, "mxfp4": 0.5 + 1 / 32,
 }  # fmt: skip
 # The same with scales of 8 bits, and one fp32 scale for 256 of these.
 NESTED = 0.5 + 1 / 64 + 4 / (64 * 256)
@@ -37,12 +38,20 @@ _OF_TGI = {
 }
 PACKS_TABLES = ("q8_0",)  # these pack embeddings and the output layer too
 PACKS_EXPERTS = ("mxfp4",)  # these pack experts alone
+LEAVES_TOWERS = ("awq", "gptq", "gptq-int8")  # checkpoints of these have what sees in 16 bits
 
 
-def packing_of(engine: str, name: str) -> str:
-    """What an engine's name of a quantization means, as a key of :data:`PACKED` where that is known."""
+def packing_of(engine: str, name: str, stored: str | None = None) -> str:
+    """What an engine's name of a quantization means, as a key of :data:`PACKED` where that is known.
+
+    Args:
+        engine: whose name it is.
+        name: the name; of a checkpoint that is stored packed it says less than what that holds.
+        stored: how the checkpoint is packed, where its own name says so.
+    """
     name = name.casefold()
-    return (_OF_TGI if engine == "tgi" else {}).get(name) or _OTHER_NAMES.get(name, name)
+    found = (_OF_TGI if engine == "tgi" else {}).get(name) or _OTHER_NAMES.get(name, name)
+    return stored if stored and (found == "compressed-tensors" or stored.startswith(found)) else found
 
 
 class Measured(NamedTuple):
@@ -128,6 +137,7 @@ class Weights(NamedTuple):
     linear: int  # the other linear layers: what quantization packs
     whole: int  # norms, biases, routers' tables
     experts: int = 0  # which quantization packs too, and some packs alone
+    towers: int = 0  # linear layers of what sees
 
     @property
     def total(self) -> int:
@@ -184,6 +194,7 @@ def served_model(name: str, a: Architecture, positions: int | None) -> ServedMod
     mixing, (whole, windowed) = sum(a.mixes), a.caching
     rows = whole * (a.wide_kv_heads or kv) * (a.wide_d_kv or a.d_kv) * (2 - a.keys_are_values) / 2
     keys_values = round(2 * a.d_model * (rows + windowed * kv * a.d_kv))
+    towers = counts.decoder_linear - count(a._replace(vision=None)).decoder_linear if a.vision else 0
     return ServedModel(
         name=name,
         model_type=a.model_type,
@@ -205,9 +216,10 @@ def served_model(name: str, a: Architecture, positions: int | None) -> ServedMod
         weights=Weights(
             embedding=counts.embedding + counts.head,
             keys_values=keys_values,
-            linear=counts.decoder_linear - keys_values,
+            linear=counts.decoder_linear - keys_values - towers,
             whole=counts.positions + counts.biases + counts.norms,
             experts=counts.experts,
+            towers=towers,
         ),
     )
 
