@@ -194,7 +194,9 @@ def served_model(name: str, a: Architecture, positions: int | None) -> ServedMod
     mixing, (whole, windowed) = sum(a.mixes), a.caching
     rows = whole * (a.wide_kv_heads or kv) * (a.wide_d_kv or a.d_kv) * (2 - a.keys_are_values) / 2
     keys_values = round(2 * a.d_model * (rows + windowed * kv * a.d_kv))
-    towers = counts.decoder_linear - count(a._replace(vision=None)).decoder_linear if a.vision else 0
+    plain = a.vision is not None and not (mixing or a.experts or a.wide_d_kv)  # a tower, and gated layers of one kind
+    said = a.decoder_layers * a.d_model * (2 * a.num_heads * a.d_kv + 3 * a.d_ff) + keys_values
+    towers = counts.decoder_linear - said if plain else 0
     return ServedModel(
         name=name,
         model_type=a.model_type,
