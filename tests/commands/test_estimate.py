@@ -123,6 +123,7 @@ def test_what_the_flags_leave_open_is_listed_as_assumed() -> None:
     assumed = {row["name"]: row for row in estimate("--model", "t5-base", *LARGE)["assumed"]}
     assert assumed["training.per_device_train_batch_size"]["value"] == 8
     assert {"training.optim", "data.max_source_length", "model.attn_implementation"} <= assumed.keys()
+    assert assumed["model.torch_dtype"]["value"] == "float32"
     alone = {row["name"] for row in estimate("--model", "kobart", "--task", "generate", *LARGE)["assumed"]}
     assert "inference.batch_size" in alone
     assert "training.optim" not in alone, "no optimizer is in a generation"

@@ -150,6 +150,7 @@ def test_the_schema_refuses_a_faulty_dialect(change):
         ("model_name_or_path: x\nper_device_train_batch_size: 4\nmax_seq_length: 128\n", "hf"),
         ("base_model: x\nmicro_batch_size: 1\npacking: true\ndataset_text_field: text\n", "axolotl"),
         ("base_model: x\nsequence_len: 8\nload_in_4bit: true\nbatch_size: 4\ndataset: {name: d}\n", None),
+        ("base_model: x\nsequence_len: 8\nmicro_batch_size: 4\ndatasets: [{path: d}]\ndataset: d\n", "axolotl"),
         ("model_name_or_path: x\ntemplate: llama3\n", "llamafactory"),
         ("model_name_or_path: x\nadapter_name_or_path: y\nexport_dir: z\nexport_size: 5\n", "llamafactory"),
         ("stage: sft\nfinetuning_type: lora\nper_device_train_batch_size: 1\n", "llamafactory"),

@@ -265,6 +265,8 @@ def test_nothing_behind_two_dashes_is_a_flag() -> None:
         ("CUDA_VISIBLE_DEVICES=0,1,-1,2 torchrun --nproc_per_node 4 ", 2),
         ("CUDA_VISIBLE_DEVICES=GPU-8c1b,MIG-07aa torchrun --nproc_per_node 4 ", 2),
         ("CUDA_VISIBLE_DEVICES=-1 torchrun --nproc_per_node 4 ", None),  # this, and no word of a GPU, hide all
+        ('export CUDA_VISIBLE_DEVICES=""\npython ', None),
+        ("export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-}\npython ", None),
         ("CUDA_VISIBLE_DEVICES=NoDevFiles torchrun --nproc_per_node 4 ", None),
         ("CUDA_VISIBLE_DEVICES=0 accelerate launch --num_processes 2 --num_machines 1 --machine_rank 0 ", 1),
         ("CUDA_VISIBLE_DEVICES=0 accelerate launch --num_processes 2 --num_machines $NODES ", None),
@@ -281,6 +283,7 @@ def test_the_gpus_that_a_script_lets_its_processes_see_are_read(script: str, see
     unit = read_shell(f"{script}train.py --model_name_or_path gpt2 --learning_rate 1e-4\n", "run.sh", COMMANDS)[0]
     said = unit.settings.get("launch.visible_gpus")
     assert (None if said is None else said.value) == seen
+    assert ("launch.cpu" in unit.settings) == any(none in script for none in ("=-1 ", '=""'))  # it keeps to the CPU
 
 
 USE = "export ACCELERATE_USE_DEEPSPEED={}\nexport ACCELERATE_DEEPSPEED_ZERO_STAGE={}\n"

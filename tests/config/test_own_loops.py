@@ -550,6 +550,8 @@ def test_what_accelerate_shards_or_keeps_off_the_gpu_is_not_predicted() -> None:
     for given in ("deepspeed_plugin=plugin", "fsdp_plugin=plugin", "cpu=True", "**options"):
         found = said(head + f"accelerator = Accelerator(mixed_precision='bf16', {given})\n" + rest)
         assert "run.not_modelled" in found
+    logs = "options = {}\noptions['log_with'] = 'wandb'\n"
+    assert "run.not_modelled" not in said(f"{head}{logs}accelerator = Accelerator(**options)\n{rest}")
     found = said(head + "accelerator = Accelerator(mixed_precision='fp8')\n" + rest)
     assert found["run.not_modelled"] == "fp8"
 

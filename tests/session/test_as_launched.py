@@ -83,6 +83,7 @@ def test_of_a_sharded_run_each_gpu_is_told_of(project: Path, path: str, script: 
     assert gpus(result) == 4
     assert result.setup is not None
     assert result.setup.fsdp
+    assert (result.unit.dialect == "trl") == (path == "sft.yaml")  # by the program that reads it, not by its keys
     peak = [finding for finding in result.findings if finding.rule == "training-peak-exceeds-gpu"]
     assert all(finding.facts["batch.gpus"] == 4 for finding in peak)
     assert all(finding.span.end > 0 for finding in result.findings)  # none about what the script says

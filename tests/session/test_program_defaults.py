@@ -181,6 +181,8 @@ def test_a_model_that_the_program_spreads_over_gpus_is_judged_for_one_of_them_wi
     assert verdict(large, gpus=4) == ("", False)
     assert verdict(large, CLASSES) == ("error", True)
     assert verdict(large, program.replace("model =", "# model =")) == ("error", True)
+    (tmp_path / "z3.json").write_text('{"zero_optimization": {"stage": 3}}')  # which refuses a device map
+    assert verdict(f"{large.rstrip()} --deepspeed z3.json\n") == ("", False)
     split = "import tensor_parallel as tp\n" + program
     assert verdict(large, split) == ("", False)
 
@@ -512,3 +514,10 @@ def test_a_command_that_says_nothing_of_the_training_that_it_starts_has_a_reason
 ) -> None:
     told = checked(tmp_path, FITS.format(last=last), command="python train.py --model_name_or_path facebook/opt-125m\n")
     assert (told.prediction, told.note) == (None, note)
+
+
+def test_a_decoder_with_a_head_that_classifies_is_not_predicted_with_logits(tmp_path: Path) -> None:
+    command = RUN.replace("facebook/opt-125m", "facebook/opt-6.7b")
+    for loads, predicted in (("ForCausalLM", True), ("ForSequenceClassification", False)):
+        program = f"{CLASSES}\nmodel = AutoModel{loads}.from_pretrained(name)\n"
+        assert (checked(tmp_path, program, command=command).prediction is not None) == predicted

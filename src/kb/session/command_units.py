@@ -200,10 +200,12 @@ def as_launched(
     launcher = launchers.pop() if len(launchers) == 1 else None
     unread = dict.fromkeys(name for each in (unit, *joined) for name in each.unread if name != RUN_CONFIG)
     settings = {**told, **unit.settings, **given, **{name: told[name] for name in OF_SHARDING if name in told}}
+    of_trl = unit.dialect == "hf" and all(each.dialect == "trl" and RUN_CONFIG in each.settings for each in started)
+    unit = unit._replace(dialect="trl" if of_trl else unit.dialect)
     launched = unit._replace(settings=settings, launcher=launcher, unread=tuple(unread))
     again = check(launched if PRECISION in unit.settings else _in_precision(launched))
     known_count = {COUNT: told[COUNT]} if COUNT in told and not is_unknown(told[COUNT].value) else {}
-    unit = result.unit._replace(settings={**result.unit.settings, **known_count})
+    unit = result.unit._replace(dialect=unit.dialect, settings={**result.unit.settings, **known_count})
     if again.note == "preference_not_predicted":
         again = again._replace(note_values={**again.note_values, "script": from_here(started[0].path)})
     found = (each for each in again.findings if each.span != place)

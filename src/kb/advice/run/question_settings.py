@@ -59,10 +59,12 @@ def with_flags(unit: Unit, flags: RunSettings) -> Unit:
 
 def assumed_of(flags: RunSettings, unit: Unit | None = None) -> tuple[Assumption, ...]:
     """What the flags, and the unit they change, leave open and the library has no default for."""
+    loaded = Assumption("model.torch_dtype", "float32", "no_precision_given")
+    precision = () if unit is not None or flags.precision is not None else (loaded,)
     said = flags.batch or flags.eval_batch or (unit is not None and "inference.batch_size" in unit.settings)
     if flags.task == "generate" and not said:
-        return (Assumption("inference.batch_size", ALONE, "one_sample"),)
-    return ()
+        return (*precision, Assumption("inference.batch_size", ALONE, "one_sample"))
+    return precision
 
 
 def _settings(flags: RunSettings, before: Mapping[str, Setting]) -> Iterator[tuple[str, Any]]:

@@ -189,8 +189,8 @@ def processes_of(read: SettingsReader, unit: Unit, told: int | None) -> int:
     """
     count = told or read.number(PROCESSES)
     placed = _placed(read)
-    if placed == OFF_GPU:
-        read.unresolved[DEVICE_MAP] = None  # what is left on the GPU is not modelled
+    if placed == OFF_GPU or (placed == SPREAD and read.number("deepspeed.zero_stage", least=0) == 3):
+        read.unresolved[DEVICE_MAP] = None  # what is left on the GPU is not modelled; ZeRO-3 refuses a device map
     elif placed == SPREAD and told != 1 and read.number(PROCESSES) in (None, 1):
         if told is not None:
             read.unresolved[DEVICE_MAP] = None  # how much of the model lies on each is not modelled

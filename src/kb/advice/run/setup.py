@@ -420,8 +420,9 @@ def _generated(read: SettingsReader, model: Model | None, target: int, generates
 
 
 def _samples(read: SettingsReader) -> int | None:
-    """How many samples are evaluated; scripts write -1 for all of them."""
-    samples = read.value("data.eval_samples")
+    """How many samples are evaluated; scripts write -1 for all of them. Packed, they are fewer rows than that."""
+    packs = read.value("trl.packing") if read.value("trl.eval_packing") is None else read.value("trl.eval_packing")
+    samples = None if packs is True else read.value("data.eval_samples")
     return int(samples) if samples is not None and samples > 0 else None
 
 

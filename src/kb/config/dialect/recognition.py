@@ -157,7 +157,8 @@ def _parts_of(dialect: Dialect, entries: Entries) -> list[dict[str, Entry]]:
     """The top of a document and its sections; nothing where one bears a mark that forbids the dialect."""
     top, sections = split(entries, section_names(dialect, entries))
     parts = [top, *sections.values()]
-    forbidden = any(_bears(mark, part) for mark in dialect.recognise.get("unless", ()) for part in parts)
+    unless = dict.fromkeys(dialect.recognise.get("unless", ()), "") | dialect.recognise.get("unless_alone", {})
+    forbidden = any(_bears(mark, part) and but not in part for mark, but in unless.items() for part in parts)
     return [] if forbidden else parts
 
 

@@ -31,6 +31,7 @@ UNMODELLED = (  # of Accelerator's arguments
     "deepspeed_plugin", "deepspeed_plugins", "fsdp_plugin", "megatron_lm_plugin", "parallelism_config", "cpu",
     "split_batches", "dispatch_batches", None,
 )  # fmt: skip
+_OF_TRACKERS = frozenset(("log_with", "logging_dir", "project_dir", "project_config"))  # of them, what takes no memory
 # What a loop says against the calls that it is made of: model.half(), no accumulate(), no train().
 OF_LOOP = (DTYPE, STEPS, *CHECKPOINTING)
 MOST_LOOPS = 20  # of one program: a real one has one or two
@@ -182,7 +183,7 @@ class _Reader:
         given = {each.arg: each.value for each in made.keywords} | dict(zip(("", "strategy"), made.args, strict=False))
         strategy = getattr(given.get("strategy", ast.Constant("auto")), "value", None)
         if strategy not in ("auto", "ddp", "dp") or None in given or made.args[2:]:
-            yield Said(NOT_MODELLED, f"Fabric({'strategy' if 'strategy' in given else '**'}=…)", made, "strategy")
+            yield Said(NOT_MODELLED, "Fabric(strategy=…)" if "strategy" in given else "Fabric(**…)", made, "strategy")
         try:
             precision = str(self._entry.read(given.get("precision", ast.Constant(None)), at).data)
         except UnknownValueError:
@@ -232,6 +233,8 @@ class _Reader:
         made = self._origins.of(holder, at, self._entry).value
         if isinstance(made, ast.IfExp) and called_name(made.body) == called_name(made.orelse):
             made = made.orelse  # Accelerator(log_with=…) if … else Accelerator()
+        if isinstance(made, ast.Call):
+            made.keywords = [each for each in made.keywords if not _only_tracks(each, self._entry.text)]
         return made if isinstance(made, ast.Call) and called_name(made) in ("Accelerator", FABRIC) else None
 
     def _wrapped_by(self, model: Traced) -> ast.Call | None:
@@ -382,10 +385,21 @@ def _is_engine(call: ast.Call) -> bool:
     return dotted_name(call.func) == "deepspeed.initialize"
 
 
+def _only_tracks(given: ast.keyword, text: str) -> bool:
+    """Whether ``**more`` of an accelerator is a dict that only says where it logs."""
+    if given.arg is not None or not isinstance(given.value, ast.Name):
+        return False
+    name = rf"\b{given.value.id}\b"
+    keys = re.findall(rf"{name}\[['\"](\w+)['\"]\] *=(?!=)", text)
+    made = re.findall(rf"{name} *= *(?:\{{\}}|dict\(\))[ \t]*$", text, re.M)
+    return bool(made) and _OF_TRACKERS.issuperset(keys) and len(re.findall(name, text)) == len(keys) + len(made) + 1
+
+
 def _of_plugins(accelerator: ast.Call | None) -> list[Said]:
     """What of an accelerator has no memory model: it shards, or keeps to the CPU, or holds what is not seen."""
     given = [each for each in accelerator.keywords if each.arg in UNMODELLED] if accelerator is not None else []
-    return [Said(NOT_MODELLED, f"Accelerator({each.arg or '**'}=…)", each.value, str(each.arg)) for each in given[:1]]
+    named = ("Accelerator(**…)" if each.arg is None else f"Accelerator({each.arg}=…)" for each in given)
+    return [Said(NOT_MODELLED, name, each.value, str(each.arg)) for name, each in zip(named, given[:1], strict=False)]
 
 
 def _slices_rows(batches: ast.For, steps: ast.Call) -> bool:

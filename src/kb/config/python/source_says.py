@@ -363,6 +363,21 @@ def resizes_positions(text: str) -> bool:
     return re.search(r"\bmax_position_embeddings[\"']?\]?\s*=(?!=)|\bresize_position_embeddings\(", text) is not None
 
 
+_HEADS = {
+    "SequenceClassification": "sequence",
+    "TokenClassification": "token",
+    "QuestionAnswering": "span",
+    "MaskedLM": "masked",
+}
+_CLASS = re.compile(r"\w(?:For([A-Z]\w+)|Model)\.from_(?:pretrained|config)\(")
+
+
+def head_of(text: str) -> str | None:
+    """The head that a source's one class of models has, by its name; None where it has several, or another."""
+    classes = {each[1] for each in _CLASS.finditer(text)}
+    return _HEADS.get(str(classes.pop())) if len(classes) == 1 else None
+
+
 def goes_its_own_way(text: str) -> bool:
     """Whether a source trains by a loop of its own, or sets the precision of what it computes by itself: of a Trainer's
     arguments it has none, and their defaults say nothing of it."""

@@ -357,6 +357,8 @@ def _launch_settings(launch: Launch, dialect: str, places: Places) -> dict[str, 
         and _on_one_machine(launch.before)
     ):
         settings[VISIBLE] = setting_by(launch.visible, launch.word.text or "", launch.word, places)
+    if launch.visible == 0 and launch.word is not None:
+        settings["launch.cpu"] = setting_by(True, "CUDA_VISIBLE_DEVICES", launch.word, places)
     settings |= _of_environment(launch, places)
     if launch.launcher == "accelerate":
         if accelerate:

@@ -305,7 +305,8 @@ def read_launch(
         return launch._replace(word=arguments[0])
     before = {(word.text or "").rpartition("/")[2] for word in arguments[:start]}
     seen = launcher != "python" or before.isdisjoint(_OF_CLUSTERS)  # srun may start Python several times
-    visible = around.fixed_gpus if not any(untold_flags(arguments[start + 1 :])) else None
+    here = 0 if around.hides_gpus else around.fixed_gpus
+    visible = here if not any(untold_flags(arguments[start + 1 :])) else None
     launch = launch._replace(visible=visible, environment=around.variables, word=arguments[start])
     return launch._replace(processes=processes, launcher=launcher if seen else None)
 

@@ -164,6 +164,12 @@ class Surroundings(NamedTuple):
         return self.visible_gpus if CHOSEN in self.fixed else None
 
     @property
+    def hides_gpus(self) -> bool:
+        """Whether the script leaves the command no GPU: ``CUDA_VISIBLE_DEVICES=``, or a negative number first."""
+        value = self.variables.get(CHOSEN)
+        return CHOSEN in self.fixed and value is not None and value.strip()[:1] in ("", "-")
+
+    @property
     def gpus_at_most(self) -> int | None:
         """The fewest that the script or its job says, where its ranks lie on one machine."""
         of_task = self.number(GPUS_OF_TASK) if GPUS_OF_TASK in self.fixed else None

@@ -20,6 +20,7 @@ from kb.config.python.source_says import (
     device_map_of,
     flag_of_model,
     has_own_loop,
+    head_of,
     keeps_no_logits,
     loaded,
     loaded_elsewhere,
@@ -113,6 +114,9 @@ def with_program(unit: Unit, programs: Sequence[Program], speller: Speller) -> U
     placed, splits = device_map_of(program.own), _SPLITS.search(program.text)
     if placed is not None and unit.launcher in ("python", None):  # under another launcher its code does otherwise
         settings[DEVICE_MAP] = naming._replace(value=placed, path=("device_map",))
+    head = head_of(program.text)
+    if head is not None:
+        settings["model.head"] = naming._replace(value=head, path=("from_pretrained",))
     asked = {name: each.value for name, each in {**settings, **unit.settings}.items()}
     if not asks_for_metrics(asked) and keeps_no_logits(program.text):
         settings[LOSS_ONLY] = naming._replace(value=True, path=("compute_metrics",))
