@@ -28,6 +28,9 @@ from packages import CONSTRAINED, ROOT, build, call, made_once, missing
 # The tests start Python hundreds of times: without what was compiled before, each start takes three times as long.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# What is asked for by its path is imported, with its conftest.py, before pytest_configure.
+if "--exhaustive" in sys.argv:
+    os.environ["KB_EXHAUSTIVE"] = "1"
 # Nothing here compiles by torch.compile; without this, importing bitsandbytes (which PEFT does) loads its compilers.
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 # The models that really run here are tiny: torch's second thread only waits, in a loop that takes a processor.
