@@ -96,6 +96,8 @@ test: $(DEV)
 	$(RUN) -m pytest -ra $(SPREAD) $(ARGS)
 
 # Also what is marked exhaustive; every recorded run of the real code is made again, and properties draw more examples.
+# Gemma's own code goes through a set of words, whose order the seed decides: that of the records is 1.
+test-exhaustive: export PYTHONHASHSEED = 1
 test-exhaustive: $(DEV)
 	$(RUN) -m pytest -ra --exhaustive $(SPREAD) $(ARGS)
 

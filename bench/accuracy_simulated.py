@@ -95,8 +95,7 @@ def _key(row: Row, code: str) -> str:
 def _code() -> str:
     digest = hashlib.sha256()
     runs = ROOT / "src" / "kb" / "torch_runs"
-    built = [runs / "models.py", runs / "adapters.py"]
-    for path in sorted([*(runs / "simulation").iterdir(), *built, ROOT / "bench" / "simulate_t4.py"]):
+    for path in sorted([*(runs / "simulation").iterdir(), runs / "models.py", ROOT / "bench" / "simulate_t4.py"]):
         if path.suffix in (".py", ".cpp"):
             digest.update(path.read_bytes())
     return digest.hexdigest()

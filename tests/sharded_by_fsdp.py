@@ -263,7 +263,7 @@ def _packed(config: Mapping[str, Any], setup: TrainingSetup, tracer: Any) -> Any
     model: Any = loading.meta_model(config, setup)
     asked = quantization_config(model, setup, models.load_dtype(setup))
     loading._replace_linears(model, asked)
-    for name in sorted(dict(model.named_parameters()), key=loading._natural):
+    for name in sorted(dict(model.named_parameters()), key=natural):
         path, _, last = name.rpartition(".")
         layer, shape = model.get_submodule(path), model.get_parameter(name).shape
         if not isinstance(layer, Linear4bit) or last != "weight":

@@ -89,8 +89,8 @@ FAULTS = {
     ),
     "a cited source that is not listed": (
         GPU,
-        "sources: [nvidia-smi-listings, gpu-poor,",
-        "sources: [nvidia-smi-listings,",
+        "nvidia-smi-listings, gpu-poor, cuda-oom-rtx-3090,",
+        "nvidia-smi-listings, cuda-oom-rtx-3090,",
         "source 'gpu-poor' is cited and not in the file's own list",
         "인용한 출처",
     ),

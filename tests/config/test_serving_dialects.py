@@ -110,7 +110,7 @@ llama-server -m model.gguf -c 8192 -np 8
         ("./llama-3.1-8b-W4A16", "does not know the model ./llama-3.1-8b-W4A16"),
         ("Qwen/Qwen2.5-7B-mine", "does not know the model Qwen/Qwen2.5-7B-mine"),  # guessed: `kb estimate` takes none
         ("google/flan-t5-base", "google/flan-t5-base (t5) is none"),
-        ("$MODEL", "model.name under [facts] in kb.toml says it"),
+        ("$MODEL", "model.name under [facts] in kb.toml says it for all"),
         ("--port 8000", "no model that kb can read is named"),
     ],
 )

@@ -205,6 +205,7 @@ def test_a_fact_that_is_missing_is_asked_of_kb_toml_only_where_it_can_be_said_th
         ("/models/Bio-7b", '[models]\n"/models/bio-7b" = "mistralai/Mistral-7B-v0.1"', None),
         ("/models/bio-7b", '[facts]\nmodel.name = "mistralai/Mistral-7B-v0.1"', None),  # the file names one
         ('"$MODEL"', '[facts]\nmodel.name = "mistralai/Mistral-7B-v0.1"', "mistral-7b"),
+        ("--port 3", '[facts]\nmodel.name = "mistralai/Mistral-7B-v0.1"', None),
         ('"$MODEL"', '[models]\n"/models/bio-7b" = "mistralai/Mistral-7B-v0.1"', None),
         ("google/mt5-small", '[models]\n"google/mt5-small" = "google/mt5-base"', "mt5-base"),
         ("/models/bio-7b", '[models]\n"/models/bio-7b" = "acme/nothing"', None),
@@ -217,4 +218,5 @@ def test_a_project_says_which_model_a_name_of_its_own_is(
     checked = checker(find_project(str(tmp_path))).check(f"vllm serve {written}\n".encode(), "serve.sh").results[0]
     assert (checked.model.id if checked.model else None) == model
     if model is None:
-        assert checked.note in ("model_not_known", "model_open")
+        assert checked.note in ("model_not_known", "model_open", "no_model_named")
+        assert checked.setup.model_name != "mistralai/Mistral-7B-v0.1"

@@ -93,7 +93,8 @@ class Checker:
         self.machine = machine
         named = named_releases(versions) if versions else nothing_pinned
         self.release_of: Callable[[Unit], Release] = release_of or (lambda unit: named)
-        self.given = given
+        self.given = {name: value for name, value in given.items() if name != "model.name"}
+        self._model_left_open = given.get("model.name")
         self._disk = disk
         self._model = model
         self._models = ModelIndex(catalog.models, catalog.called)
@@ -214,7 +215,7 @@ class Checker:
 
         unit = left_to_program(self._on_this_gpu(unit), self._disk.programs, self.catalog.facts, self.given)
         unit = without_vain_preparation(with_width_of_config(unit, version_of))
-        unit = with_model_of_project(unit, self._disk.models, self.given)
+        unit = with_model_of_project(unit, self._disk.models, self._model_left_open)
         name = unit.settings.get("model.name")
         named = name.value if name is not None and isinstance(name.value, str) else None
         model, identity, fault = self._model_named(named)

@@ -308,7 +308,7 @@ def _unusable(note: Note, setup: TrainingSetup, catalog: Catalog) -> UserError:
         return UserError("estimate.no_model")
     if name in NO_MODEL_OF_THE_RUN:
         return UserError(f"note.{name}", **values)
-    if name in ("unresolved_values", "model_open"):
+    if name == "unresolved_values":
         return UserError("estimate.unresolved", settings=values["settings"])
     return UserError(name.replace("model_config_", "model_config."), **values)
 

@@ -103,7 +103,7 @@ def why_unusable(result: UnitResult, path: str, catalog: Catalog) -> UserError:
         return unknown_model(setup.model_name, catalog)
     if result.note in NO_MODEL_OF_THE_RUN:
         return UserError(f"note.{result.note}", **result.note_values)
-    if result.note in ("unresolved_values", "model_open"):
+    if result.note == "unresolved_values":
         return UserError("plan.unresolved", path=path, settings=result.note_values["settings"])
     return UserError("plan.no_model" if result.model is None else "plan.no_run", path=path)
 

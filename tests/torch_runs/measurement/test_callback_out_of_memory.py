@@ -117,7 +117,10 @@ def test_a_loop_of_ones_own_is_explained(tmp_path: Path) -> None:
 SCRIPT = """
 import sys
 from pathlib import Path
+import torch, transformers
+import test_callback_out_of_memory
 from test_callback_out_of_memory import failing, trainer_of
+test_callback_out_of_memory.torch, test_callback_out_of_memory.Trainer = torch, transformers.Trainer
 from trainer_runs import gpt2_model
 from kb.transformers import KbCallback
 trainer_of(Path(sys.argv[1]), failing(gpt2_model()), [KbCallback()]).train()

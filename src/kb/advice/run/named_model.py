@@ -10,7 +10,6 @@ from kb.core.expression import Unknown
 from kb.core.model import DYNAMIC_4BIT, Model
 from kb.core.record import NamedTuple
 from kb.core.text import UserError, fold, nearest
-from kb.core.typed import Any
 
 _TOKEN = (
     r"\d+(?:\.\d+)?x\d+(?:\.\d+)?b(?![a-z])|(?<![a-z0-9])a\d+(?:\.\d+)?b(?![a-z])|\d+(?:\.\d+)?[bm](?![a-z])"
@@ -241,21 +240,21 @@ def _differ_by_a_letter(one: str, other: str) -> bool:
     return one[1:] in (other, other[1:]) or one == other[1:] or (one[2:] == other[2:] and one[:2] == other[1::-1])
 
 
-def with_model_of_project(unit: Unit, models: Mapping[str, str], given: Mapping[str, Any]) -> Unit:
+def with_model_of_project(unit: Unit, models: Mapping[str, str], left_open: str | None) -> Unit:
     """The unit with its project's model: of a name that only the project knows, or that the file leaves open.
 
     Args:
         models: ``[models]`` of ``kb.toml``: the name in a file → the model that lies there.
-        given: facts that the project says of itself.
+        left_open: the model of what sets one that only the run can tell (``model.name`` of ``[facts]``).
     """
     said = unit.settings.get("model.name")
-    if said is None or not (models or "model.name" in given):
+    if said is None or not (models or left_open):
         return unit
     if isinstance(said.value, str):
         own = {_of_folder(name): model for name, model in models.items()}
         known = own.get(_of_folder(said.value))
     else:
-        known = given.get("model.name") if isinstance(said.value, Unknown) else None
+        known = left_open if isinstance(said.value, Unknown) else None
     if known is None:
         return unit
     return unit._replace(settings={**unit.settings, "model.name": said._replace(value=known)})

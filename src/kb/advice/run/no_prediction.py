@@ -28,7 +28,7 @@ MOST_NAMED = 4  # settings in one sentence
 # Notes that are errors as they stand, where a prediction was asked for.
 NO_MODEL_OF_THE_RUN = (
     "cpu_only", "ddp_refuses", "ddp_refuses_named", "deepspeed_not_read", "engine_not_followed", "gpus_not_counted",
-    "gpus_not_said", "loads_no_model", "method_open", "no_such_run", "no_training_call", "not_modelled",
+    "gpus_not_said", "loads_no_model", "method_open", "model_open", "no_such_run", "no_training_call", "not_modelled",
     "pictures_not_said", "preference_not_predicted", "preference_of_command", "quantized_alone", "run_by_engine",
     "run_perhaps_by_engine", "server", "server_no_decoder", "several_ways", "trainer_not_followed",
     "trainer_not_predicted", "width_open",
