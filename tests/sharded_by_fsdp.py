@@ -15,6 +15,7 @@ from typing import Any
 from engine_diff import Act, acts_of
 
 from kb.core.setup import TrainingSetup
+from kb.memory.engine.quantized import natural
 from kb.torch_runs import models
 from kb.torch_runs.models import quantization_config
 from kb.torch_runs.simulation import loading, simulator, training

@@ -342,6 +342,7 @@ def test_a_task_of_skypilot_is_read_as_the_script_that_it_runs(tmp_path: Path) -
         (few, True),
         (few.replace("ors: H100:1", "ors: {H100:1, L4:2}"), False),
         (f"num_nodes: 2\n{few}", False),
+        (few.replace("H100:1", "tpu-v5e-8"), False),
         (few.replace(" 2\n", " $SKYPILOT_NUM_GPUS_PER_NODE\n"), False),
     ):
         said = dict(findings(written(tmp_path, "task.yaml", text)))
@@ -556,6 +557,25 @@ services:
     deploy: {{resources: {{reservations: {{devices: [{{driver: nvidia, count: 1, capabilities: [gpu]}}]}}}}}}
 """
 FEWER = "serving-fewer-gpus-than-ranks"
+
+
+@pytest.mark.parametrize(
+    ("command", "fires"),
+    [
+        ("{}", True),
+        ("CUDA_VISIBLE_DEVICES=0,1 {}", False),
+        ("bash -c 'CUDA_VISIBLE_DEVICES=0,1 {}'", False),
+        ('eval "CUDA_VISIBLE_DEVICES=0,1 {}"', False),
+        ("sudo {}", False),
+        ("env -u CUDA_VISIBLE_DEVICES {}", False),
+        ("apptainer exec --nv --cleanenv vllm.sif {}", False),
+        ("srun --export=ALL,CUDA_VISIBLE_DEVICES=0,1 {}", False),
+    ],
+)
+def test_a_variable_that_may_not_reach_the_server_counts_no_gpus(tmp_path: Path, command: str, fires: bool) -> None:
+    server = f"vllm serve {LLAMA} --tensor-parallel-size 2"
+    text = f"export CUDA_VISIBLE_DEVICES=0\n{command.format(server)}\n"
+    assert (FEWER in dict(findings(written(tmp_path, "serve.sh", text)))) is fires
 
 
 def test_variables_of_compose_have_their_defaults_or_what_env_says(tmp_path: Path) -> None:

@@ -351,11 +351,13 @@ def _on_other_devices(container: Node, started: Started, text: str) -> bool:
 def _surroundings(container: Node, started: Started, places: Places, text: str) -> dict[str, Setting]:
     """GPUs and shared memory of the container, and that it is one."""
     found = {"serving.contained": setting_by(True, "image", started.word, places)}
-    spread = SPREAD.search(_raw(container, text)) is not None
+    raw = _raw(container, text)
+    spread = SPREAD.search(raw) is not None
     gpus = None if spread else _gpus(container)
     if gpus is not None:
         found["serving.gpus_given"] = _beside("count", *gpus, places)
-    chosen = None if spread else gpus_named(plain_variables(container).get(CHOSEN))
+    again = raw.count(CHOSEN) > 1  # the shell text that it runs may say another
+    chosen = None if spread or again else gpus_named(plain_variables(container).get(CHOSEN))
     if chosen is not None and (gpus is None or chosen < gpus[0]):
         found["serving.gpus_given"] = setting_by(chosen, CHOSEN, started.word, places)
     if spread:  # the ranks share no memory, nor can this container's be told from the others'

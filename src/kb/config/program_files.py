@@ -264,7 +264,10 @@ def shell_alone(text: str) -> str:
 
 
 _ENTRY = r"""(?m)^[ \t]+(\w+):[ \t]*(?:(["'])([^"'$\\\n]*)\2|([^\s#"'&*!|>{[$][^\n$]*?))?(?:[ \t]+#.*)?[ \t]*$"""
-_ACCELERATORS = r"""(?m)\baccelerators:[ \t]*\{?["']?[A-Za-z][\w-]*["']?(?::[ \t]*(\d+))?["']?\}*[ \t]*(?:#.*)?$"""
+_ACCELERATORS = (
+    r"""(?mi)\baccelerators:[ \t]*\{?["']?(?!tpu|trainium|inferentia|gaudi)[a-z][\w-]*["']?"""
+    r"""(?::[ \t]*(\d+))?["']?\}*[ \t]*(?:#.*)?$"""
+)
 _BODY = r"[^\n]*\n((?:[ \t]+[^\n]*\n?|\n)*)"
 
 

@@ -16,7 +16,7 @@ from kb.config.python.syntax import declared_encoding, string_extents
 from kb.config.reader import ConfigReader
 from kb.config.shell.command import CommandReader, read_shell
 from kb.config.shell.flags import known_when_run
-from kb.config.shell.serving import VLLM_VARIABLES
+from kb.config.shell.serving import SPREAD, VLLM_VARIABLES
 from kb.config.suppressions import Suppressed, read_suppressions, suppress
 from kb.config.text.encoding import MARK, Decoded, decode
 from kb.core.catalog import Catalog
@@ -143,7 +143,8 @@ def _on_rented_gpu(unit: Unit, counted: str = "", text: str = "") -> Unit:
     start = unit.span.beginning()
     setting = Setting(True, start, start, ("gpu",), alias=True)
     settings = {**unit.settings, RENTED: setting}
-    gpus = {"" if match[2] else match[1] or "1" for match in re.finditer(counted, text)} if counted else set[str]()
+    elsewhere = not counted or SPREAD.search(text) or re.search(r"""["']gpu["']\s*:|\bclustered\(""", text)
+    gpus = set[str]() if elsewhere else {"" if each[2] else each[1] or "1" for each in re.finditer(counted, text)}
     if len(gpus) == 1 and all(gpus):
         settings["serving.gpus_given"] = setting._replace(value=int(gpus.pop()))
     return unit._replace(settings=settings)

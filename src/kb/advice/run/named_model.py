@@ -303,8 +303,9 @@ def may_be_stored_packed(name: str) -> bool:
 
 # How owners call the checkpoints in which they pack the weights of a model of their own. Qwen's fp8 packs all layers;
 # Meta's leaves the attention in 16 bits (vllm-project/vllm#6746: a rank of 405B has 57.8 GiB; all packed 47.8).
-PACKED_UNDER = {"-awq": "awq", "-gptq-int4": "gptq", "-gptq-int8": "gptq-int8"}
-PACKED_UNDER_OF_QWEN = {**PACKED_UNDER, "-fp8": "fp8"}
+PACKED_UNDER = {"-awq": "awq", "-gptq-int4": "gptq"}
+PACKED_UNDER_OF_QWEN = {**PACKED_UNDER, "-gptq-int8": "gptq-int8", "-fp8": "fp8"}
+_OWN_GPTQ_IN_PART = ("qwen3.5", "qwen3.6")  # attention stays in 16 bits: "dynamic" of their quantization_config
 # Those who pack models of others: AWQ of 4 bits for 128 weights (their quant_config.json), and Red Hat's of all linear
 # layers (the files of Llama-3.1-70B w8a8 have 72.7 GB: a byte a weight, the tables in 16 bits).
 _AWQ = {"-awq": "awq"}
@@ -327,6 +328,7 @@ def packed_by_name(name: str, called: Mapping[str, str]) -> tuple[str, str | Non
         if owner in PACKERS:  # who leaves the owner of the model out, and -hf
             alike = (of_another, of_another + "-hf")
             base = next((each for each in called if each.rpartition("/")[2] in alike), base)
-        if base in called:
+        in_part = packing.startswith("gptq") and tail.startswith(_OWN_GPTQ_IN_PART)
+        if base in called and not in_part:
             return base, packing
     return name, None

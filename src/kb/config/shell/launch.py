@@ -20,7 +20,16 @@ from kb.config.shell.processes import (
     processes_of,
     tool_processes,
 )
-from kb.config.shell.serving import GPUS, SPREAD, VLLM_VARIABLES, Started, read_server, release_of_image, spelt_out
+from kb.config.shell.serving import (
+    GPUS,
+    OTHER_VARIABLES,
+    SPREAD,
+    VLLM_VARIABLES,
+    Started,
+    read_server,
+    release_of_image,
+    spelt_out,
+)
 from kb.core.catalog import Dialect
 from kb.core.record import NamedTuple
 
@@ -416,8 +425,11 @@ def _gpus_seen(started: Started, text: str, around: Surroundings) -> str | None:
     """How many GPUs a server sees at the most; None where nobody says it, or Ray may start its ranks elsewhere."""
     if SPREAD.search(text):
         return None
+    told = started.told
+    if OTHER_VARIABLES.search(text):
+        around, told = around._replace(variables={}), {name: told[name] for name in told if name != CHOSEN}
     here = around.gpus_at_most if started.is_here else None
-    said = (started.told.get(GPUS), gpus_named(started.told.get(CHOSEN)), here)
+    said = (told.get(GPUS), gpus_named(told.get(CHOSEN)), here)
     return min((str(each) for each in said if each is not None), key=int, default=None)
 
 

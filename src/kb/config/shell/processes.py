@@ -95,7 +95,7 @@ def slurm_options(line: str) -> dict[str, int | None]:
             found[name] = int(value) if _NUMBER.match(value) else None
         elif name in ("gpus_per_node", "gpus", "gres"):
             last = value.rpartition(":")[2] if ":" in value else "1" if name == "gres" else value
-            if name != "gres" or value.startswith("gpu"):
+            if name != "gres" or (value.startswith("gpu") and "," not in value):
                 found["gpus_of_job" if name == "gpus" else "gpus"] = int(last) if _NUMBER.match(last) else None
     return found
 

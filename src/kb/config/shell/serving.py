@@ -44,7 +44,13 @@ _OF_HARNESS = {"--pretrained": "--model", "--max_length": "--max_model_len"}
 VLLM_VARIABLES = ("VLLM_USE_V2_MODEL_RUNNER", "VLLM_ALLOW_LONG_MAX_MODEL_LEN")
 # Ray starts the ranks, in other containers and on other machines too.
 SPREAD = re.compile(
-    r"\bray[ \t]+(?:start|up|exec|attach)\b|ray_cluster|multi-node-serving|RAY_|executor[-_]backend[\"', =]+ray\b"
+    r"\bray[\"', \t]+(?:start|up|exec|attach)\b|ray_cluster|multi-node-serving|RAY_"
+    r"|executor[-_]backend[\"', =]+ray\b"
+)
+# What may drop a script's variables, or give the server others: a text that another shell reads, sudo, a container.
+OTHER_VARIABLES = re.compile(
+    r"\b(?:sudo|eval|screen|tmux)\b|\b(?:ba|da|z)?sh[\"', \t]+-\w*c\b|\benv[ \t]+-|--export\b|ENV_CUDA_VISIBLE_DEVICES"
+    r"|\b(?:apptainer|singularity)\b.*[ \t](?:-e|-c|-C|--cleanenv|--contain|--containall)\b"
 )
 GPUS = "gpus_given"  # what counts a server's GPUs, under its name in the format
 # What starts a command on this machine, with its environment.
