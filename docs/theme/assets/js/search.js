@@ -119,8 +119,8 @@
       /^[\x00-\x7f]+$/.test(name) ? ` ${typed.replace(/[^a-z0-9]+/g, " ")} `.includes(` ${name} `) : joined(typed).includes(joined(name));
     const more = Object.entries(index.config.synonyms).filter(([name]) => inside(name)).map(([, own]) => own);
     const separator = new RegExp(index.config.separator);
-    // of an option the dashes would leave out what has it; 80기가 is written 80GB
-    const typedWords = query.replace(/\[Errno \d+\]/gi, " ").split(/\s+/).map((word) => word.replace(/^[-+~]+/, "").replace(/^(\d+)기가(?:바이트)?$/, "$1GB"));
+    // of an option the dashes would leave out what has it; 80기가 and 80 GB are written 80GB
+    const typedWords = query.replace(/\[Errno \d+\]/gi, " ").replace(/(\d)\s+(?=gi?b\b)/gi, "$1").split(/\s+/).map((word) => word.replace(/^[-+~]+/, "").replace(/^(\d+)기가(?:바이트)?$/, "$1GB"));
     const read = typedWords.map((word) => {
       const parts = word.split(separator).filter(Boolean);
       // of can't the t says nothing; 4070ti is called 4070 Ti

@@ -408,6 +408,8 @@ def _switched_on(
     call: Call, found: Mapping[str, Setting], settings: Mapping[str, Setting], calls: Sequence[Call], analysis: Analysis
 ) -> dict[str, Setting]:
     """The switches of checkpointing that a call turns on where the Trainer's argument leaves them off."""
+    if any(name in found and found[name].value is False for name in CHECKPOINTING):
+        return {}  # prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     off = [name for name in CHECKPOINTING if name in found and name in settings and settings[name].value is False]
     sure = turns_on(call, calls, analysis.names, analysis.module.text) if off else False
     if sure is False:
