@@ -282,10 +282,10 @@ def test_a_rule_that_is_new_flips_findings_on_the_notes_rows() -> None:
 
 
 @pytest.fixture(scope="module")
-def halved() -> tuple[Edition, Flips]:
-    """The rules with a GPU of half its memory; what differs there stands for as many GPUs as make a long table."""
+def smaller() -> tuple[Edition, Flips]:
+    """The rules with a GPU of less memory; what differs there stands for as many GPUs as make a long table."""
     gpu = NOW.catalog.gpus["rtx-3090"]
-    gpus = {**NOW.catalog.gpus, "rtx-3090": gpu._replace(memory_total=gpu.memory_total // 2)}
+    gpus = {**NOW.catalog.gpus, "rtx-3090": gpu._replace(memory_total=gpu.memory_total * 3 // 4)}
     after = SMALL._replace(catalog=SMALL.catalog._replace(gpus=gpus))
     flips = flips_of(SMALL, after)
     rows = [flip._replace(gpu=gpu) for gpu in sorted(gpus) for flip in flips.recommendations]
@@ -298,8 +298,8 @@ def _training(found: Recommended | None) -> Recommended | None:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("language", few(["ko", "en"]))
-def test_the_markdown_holds_tables_that_end(halved: tuple[Edition, Flips], language: str) -> None:
-    after, flips = halved
+def test_the_markdown_holds_tables_that_end(smaller: tuple[Edition, Flips], language: str) -> None:
+    after, flips = smaller
     assert len(flips.recommendations) > MOST_ROWS
     words = Words(language, load_words(language), NOW.catalog.facts)
     text = rule_diff_markdown("main", "0" * 40, entries_of(SMALL, after), flips, SMALL, after, words)

@@ -219,6 +219,14 @@ def test_row_lists_every_source_it_cites(row: dict[str, Any]) -> None:
     assert cited <= set(row["sources"]) <= set(SOURCES)
 
 
+def _refused(architecture: dict[str, Any]) -> bool:
+    """Whether transformers 5.23 builds no such model: heads of a size of their own (Kanana 2.1B, Midm 2.0 Mini), which
+    its check of Llama's config takes for a mistake (``validate_architecture``)."""
+    return bool(
+        architecture["model_type"] == "llama" and architecture["hidden_size"] % architecture["num_attention_heads"]
+    )
+
+
 @pytest.mark.exhaustive
 @pytest.mark.torch
 @pytest.mark.long
@@ -230,6 +238,7 @@ def test_built_model_has_the_parameters_of_its_row() -> None:
     by_size = sorted(ROWS.items(), key=lambda named: -counted_parameters(named[1]))
     smallest = {row["architecture"]["model_type"]: name for name, row in by_size}.values()
     rows = ROWS if EXHAUSTIVE else {name: ROWS[name] for name in smallest}
+    rows = {name: row for name, row in rows.items() if not _refused(row["architecture"])}
     # checkpoints of one shape are built once
     shapes = {json.dumps(row["architecture"], sort_keys=True): row["architecture"] for row in rows.values()}
     counted = {shape: script.count(architecture)[0] for shape, architecture in shapes.items()}
