@@ -176,7 +176,7 @@ def test_what_is_too_much_is_said_as_the_engine_meets_it(
 
 def test_no_share_is_advised_that_leaves_nothing_beside_it() -> None:
     server = ("--engine", "vllm", "--engine-version", "0.16.0", "--gpu", "rtx-4090", "--model")
-    assert serving(*server, "llama-3.2-3b", "--gpu-memory-utilization", "0.9")["utilization_needed"] == 0.91
+    assert serving(*server, "llama-3.2-3b", "--gpu-memory-utilization", "0.9")["utilization_needed"] == 0.92
     run = serving(*server, "qwen2.5-7b", "--max-num-seqs", "320")  # only the whole GPU would do
     assert (run["starts"], run["utilization_needed"]) == (False, None)
 
@@ -199,7 +199,7 @@ def test_weights_that_their_owner_packs_are_known_by_name() -> None:
     [
         ("RedHatAI/Meta-Llama-3.1-70B-Instruct-quantized.w8a8", 67.7),
         ("Qwen/Qwen2.5-VL-7B-Instruct-AWQ", 6.4),  # what sees stays in 16 bits
-        ("Qwen/Qwen3-VL-8B-Instruct-FP8", None),  # what of the tower is packed was not read
+        ("Qwen/Qwen3-VL-8B-Instruct-FP8", 9.9),  # here too
         ("TheBloke/Mistral-7B-Instruct-v0.2-AWQ", 3.9),
     ],
 )
@@ -326,6 +326,17 @@ def test_an_option_that_a_branch_may_give_is_named(tmp_path: Path, capsys: pytes
             "docker run --gpus '\"device=1\"' huggingface/text-generation-inference:3.3.7 --model-id Qwen/Qwen2.5-7B",
             ["GiB × 1"],
         ),
+        ("sglang serve --model-path Qwen/Qwen3-4B --cuda-graph-max-bs 8", ["cuda_graph_max_bs_decode 8 ·"]),
+        (
+            "docker run --gpus all lmsysorg/sglang:v0.5.13 sglang serve --model-path Qwen/Qwen3-4B"
+            " --cuda-graph-max-bs 8 --context-length 40960 --mem-fraction-static 0.4",
+            ["cuda_graph_max_bs 8 ·", "The cache holds"],  # shorter requests are served
+        ),
+        (  # a later one takes what the cache holds
+            "docker run --gpus device=1 huggingface/text-generation-inference:2.4.0 --model-id Qwen/Qwen2.5-7B",
+            ["max_total_tokens 4096 (default)", "max_batch_prefill_tokens 4145 (default)", " 22.71"],
+        ),
+        ("vllm serve Qwen/Qwen2.5-14B --quantization fp8 --max-model-len 29248", ["1.00 requests", "It may not start"]),
         ("sglang serve --model-path Qwen/Qwen3-30B-A3B --tp 4 --dp 4 --enable-dp-attention", ["parts that replicas"]),
     ],
 )

@@ -24,8 +24,8 @@ from kb.core.release import parse_version
 from kb.core.result import UnitResult
 from kb.core.text import UserError
 from kb.memory import UnsupportedArchitectureError, architecture_from_config
-from kb.memory.serving.answer import changes, load, serve, smallest
-from kb.memory.serving.budget import NO_CHUNKS_BELOW, Budget
+from kb.memory.serving.answer import changes, load, serve, smallest, unsure
+from kb.memory.serving.budget import NO_CHUNKS_BELOW
 from kb.memory.serving.setup import (
     CACHE_TYPES,
     ENGINES,
@@ -34,6 +34,7 @@ from kb.memory.serving.setup import (
     Measured,
     ServedModel,
     ServingSetup,
+    as_packed,
     packing_of,
     served_model,
     served_model_of_config,
@@ -188,9 +189,11 @@ def answer_of(options: argparse.Namespace, catalog: Catalog) -> Answer:
     engine = catalog.serving()[options.engine]
     setup, model, notes = _setup(options, catalog, engine)
     served = serve(model, setup, engine, catalog.constants)
+    if served.setup.max_model_len is not None:
+        notes = [note for note in notes if note[0] != "serving.note_relative"]
     open_ = any(key in ("serving.note_packed", "serving.note_pictures") for key, _ in notes)
     if served.budget is not None and (open_ or (model.longest is None and model.rotary)):
-        served = served._replace(budget=_unsure(served.budget))
+        served = served._replace(budget=unsure(served.budget))
 
     asked = None
     if options.input or options.output:
@@ -207,17 +210,6 @@ def answer_of(options: argparse.Namespace, catalog: Catalog) -> Answer:
         counted=options.requests is not None,
         notes=notes,
     )
-
-
-def _unsure(budget: Budget) -> Budget:
-    """The budget of weights whose bytes are not sure: they are taken to be packed as the model's name says, nobody says
-    how long their table of positions is, or they hold towers that a rank may have whole and a flag leaves out.
-    """
-    weights = budget.terms[0]
-    if weights.status != "exact":
-        return budget
-    terms = (weights._replace(status="modelled"), *budget.terms[1:])
-    return budget._replace(terms=terms, status="modelled" if budget.status == "exact" else budget.status)
 
 
 def _refuse(options: argparse.Namespace) -> None:
@@ -245,7 +237,7 @@ def _setup(
         notes.append(("serving.note_newest", {"version": options.engine_version, "newest": engine["newest"]}))
     if known.by_name and options.quantization is None:
         notes.append(("serving.note_packed", {"name": known.model.name, "packing": known.quantization}))
-    if known.relative and options.max_model_len is None:
+    if known.relative:
         notes.append(("serving.note_relative", {"name": options.model, "relative": known.model.name}))
     size, most = size_of(options, "gpu_memory"), 0
     machine = named_machine(catalog, find_project(os.getcwd()), NamedMachine(options.gpu, options.gpus))
@@ -298,7 +290,7 @@ def _not_counted(setup: ServingSetup, known: "Known", gpu: Gpu | None) -> Iterat
         yield "serving.note_of_host", {}
     if known.sees and setup.engine == "vllm":
         yield "serving.note_pictures", {}
-    if setup.engine == "tgi" and setup.max_num_batched_tokens is None:
+    if setup.engine == "tgi" and setup.max_num_batched_tokens is None and setup.release >= (3,):
         yield "serving.note_prefill", {}
     several = setup.tensor_parallel * setup.pipeline_parallel > 1
     if several and setup.engine in ("vllm", "sglang", "tgi") and setup.measured.non_torch is None:
@@ -336,8 +328,8 @@ def known_model(name: str | None, config_path: str | None, engine: str, catalog:
         model = _of_architecture(row.name, row.architecture, row.max_length)
         dtype, sees = _DTYPES[row.weights_dtype or "bf16"], row.architecture.vision is not None
         relative = base.casefold() not in (row.name.casefold(), row.id.casefold())
-        opened = not known or (sees and packing in ("fp8", "int8"))  # whose checkpoints leave some of a tower as it was
-        model = model._replace(weights=None if opened else model.weights, of_relative=relative)
+        model = model._replace(weights=model.weights if known else None, of_relative=relative)
+        model = as_packed(model, packing or row.packed, sees=sees)
         return Known(model, dtype, packing or row.packed, None, relative, packing is not None, sees)
     data = read_config(path)
     shown = name or path
@@ -353,9 +345,11 @@ def known_model(name: str | None, config_path: str | None, engine: str, catalog:
     dtype = str(data.get("dtype") or data.get("torch_dtype") or "bfloat16").removeprefix("torch.")
     packing, known = _packing(data.get("quantization_config"))
     size = _checkpoint_bytes(config_file(path))
+    sees = "vision_config" in data
     if not known and size is None:
         model = model._replace(weights=None)
-    return Known(model, dtype if dtype in FLOATS else "bfloat16", packing, size, sees="vision_config" in data)
+    model = as_packed(model, packing, sees=sees)
+    return Known(model, dtype if dtype in FLOATS else "bfloat16", packing, size, sees=sees)
 
 
 def _of_architecture(name: str, architecture: Any, positions: int | None) -> ServedModel:

@@ -18,6 +18,7 @@ _FLAGS = {
     "tensor_parallel": {"vllm": "tensor_parallel_size", "sglang": "tp_size", "tgi": "num_shard", "llama.cpp": "gpus"},
     "quantization": {"tgi": "quantize", "llama.cpp": "file"},
 }
+GRAPHS_BY_PHASE_FROM = (0, 5, 14)  # of SGLang: cuda_graph_max_bs_decode and _prefill
 
 
 class Answer(NamedTuple):
@@ -62,7 +63,8 @@ def _heading(answer: Answer, words: Words, style: Style) -> list[str]:
         ("max_num_batched_tokens", f"{options.batched_tokens}"),
     ):
         if field in names and not (field == "utilization" and setup.engine == "sglang" and setup.utilization is None):
-            shown = f"{names[field]} {value}"
+            later = names[field] == "cuda_graph_max_bs" and setup.release >= GRAPHS_BY_PHASE_FROM
+            shown = f"{names[field]}{'_decode' if later else ''} {value}"
             about.append(words("serving.by_default", option=shown) if names[field] in options.defaults else shown)
     return [
         *style.lines(joined(title, style.dot), "heading"),
@@ -85,8 +87,8 @@ def _budget(served: Served, words: Words, style: Style) -> list[str]:
         band = _gib(term.low) if term.low == term.high else f"{_gib(term.low)}{style.dash}{_gib(term.high)}"
         (rows if term.inside else outside).append([*row, f"−{_gib(term.bytes)}" if term.inside else band])
     kept = _gib(budget.kv).replace("-", "−")
-    if budget.kv_low >= 0 and budget.kv_low != budget.kv_high:
-        kept += f" ({_gib(budget.kv_low)}{style.dash}{_gib(budget.kv_high)})"
+    if budget.kv_high >= 0 and budget.kv_low != budget.kv_high:
+        kept += f" ({_gib(budget.kv_low).replace('-', '−')}{style.dash}{_gib(budget.kv_high)})"
     rows.append([words("serving.kv_cache"), words.named("serving_status", budget.status), kept])
     lines = [style.paint(words("serving.one_rank"), "heading"), *table(rows, left=(0, 1))]
     if outside:
@@ -107,7 +109,7 @@ def _holds(answer: Answer, words: Words, style: Style) -> list[str]:
         return [*lines, *wrap(words("serving.not_predicted", what=what), style.width)]
     assert served.budget is not None
     if _is_open(served) and not served.longest:
-        return lines + style.lines(words(_nothing_left(served)), "error")
+        return lines + _unsure(served, words, style)
     if _is_open(served):
         return lines + wrap(words("serving.open_length", longest=served.longest), style.width)
     assert served.concurrency is not None
@@ -115,11 +117,15 @@ def _holds(answer: Answer, words: Words, style: Style) -> list[str]:
     if served.request_bytes is not None:
         lines += wrap(words("serving.request", size=_gib(served.request_bytes), **values), style.width)
     over = served.budget.overrun > 0 and served.concurrency >= 1
-    if served.starts:
+    if served.starts or (served.starts is None and served.concurrency >= 1):
         times = f"{served.concurrency:.2f}"
         lines += wrap(words("serving.holds", times=times, **values), style.width)
-    elif over or served.budget.kv <= 0 or served.setup.engine in _HOLDS_LESS:
-        lines += style.lines(words("serving.over_gpu" if over else _nothing_left(served)), "error")
+    if served.starts:
+        pass
+    elif served.starts is None or (not over and (served.budget.kv <= 0 or served.setup.engine in _HOLDS_LESS)):
+        lines += _unsure(served, words, style)
+    elif over:
+        lines += style.lines(words("serving.over_gpu"), "error")
     else:
         lines += style.lines(words("serving.too_short", **values), "error")
     if served.longest and not over:
@@ -139,8 +145,12 @@ def _holds(answer: Answer, words: Words, style: Style) -> list[str]:
 _HOLDS_LESS = {"llama.cpp": "serving.not_whole", "transformers": "serving.out_of_memory"}  # these refuse no start
 
 
-def _nothing_left(served: Served) -> str:
-    return _HOLDS_LESS.get(served.setup.engine, "serving.nothing_left")
+def _unsure(served: Served, words: Words, style: Style) -> list[str]:
+    """That nothing is left for a request, or may not be: within the range of what was predicted and measured."""
+    if served.starts is None:
+        less = served.setup.engine in _HOLDS_LESS
+        return style.lines(words("serving.may_not_fit" if less else "serving.may_not_start"), "warning")
+    return style.lines(words(_HOLDS_LESS.get(served.setup.engine, "serving.nothing_left")), "error")
 
 
 def _is_open(served: Served) -> bool:
@@ -157,6 +167,7 @@ def _load(answer: Answer, words: Words, style: Style) -> list[str]:
         return wrap(words("serving.mean", **values), style.width)
     names = OPTION_NAMES[answer.served.setup.engine]
     length, number = names.get("max_model_len"), names.get("max_num_seqs")
+    number = "max_running_requests" if number == "cuda_graph_max_bs" else number
     if asked.holds:
         lines = wrap(words("serving.load_holds", **values), style.width)
     else:

@@ -25,6 +25,7 @@ from kb.memory.serving.setup import (
     PACKED,
     ServedModel,
     ServingSetup,
+    as_packed,
     packing_of,
     served_model,
 )
@@ -151,7 +152,8 @@ class ServingFacts:
         if model is None:
             return None
         try:
-            return served_model(model.name, model.architecture, self._positions())
+            found = served_model(model.name, model.architecture, self._positions())
+            return as_packed(found, self._packing, sees=self._sees)
         except UnsupportedArchitectureError:
             return None
 
@@ -332,13 +334,13 @@ def features_used(value: Lookup) -> frozenset[str]:
     """
     said = {name: value(f"serving.{name}") for name in (
         "v2_model_runner", "enforce_eager", "enable_prompt_embeds", "logits_processors", "speculative_method",
-        "disable_hybrid_kv_cache_manager",
+        "disable_hybrid_kv_cache_manager", "disable_cuda_graph",
     )}  # fmt: skip
     known = {name: None if is_unknown(each) else each for name, each in said.items()}
     longer = value("serving.allow_long_max_model_len")
     found = {
         "long": is_unknown(longer) or longer is True,  # perhaps is enough not to refuse a length
-        "eager": known["enforce_eager"] is True,
+        "eager": known["enforce_eager"] is True or known["disable_cuda_graph"] is True,
         "v2_model_runner": known["v2_model_runner"] is True,
         "v1_model_runner": known["v2_model_runner"] is False,
         "one_kind_of_cache": known["disable_hybrid_kv_cache_manager"] is True,

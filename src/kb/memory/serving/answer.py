@@ -53,14 +53,18 @@ class Served(NamedTuple):
 
     @property
     def starts(self) -> bool | None:
-        """Whether one request of the full length fits, in memory that is there."""
-        if self.concurrency is None or self.budget is None:
-            return None if self.budget is None or self.budget.kv > 0 else False
-        if self.setup.engine in ("sglang", "tgi") and self.setup.max_model_len is None:
-            return bool(self.kv_tokens) and self.budget.overrun == 0  # these shorten the length to what is held
+        """Whether one request of the full length fits, in memory that is there; None, too, where it does at one end of
+        the prediction's range alone.
+        """
+        budget = self.budget
+        if budget is None or self.concurrency is None:
+            return None if budget is None or budget.kv_high > 0 else False
         if self.setup.engine == "llama.cpp" and self.setup.max_model_len is None:
             return (self.longest or 0) >= min(FIT_LEAST, self.options.max_model_len)
-        return self.concurrency >= 1 and self.budget.overrun == 0
+        shortens = self.setup.engine == "sglang" or (self.setup.engine == "tgi" and self.setup.max_model_len is None)
+        need = 1 if shortens else self.request_bytes or 1  # these take shorter requests where no whole one fits
+        least = budget.kv_low >= need and budget.overrun == 0
+        return least if least == (budget.kv_high >= need and budget.overrun_low == 0) else None
 
 
 class Load(NamedTuple):
@@ -91,7 +95,12 @@ def serve(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any], co
         constants: the figures of ``rules/constants.yaml``.
     """
     model = _as_kept(model, setup, engine)
+    most = default_of(engine, "max_total_tokens", setup) if setup.max_model_len is None else None
+    if most:
+        setup = setup._replace(max_model_len=min(most, model.longest or most))
     options = resolve(model, setup, engine)
+    if most:
+        options = options._replace(defaults=(*options.defaults, "max_total_tokens"))
     budget = budget_of(model, setup, engine, constants)
     ranks = tuple(_ranks(model, setup, options, budget))
     known = weights_bytes(model, setup) is not None
@@ -131,6 +140,17 @@ def _as_kept(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any])
     if not model.full_layers or default_of(engine, "windowed_cache", setup, model) is not False:
         return model
     return model._replace(full_layers=model.full_layers + model.windowed_layers, windowed_layers=0)
+
+
+def unsure(budget: Budget) -> Budget:
+    """The budget of weights whose bytes are not sure: they are taken to be packed as the model's name says, nobody says
+    how long their table of positions is, or they hold towers that a rank may have whole and a flag leaves out.
+    """
+    weights = budget.terms[0]
+    if weights.status != "exact":
+        return budget
+    terms = (weights._replace(status="modelled"), *budget.terms[1:])
+    return budget._replace(terms=terms, status="modelled" if budget.status == "exact" else budget.status)
 
 
 def load(served: Served, requests: int, length: int) -> Load:
@@ -182,7 +202,7 @@ def smallest(
 ) -> str | None:
     """The id of the smallest of ``gpus`` (id, bytes that CUDA sees) on which one request of the full length fits."""
     for name, size in sorted(gpus, key=lambda row: row[1]):
-        if serve(model, setup._replace(gpu_bytes=size, gpu_id=name), engine, constants).starts:
+        if serve(model, setup._replace(gpu_bytes=size, gpu_most=0, gpu_id=name), engine, constants).starts:
             return name
     return None
 
@@ -228,10 +248,12 @@ def _longest(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any],
 
 
 def _share_needed(setup: ServingSetup, budget: Budget, need: float) -> float | None:
-    """The least share of the GPU, in hundredths, at which a request of the full length fits; None of one too large."""
+    """The least share of the GPU, in hundredths, at which a request of the full length surely fits; None of one too
+    large.
+    """
     if setup.engine not in TOO_MUCH or setup.kv_cache_bytes is not None:
         return None
-    inside = sum(term.bytes for term in budget.terms if term.inside)
+    inside = sum(term.high for term in budget.terms if term.inside)
     outside = sum(term.bytes for term in budget.terms if not term.inside)
     wiggle = budget.share / setup.gpu_bytes / (setup.utilization or 1.0) if setup.engine == "tgi" else 1.0
     needed = math.ceil((inside + need) / setup.gpu_bytes / wiggle * 100) / 100

@@ -4,7 +4,7 @@ Each engine divides it in its own way; :func:`beside_vllm` is vLLM in the proces
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from kb.core.memory_report import Phase
@@ -18,7 +18,6 @@ from kb.memory import engine
 from kb.memory.config_fields import UnsupportedArchitectureError
 from kb.memory.serving.setup import (
     FLOATS,
-    LEAVES_TOWERS,
     PACKS_EXPERTS,
     PACKS_TABLES,
     ServedModel,
@@ -103,14 +102,13 @@ def weights_bytes(model: ServedModel, setup: ServingSetup, padding: tuple[int, i
         width = model.expert_feed_forward / ranks
         experts *= packed / wide * _up(width, padding[0]) / width * _up(model.hidden, padding[1]) / model.hidden
         packed = wide
-    shared += experts + (held.towers / ranks if setup.quantization not in LEAVES_TOWERS else 0)
+    shared += experts + held.towers / ranks
     if model.kv_heads:
         shared += held.keys_values * heads_of_rank(model, ranks) / model.kv_heads
     largest = -(-model.layers // stages) / model.layers
     tables = held.embedding * (packed if setup.quantization in PACKS_TABLES else wide) / ranks
     found = shared * largest * packed + held.whole * largest * wide + tables
-    if setup.quantization in LEAVES_TOWERS:
-        found += held.towers / ranks * largest * wide
+    found += held.apart / ranks * wide
     if setup.engine in ("vllm", "sglang") and model.positions:
         found += model.positions * model.rotary * wide
     if setup.engine in ("vllm", "sglang") and setup.quantization is None:
@@ -227,6 +225,7 @@ class Budget(NamedTuple):
     kv_high: int
     status: Status
     overrun: int = 0  # bytes that the whole GPU lacks, of engines that leave terms outside their share
+    overrun_low: int = 0  # the same with the least that terms were measured to take
 
 
 class Resolved(NamedTuple):
@@ -339,13 +338,13 @@ def budget_of(
     terms = (weights, _non_torch(setup, constants), activations, _graphs(setup, options, constants))
     if setup.engine == "sglang":  # activations and graphs are what the share leaves
         terms = (terms[0], terms[1], terms[2]._replace(inside=False), terms[3]._replace(inside=False))
-    if setup.kv_cache_bytes is not None:
-        over = sum(term.bytes for term in terms) + setup.kv_cache_bytes - setup.gpu_bytes
-        size = setup.kv_cache_bytes
-        return Budget(setup.gpu_bytes, terms, size, size, size, "given", max(over, 0))
+    if (size := setup.kv_cache_bytes) is not None:
+        return Budget(setup.gpu_bytes, terms, size, size, size, "given", *_overrun(terms, size, setup))
     inside = [term for term in terms if term.inside]
+    aside = max(share - sum(term.bytes for term in inside), 0) * (1 - (default_of(engine, "cache_of_rest", setup) or 1))
+    share, most = share - round(aside), most - round(aside)
     kv = share - sum(term.bytes for term in inside)
-    outside = sum(term.bytes for term in terms if not term.inside)
+    over, over_low = _overrun([term for term in terms if not term.inside], share, setup)
     return Budget(
         share=share,
         terms=terms,
@@ -353,8 +352,18 @@ def budget_of(
         kv_low=share - sum(term.high for term in inside),
         kv_high=most - sum(term.low for term in inside),
         status="exact" if all(term.status in ("given", "exact") for term in inside) else "modelled",
-        overrun=max(share + outside - setup.gpu_bytes, 0),
+        overrun=over,
+        overrun_low=over_low,
     )
+
+
+def _overrun(outside: Sequence[Term], share: int, setup: ServingSetup) -> tuple[int, int]:
+    """Bytes that the GPU lacks for what lies outside a share, and at least. TGI goes without graphs that do not fit."""
+    if setup.engine == "tgi":
+        return 0, 0
+    most = max(setup.gpu_bytes, setup.gpu_most)
+    mean, low = sum(term.bytes for term in outside), sum(term.low for term in outside)
+    return max(share + mean - setup.gpu_bytes, 0), max(share + low - most, 0)
 
 
 def _share_of_whole(weights: Term, setup: ServingSetup, options: Resolved, engine: Mapping[str, Any]) -> int:

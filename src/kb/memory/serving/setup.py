@@ -38,7 +38,6 @@ _OF_TGI = {
 }
 PACKS_TABLES = ("q8_0",)  # these pack embeddings and the output layer too
 PACKS_EXPERTS = ("mxfp4",)  # these pack experts alone
-LEAVES_TOWERS = ("awq", "gptq", "gptq-int8")  # checkpoints of these have what sees in 16 bits
 
 
 def packing_of(engine: str, name: str, stored: str | None = None) -> str:
@@ -137,7 +136,8 @@ class Weights(NamedTuple):
     linear: int  # the other linear layers: what quantization packs
     whole: int  # norms, biases, routers' tables
     experts: int = 0  # which quantization packs too, and some packs alone
-    towers: int = 0  # linear layers of what sees
+    towers: int = 0  # linear layers of what sees, which a server packs as it loads them
+    apart: int = 0  # the same of a checkpoint that is packed: in 16 bits
 
     @property
     def total(self) -> int:
@@ -224,6 +224,17 @@ def served_model(name: str, a: Architecture, positions: int | None) -> ServedMod
             towers=towers,
         ),
     )
+
+
+def as_packed(model: ServedModel, packing: str | None, *, sees: bool) -> ServedModel:
+    """The model of a checkpoint that is stored packed: recipes leave what sees in 16 bits (Mistral's
+    ``modules_to_not_convert``, ``ignore`` of llm-compressor); bitsandbytes packs it too. Weights are None where what
+    sees is not known apart.
+    """
+    held = model.weights
+    if held is None or not sees or packing in (None, "bitsandbytes"):
+        return model
+    return model._replace(weights=held._replace(towers=0, apart=held.towers) if held.towers else None)
 
 
 def served_model_of_config(name: str, data: Mapping[str, Any]) -> ServedModel:
