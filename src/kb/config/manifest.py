@@ -357,9 +357,16 @@ def _surroundings(container: Node, started: Started, places: Places, text: str) 
     if gpus is not None:
         found["serving.gpus_given"] = _beside("count", *gpus, places)
     again = raw.count(CHOSEN) > 1  # the shell text that it runs may say another
-    chosen = None if spread or again else gpus_named(plain_variables(container).get(CHOSEN))
-    if chosen is not None and (gpus is None or chosen < gpus[0]):
-        found["serving.gpus_given"] = setting_by(chosen, CHOSEN, started.word, places)
+    variables = plain_variables(container)
+    for name in (
+        CHOSEN,
+        "NVIDIA_VISIBLE_DEVICES",
+    ):  # the second where the runtime alone gives the container GPUs
+        of_runtime = gpus is None and _text(_scalar(container, "runtime")) == "nvidia"
+        chosen = None if spread or again else gpus_named(variables.get(name)) if name == CHOSEN or of_runtime else None
+        known = found.get("serving.gpus_given")
+        if chosen is not None and (known is None or chosen < known.value):
+            found["serving.gpus_given"] = setting_by(chosen, name, started.word, places)
     if spread:  # the ranks share no memory, nor can this container's be told from the others'
         unknown = Unknown(frozenset(("serving.shared_memory",)), "Ray starts the ranks in other containers too")
         found["serving.shared_memory"] = setting_by(unknown, "image", started.word, places)

@@ -16,6 +16,7 @@ from kb.config.python.syntax import declared_encoding, string_extents
 from kb.config.reader import ConfigReader
 from kb.config.shell.command import CommandReader, read_shell
 from kb.config.shell.flags import known_when_run
+from kb.config.shell.processes import CHOSEN, gpus_named
 from kb.config.shell.serving import SPREAD, VLLM_VARIABLES
 from kb.config.suppressions import Suppressed, read_suppressions, suppress
 from kb.config.text.encoding import MARK, Decoded, decode
@@ -37,6 +38,7 @@ SAID_BY_ANY = (
 SERVED_ELSEWHERE = r"(?:claude|gemini|chatgpt)-[\w.-]+\Z|gpt-(?:3\.5|[45])[\w.-]*\Z|o[134](?:-[\w.-]+)?\Z"
 """Names of models that only a service has: a program that is told one asks that service."""
 _GPUS_OF_MODAL = r"""\bgpu[ \t]*=[ \t]*(?:["'][\w-]+!?(?::(\d+))?["'][ \t]*(?=[,)#\n])|(.))"""
+_CHOOSES = r"""(?m)^os\.environ\[["']CUDA_VISIBLE_DEVICES["']\][ \t]*=[ \t]*(["'])([^"'\n]*)\1[ \t]*(?:#|$)"""
 _RENTS = r"(?m)^[ \t]*(?:import|from)[ \t]+modal\b"
 ASKS_AT = r"url\Z|(?:\w+_)?(?:endpoint|base_url|api_base|api_url|server_url)\Z"
 """Names of flags with the address of a server that a program asks: it does not run the model itself."""
@@ -112,7 +114,7 @@ def code_units(
         found = ConfigReader(catalog.dialects, catalog.facts).read_assigned(text, path) if is_assigned(text) else []
         found = found or python.read(text, path, files)
         found = found + servers_started(text, path, commands, catalog.dialects[DIALECT].constants, files)
-        found = _with_variables(found, text, catalog)
+        found = [_on_chosen_gpus(unit, text) for unit in _with_variables(found, text, catalog)]
         return [_on_rented_gpu(unit, _GPUS_OF_MODAL, text) for unit in found] if re.search(_RENTS, text) else found
     return _with_variables(read_cells(text, path, python, commands, files), text, catalog)
 
@@ -133,6 +135,16 @@ def _with_variables(units: list[Unit], text: str, catalog: Catalog) -> list[Unit
         return unit._replace(settings={**unknown, **unit.settings})
 
     return [opened(unit) if unit.dialect == "vllm" else unit for unit in units] if named else units
+
+
+def _on_chosen_gpus(unit: Unit, text: str) -> Unit:
+    """A unit of ``LLM(…)`` in a program that first says, once and for every way through it, which GPUs it sees."""
+    said = re.search(_CHOOSES, text)
+    gpus = gpus_named(said[2]) if said is not None and text.count(CHOSEN) == 1 and not SPREAD.search(text) else None
+    if said is None or not gpus or "serving.called" not in unit.settings or unit.span.start < said.end():
+        return unit
+    setting = Setting(gpus, unit.span.beginning(), unit.span.beginning(), (CHOSEN,), alias=True)
+    return unit._replace(settings={**unit.settings, "serving.gpus_given": setting})
 
 
 def _on_rented_gpu(unit: Unit, counted: str = "", text: str = "") -> Unit:
