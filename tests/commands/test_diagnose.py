@@ -673,7 +673,11 @@ def test_a_check_of_a_framework_run_from_its_repository_is_told_as_that() -> Non
     [
         ("RuntimeError: CUDA driver error: device not ready", "CUDA_LAUNCH_BLOCKING=1", "search"),
         ("RuntimeError: CUDA error: peer access is not supported between them", "came up in tables", "LAUNCH_BLOCKING"),
-        ("nbclient.exceptions.DeadKernelError: Kernel died", "another process", "pip freeze"),
+        (
+            "joblib.externals.loky.process_executor.TerminatedWorkerError: A worker stopped",
+            "another process",
+            "pip freeze",
+        ),
         ("ERROR 07-04 17:35:16 [m.py:1] Worker proc V-1 died unexpectedly, shutting down.", "another process", "pip"),
         ("ValueError: no memory for slot 3", "The line speaks of memory", "asks for no memory"),
         ('RuntimeError: ASSERT FAILED at "CachingAllocator.cpp":427', "came up in tables", "speaks of memory"),
