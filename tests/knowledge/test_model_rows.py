@@ -220,11 +220,10 @@ def test_row_lists_every_source_it_cites(row: dict[str, Any]) -> None:
 
 
 def _refused(architecture: dict[str, Any]) -> bool:
-    """Whether transformers 5.23 builds no such model: heads of a size of their own (Kanana 2.1B, Midm 2.0 Mini), which
-    its check of Llama's config takes for a mistake (``validate_architecture``)."""
-    return bool(
-        architecture["model_type"] == "llama" and architecture["hidden_size"] % architecture["num_attention_heads"]
-    )
+    """Whether transformers from 5.4 on builds no such model (``hidden-size-not-in-heads``)."""
+    uneven = architecture["hidden_size"] % architecture["num_attention_heads"] if "hidden_size" in architecture else 0
+    types = read_yaml(RULES / "vocabulary.yaml")["facts"]["model.heads_must_divide"]["model_types"]
+    return bool(uneven) and architecture["model_type"] in types
 
 
 @pytest.mark.exhaustive

@@ -109,6 +109,16 @@ def test_started_in_two_ways_nothing_is_certain(project: Path) -> None:
     assert "training-peak-exceeds-gpu" not in told(result_of("train.py", checker(load_catalog())))
 
 
+@pytest.mark.parametrize("file", ["run.sh", "README.md"])
+def test_beside_programs_of_several_gpus_nothing_is_certain(project: Path, file: str) -> None:
+    (project / "dpo.py").write_text(TRAIN)
+    (project / file).write_text("torchrun --nproc_per_node 2 \\\n  dpo.py --batch 1\n")
+    result = result_of("train.py", checker(load_catalog()))
+    assert [each.severity for each in result.findings if each.rule == "training-peak-exceeds-gpu"] == ["warning"]
+    (project / file).write_text("torchrun --nproc_per_node 1 dpo.py\ntorchrun --nproc_per_node 2 other.py\n")
+    assert "training-peak-exceeds-gpu" in told(result_of("train.py", checker(load_catalog())))
+
+
 def test_the_projects_own_word_counts_more(project: Path) -> None:
     (project / "run.sh").write_text(f"{SHARDED} train.py\n")
     assert gpus(result_of("train.py", checker(facts={"launch.launcher": "python"}))) == 1

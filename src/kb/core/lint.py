@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 
-from kb.core.catalog import Computed, Rule, RuleFix, outlines_of
+from kb.core.catalog import WRITTEN, Computed, Rule, RuleFix, outlines_of
 from kb.core.document import Event
 from kb.core.expression import (
     Evaluator,
@@ -266,7 +266,8 @@ def _hear(rule: Rule, event: Event) -> Finding:
 
 
 def _resolve(fix: RuleFix, facts: Facts, get: Lookup) -> Fix | None:
-    """The fix with its values computed; None where its condition is known false or a value is unknown."""
+    """The fix with its values computed, less what is written so; None where its condition is known false, a value is
+    unknown, or nothing is left to change."""
     applies: Any = True if fix.when is None else compile_tree(fix.when)(get)
     if not is_unknown(applies) and not applies:
         return None
@@ -279,9 +280,12 @@ def _resolve(fix: RuleFix, facts: Facts, get: Lookup) -> Fix | None:
             rests_on |= fact_names(given.tree)
         if isinstance(value, Unknown):
             return None
-        edits.append(Edit("set", name, _plain(value)))
+        if get(WRITTEN + name) is not True or get(name) != value:
+            edits.append(Edit("set", name, _plain(value)))
     edits += [Edit("remove", name) for name in fix.remove]
     edits += [Edit("rename", name, key) for name, key in fix.rename.items()]
+    if not edits:
+        return None
     if is_unknown(applies):
         return Fix(
             fix.safety, fix.title, tuple(edits), certain=False, when=fix.when, needs=tuple(sorted(applies.needs))

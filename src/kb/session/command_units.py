@@ -12,6 +12,7 @@ from kb.core.document import AT_RUN, SEVERAL_WAYS, Setting, Unit
 from kb.core.expression import Unknown, is_unknown
 from kb.core.finding import Finding
 from kb.core.result import UnitResult
+from kb.core.setup import Assumption
 from kb.core.typed import TYPE_CHECKING, Any
 from kb.session.lookups import ProjectPrograms, from_here
 
@@ -164,6 +165,7 @@ def as_launched(
     join: Callable[[Unit], Unit],
     take: Callable[[Unit], Unit],
     check: Callable[[Unit], UnitResult],
+    several_beside: Callable[[str], bool],
 ) -> UnitResult:
     """The result of a program or a config on as many GPUs, and sharded, as the project's scripts start it. Looked for
     where something is said of its memory or its batch; where they start it in different ways none of that is known.
@@ -172,6 +174,7 @@ def as_launched(
         launches: the commands that start what lies at a path.
         join: brings in the files that a command names.
         take: says what the program makes of a command's flags.
+        several_beside: whether they start a program beside the one at a path on several GPUs, as this may be.
     """
     unit, comment = without_comments_count(result.unit)
     of_memory = any(found.severity != "info" and _is_of_memory(found) for found in result.findings)
@@ -185,8 +188,11 @@ def as_launched(
         {name: held for name, held in each.settings.items() if name.startswith(_OF_LAUNCH) or name in OF_SHARDING}
         for each in joined
     ]
-    if not ways or (started[0].path.endswith(DOCUMENTS) and _may_be_alone(ways)):
-        return result
+    in_document = any(each.path.endswith(DOCUMENTS) for each in started)  # it tells how its author runs it
+    if in_document and _may_be_alone(ways):
+        return _as_likely(result)
+    if not ways:
+        return _as_likely(result) if of_memory and several_beside(unit.path) else result
     place = unit.span.beginning()
     told = {} if comment is None else {COUNT: comment}
     for name in dict.fromkeys(name for way in ways for name in way):
@@ -208,15 +214,23 @@ def as_launched(
     unit = result.unit._replace(dialect=unit.dialect, settings={**result.unit.settings, **known_count})
     if again.note == "preference_not_predicted":
         again = again._replace(note_values={**again.note_values, "script": from_here(started[0].path)})
-    found = (each for each in again.findings if each.span != place)
-    if started[0].path.endswith(DOCUMENTS):  # it tells how its author runs it
-        found = (
-            each._replace(severity="warning", certainty="likely")
+    found = tuple(each for each in again.findings if each.span != place)
+    again = again._replace(unit=unit, findings=found)
+    return _as_likely(again) if in_document else again
+
+
+def _as_likely(result: UnitResult) -> UnitResult:
+    """What is said of memory as a warning, where the run may be started on other GPUs."""
+    alone = result.setup is not None and result.setup.world_size == 1
+    if_so = (Assumption(COUNT, 1, "one_gpu"),) if alone else ()
+    return result._replace(
+        findings=tuple(
+            each._replace(severity="warning", certainty="likely", if_so=each.if_so or if_so)
             if each.severity == "error" and _is_of_memory(each)
             else each
-            for each in found
+            for each in result.findings
         )
-    return again._replace(unit=unit, findings=tuple(found))
+    )
 
 
 def _given_otherwise(unit: Unit, commands: Callable[[], Sequence[Unit]], script: str) -> Mapping[str, Setting]:

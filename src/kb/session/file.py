@@ -178,7 +178,8 @@ class FileChecker:
         if any(name.startswith("launch.") for name in self._checker.given):
             return results
         launches, join, take = self._commands.launches_of, self.joiner.join, self._commands.with_program
-        return [as_launched(result, launches, join, take, self._checker.check) for result in results]
+        check, beside = self._checker.check, self._programs.several_beside
+        return [as_launched(result, launches, join, take, check, beside) for result in results]
 
     def check_unit(self, unit: Unit) -> UnitResult:
         """One unit's result, with what the files it names say."""

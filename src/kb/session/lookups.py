@@ -13,7 +13,7 @@ from itertools import islice
 from kb.config.files import MAX_BYTES, SHELL, ConfigError, read_if_any, upwards
 from kb.config.programs import DOCUMENTS, MAX_FILES, MAX_LOOKED, SCRIPTS, ProgramReader, files_below
 from kb.config.text.encoding import decode
-from kb.core.document import Unit
+from kb.core.document import Unit, speaks_of_several_gpus
 from kb.core.json_text import read, written
 from kb.core.model import Model
 from kb.core.program import Program
@@ -193,6 +193,7 @@ class ProjectPrograms:
             "loaded": lambda path, named: self._file("loaded", path, named),
             "imports": lambda path, library: self._kinds_of_files[0].importing(self._top(path), library),
             "scripts": lambda path, _: written(self._scripts_naming(path)),
+            "several": lambda path, _: self._several_beside(path),
             "meant": lambda script, named: self._meant_files().meant(script, named),
         }
         self._look = {kind: seen.text(kind, look) for kind, look in self.lookups.items()}
@@ -220,6 +221,13 @@ class ProjectPrograms:
         except (OSError, ValueError):  # the working folder is gone, or the path is none
             return []
 
+    def several_beside(self, path: str) -> bool:
+        """Whether a script of the project, or its Markdown, starts a program beside ``path`` on several GPUs."""
+        try:
+            return bool(self._look["several"](path, ""))
+        except (OSError, ValueError):  # the working folder is gone, or the path is none
+            return False
+
     def means(self, script: str, folder: str | None, named: str, path: str, *, perhaps: bool = False) -> bool:
         """Whether a command that a script of the project runs in a folder, None where that is not told, means the file
         at a path by a name; with ``perhaps`` whether it may, where several have that."""
@@ -236,16 +244,31 @@ class ProjectPrograms:
         return False
 
     def _scripts_naming(self, path: str) -> list[tuple[str, str]]:
-        top, name = self._top(path), os.path.basename(path)
-        if top is None:
-            return []
-        if top not in self._texts:
-            self._texts[top] = [*_texts_of(top, SCRIPTS), *_texts_of(top, DOCUMENTS)]
-        found = [(each, text) for each, text in self._texts[top] if name in text]
+        name = os.path.basename(path)
+        found = [(each, text) for each, text in self._scripts_of(path) if name in text]
         if not any(each.endswith(DOCUMENTS) for each, _ in found):
             return found
         blocks_of = self._kinds_of_files[1].blocks_of
         return [(each, part) for each, text in found for part in blocks_of(each, text, name) if name in part]
+
+    def _scripts_of(self, path: str) -> list[tuple[str, str]]:
+        top = self._top(path)
+        if top is None:
+            return []
+        if top not in self._texts:
+            self._texts[top] = [*_texts_of(top, SCRIPTS), *_texts_of(top, DOCUMENTS)]
+        return self._texts[top]
+
+    def _several_beside(self, path: str) -> str:
+        beside = os.path.dirname(os.path.abspath(path)).replace(os.sep, "/")
+        for _, text in self._scripts_of(path):
+            for line in re.sub(r"\\\r?\n", " ", text).splitlines():
+                if line.lstrip().startswith("#") or not speaks_of_several_gpus(line):
+                    continue
+                for folder, name in re.findall(r"(?<![\w./-])(?:\.{0,2}/)*((?:[\w.-]+/)*)([\w-]+\.py)\b", line):
+                    if f"{beside}/".endswith(f"/{folder}") and os.path.isfile(f"{beside}/{name}"):
+                        return line
+        return ""
 
     def files(self) -> "ProgramFiles":
         """What the programs of the project import and load."""

@@ -258,6 +258,7 @@ class UnitFacts:
             "model.parameters": self.model.parameters,
             "model.max_positions": longest_input(self.model),
             "model.gated": architecture.gated,
+            "model.uneven_heads": architecture.d_model % architecture.num_heads != 0,
         }
         return values[name]
 

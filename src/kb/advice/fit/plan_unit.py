@@ -338,7 +338,7 @@ def changes_of(plan: Plan) -> dict[str, tuple[Any, Any]]:
     for step in (*plan.gpu.steps, *plan.host.steps):
         for name, (before, after) in step.set.items():
             found[name] = (found[name][0] if name in found else before, after)
-    return found
+    return {name: (before, after) for name, (before, after) in found.items() if before != after}
 
 
 def plan_unit(

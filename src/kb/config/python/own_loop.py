@@ -147,7 +147,7 @@ class _Reader:
     def _says_precision(self, accelerator: ast.Call) -> bool:
         """Whether an accelerator is told a precision that can be read where it is made."""
         given = next((each.value for each in accelerator.keywords if each.arg == "mixed_precision"), None)
-        at = next((where for node, where, _ in self._entry.names.calls if node is accelerator), None)
+        at = next((where for node, where, _ in self._entry.names.calls if node.func is accelerator.func), None)
         if given is None or at is None:
             return given is not None
         try:
@@ -233,9 +233,10 @@ class _Reader:
         made = self._origins.of(holder, at, self._entry).value
         if isinstance(made, ast.IfExp) and called_name(made.body) == called_name(made.orelse):
             made = made.orelse  # Accelerator(log_with=…) if … else Accelerator()
-        if isinstance(made, ast.Call):
-            made.keywords = [each for each in made.keywords if not _only_tracks(each, self._entry.text)]
-        return made if isinstance(made, ast.Call) and called_name(made) in ("Accelerator", FABRIC) else None
+        if not isinstance(made, ast.Call) or called_name(made) not in ("Accelerator", FABRIC):
+            return None
+        keywords = [each for each in made.keywords if not _only_tracks(each, self._entry.text)]
+        return ast.copy_location(ast.Call(made.func, made.args, keywords), made)
 
     def _wrapped_by(self, model: Traced) -> ast.Call | None:
         """The accelerator that a model is given to, where the loop runs a plain ``loss.backward()``."""

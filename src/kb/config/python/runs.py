@@ -141,7 +141,9 @@ def _run(own: Call | None, others: list[Call]) -> Run:
 
 def _of_loop(loop: Loop, others: list[Call]) -> Iterable[Call]:
     """The calls without those that make another model, other batches or another accelerator than the loop's."""
-    return (call for call in others if call.kind.group not in MADE or any(call.node is each for each in loop.made_by))
+    own = {id(each.func): each for each in loop.made_by}
+    of_loop = (call for call in others if call.kind.group not in MADE or id(call.node.func) in own)
+    return (call._replace(node=own.get(id(call.node.func), call.node)) for call in of_loop)
 
 
 def _loads_whole(certain: Iterable[Call], anchor: Call) -> bool:
