@@ -190,7 +190,7 @@ MOST_PATTERNS = 12  # of kb's, compiled by a plain check of one file
 MOST_LOADED = {"csebuetnlp/mT5_multilingual_XLSum": (152, 108, 56), "data/of-nobody": (100, 100, 56)}
 OVERLONG = {
     "kb.memory.engine.allocator._serve": "a step enters its loop tens of thousands of times: a call there is time",
-    "kb.memory.engine.tape._run_back": "a step enters its loop thousands of times: a call there is time",
+    "kb.memory.engine.tape.run_back": "a step enters its loop thousands of times: a call there is time",
     "kb.advice.run.setup.setup_of": "a record of fifty fields, one a line",
 }
 MANY_PARAMETERS = {

@@ -16,6 +16,7 @@ export class Engine {
         if (data.ready) resolve();
         else if (data.fatal) reject(new Error(data.fatal));
         else this.#settle(data.id, data.answer);
+        if (data.broken) this.#stuck();
       };
       this.#worker.onerror = (event) => reject(new Error(event.message || "worker"));
     });

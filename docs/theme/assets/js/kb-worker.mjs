@@ -69,6 +69,8 @@ onmessage = async ({ data: { id, call, given } }) => {
     const kb = await modules.get(from);
     postMessage({ id, answer: JSON.parse(kb[name](...given)) });
   } catch (error) {
-    postMessage({ id, answer: { fault: String(error).trim().split("\n").pop() } });
+    // what Python did not raise itself (the browser's stack was too short) leaves it broken: it is started anew
+    const broken = !(error instanceof python.ffi.PythonError);
+    postMessage({ id, answer: { fault: String(error).trim().split("\n").pop() }, broken });
   }
 };

@@ -174,6 +174,7 @@ def attempts_of(
     if base.fp16 and (half or stored == "fp16"):
         frozen = "fp16"
     weights: dict[Method, WeightType | None] = {"lora": frozen, "full": "bf16" if half and base.bf16 else None}
+    weights["qlora"] = stored if loads == "usual" else None  # none is written: they are loaded as they are stored
     ways = [name for name in WAYS if share is None or name not in OFFERED_ONLY]
     setups = [(name, with_reference(base._replace(**WAYS[name]))) for name in ways]
     if loads in OF_WRITTEN_FORMATS:

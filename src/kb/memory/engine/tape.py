@@ -228,7 +228,7 @@ def _reentrant_back(node: Node, grad: Any) -> Gradients:
     world.autocast, world.cache, recording.moment, recording.term = before
     world.grad = False
     out, *others = out if type(out) is tuple else (out,)
-    _run_back(out.node, grad, [(other.node, zeros) for other, zeros in zip(others, unread, strict=False)])
+    run_back(out.node, grad, [(other.node, zeros) for other, zeros in zip(others, unread, strict=False)])
     del given
     return tuple(each.grad for each in inputs)
 
@@ -243,8 +243,9 @@ def _references() -> tuple[int, int]:
 ALONE, HELD_ONCE = _references()
 
 
-def backward(loss: Tensor, then: Callable[[], None] | None = None) -> None:
+def backward(loss: Tensor, then: Callable[[], None] | None = None, *, again: bool = False) -> None:
     """From a scalar to the gradients of the leaves, node by node, the newest first; ``then`` is called at its end.
+    ``again``: part of what the loss was made of runs back once more, for another one.
 
     Raises:
         NotFollowedError: nothing that the loss was made of trains, which torch refuses.
@@ -253,17 +254,32 @@ def backward(loss: Tensor, then: Callable[[], None] | None = None) -> None:
         raise NotFollowedError("nothing to train")
     world.grad, world.thread = False, "autograd"
     first = new(loss.shape, loss.dtype)
-    _run_back(loss.node, first)
+    passed = run_back(loss.node, first)
     if then is not None:
         then()
-    del first
+    if not again:
+        part(loss.node, passed)
+    del first, passed
     world.grad, world.thread = True, "main"
     if world.recording.knows_layers:
         world.recording.runs_back(None)
 
 
-def _run_back(root: Any, first: Tensor, more: Sequence[tuple[Any, Tensor]] = ()) -> None:
-    """Backward from a node, whose own gradient ``first`` lives to the end; ``more``: gradients of nodes before it."""
+def part(root: Node, passed: Iterable[Any]) -> None:
+    """Part the nodes that were ``passed`` on the way back from one another, to live as long as the ``root``: thousands
+    that lead to one another, let go all at once, would be freed by a recursion that a browser has no stack for."""
+    nodes = [each for each in passed if type(each) is Node and each is not root]
+    for node in (root, *nodes):
+        node.edges = []
+    root.saved = nodes
+
+
+def run_back(root: Any, first: Tensor, more: Sequence[tuple[Any, Tensor]] = ()) -> dict[Any, int]:
+    """Backward from a node, whose own gradient ``first`` lives to the end; ``more``: gradients of nodes before it.
+
+    Returns:
+        All nodes and leaves that were passed.
+    """
     waits = _waits(root)
     buffers: dict[Any, Tensor | None] = {root: first, **dict(more)}
     ready, hooks = [(-root.sequence, root)], world.hooks
@@ -337,6 +353,7 @@ def _run_back(root: Any, first: Tensor, more: Sequence[tuple[Any, Tensor]] = ())
             out = None
             if world.ready is not None and target.grad is not None:
                 world.ready(target)
+    return waits
 
 
 def _waits(root: Node) -> dict[Any, int]:

@@ -68,7 +68,7 @@ class Trace(Recording):
             if path is not None:
                 self._modules.setdefault(world.sequence, path)
                 return path, operator
-            if code.co_name == "_run_back":
+            if code.co_name == "run_back":
                 return self._modules.get(world.back, ""), operator
             frame = frame.f_back
         return "", operator

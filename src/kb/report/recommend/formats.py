@@ -72,7 +72,8 @@ def settings_of(
         settings["data.max_source_length"] = setup.max_source_length
     if not one_sequence:
         settings["data.max_target_length"] = setup.max_target_length
-    if setup.weights != "fp32" or (stored != "fp32" and not setup.load_in_4bit):
+    as_stored = ("fp32", stored) if setup.load_in_4bit else ("fp32",) if stored == "fp32" else ()
+    if setup.weights not in as_stored:
         settings["model.torch_dtype"] = _COMPUTE_TYPES[setup.weights]
     if setup.do_train:
         settings |= _training(setup, workers_known)

@@ -16,7 +16,7 @@ from kb.memory.engine.autocast import autocast
 from kb.memory.engine.faults import NotFollowedError
 from kb.memory.engine.ops import pooling
 from kb.memory.engine.runs.prefer import no_gradients
-from kb.memory.engine.tape import Node, _run_back, backward, record
+from kb.memory.engine.tape import Node, backward, part, record, run_back
 from kb.memory.engine.tensor import F32, I64, Tensor, mark, new
 from kb.memory.engine.world import world
 
@@ -163,7 +163,7 @@ class Embedding:
                 del product
                 recording.moment, recording.term = before
                 world.grad = False
-                _run_back(surrogate.node, new((), surrogate.dtype))
+                part(surrogate.node, run_back(surrogate.node, new((), surrogate.dtype)))
         del found, surrogate
         return (grad,)
 
@@ -208,7 +208,7 @@ def _chunked_loss(leaves: Sequence[Sequence[Tensor]], ranges: Sequence[int]) -> 
         log_z = pooling.logsumexp(joined)
         each = ops.neg(ops.sub(positive, log_z))
         loss = ops.scale(ops.scale(pooling.averaged_all(each)))
-        backward(loss)
+        backward(loss, again=True)
         losses.append(Tensor((), loss.dtype, (), loss.storage))
     del local_docs
     total = new((), losses[0].dtype)
