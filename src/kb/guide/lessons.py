@@ -147,7 +147,8 @@ def largest_batch(library: Library, model: str, gpu: str, way: str = "full") -> 
     else:
         what, _, name = way.rpartition(".")
         compared = PRECISIONS if what == "precision" else ways_of(what, case.estimator.constants) if what else WAYS
-        largest = case.estimator.largest(case.setup._replace(**compared[name]), "per_device_train_batch_size")
+        setup = case.setup._replace(**{BATCH: 1, **compared[name]})  # as recommend asks it
+        largest = case.estimator.largest(setup, BATCH)
     return computed(library, f"**{largest}**")
 
 

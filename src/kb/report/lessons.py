@@ -92,7 +92,7 @@ def case_of(catalog: Catalog, model: str, gpu: str, source: int | None = None, t
     """
     if model not in catalog.models:
         raise unknown_model(model, catalog)
-    estimator = Estimator(catalog.models[model], on_gpu(find_gpu(gpu, catalog.gpus)), catalog.constants, rough=True)
+    estimator = Estimator(catalog.models[model], on_gpu(find_gpu(gpu, catalog.gpus)), catalog.constants)
     setup = base_of(estimator.model, estimator)[0]._replace(do_eval=False)
     setup = setup if source is None else setup._replace(max_source_length=source)
     setup = setup if target is None else setup._replace(max_target_length=target)
@@ -191,7 +191,7 @@ def worker_hosts(case: Case, asked: Mapping[str, Any]) -> list[tuple[int, HostLe
         UserError: ``host_memory`` is no size.
     """
     machine = case.estimator.machine._replace(host_memory_bytes=read_host_memory(asked["host_memory"]))
-    estimator = Estimator(case.estimator.model, machine, case.estimator.constants, rough=True)
+    estimator = Estimator(case.estimator.model, machine, case.estimator.constants)
     setup = case.setup._replace(
         per_device_train_batch_size=asked.get("batch") or case.setup.per_device_train_batch_size,
         dataloader_prefetch_factor=asked.get("prefetch") or case.setup.dataloader_prefetch_factor,
