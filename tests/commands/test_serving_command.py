@@ -152,7 +152,8 @@ def test_the_positions_of_a_relative_bound_no_request() -> None:
 
 def test_no_length_is_said_to_start_that_only_the_models_own_config_could_allow() -> None:
     run = estimate("--engine", "vllm", "--model", "google/gemma-2-2b-it", "--gpu", "l4", "--max-model-len", "4096")
-    assert "Largest length that starts" not in run.stdout and "the cache holds one" in run.stdout
+    assert "Largest length that starts" not in run.stdout and "only the model's own" not in run.stdout
+    assert all(line.endswith(" ?") for line in run.stdout.splitlines() if "as it is" in line)
 
 
 @pytest.mark.parametrize(
@@ -337,6 +338,12 @@ def test_an_option_that_a_branch_may_give_is_named(tmp_path: Path, capsys: pytes
             ["max_total_tokens 4096 (default)", "max_batch_prefill_tokens 4145 (default)", " 22.71"],
         ),
         ("vllm serve Qwen/Qwen2.5-14B --quantization fp8 --max-model-len 29248", ["1.00 requests", "It may not start"]),
+        ("sglang serve --model-path Qwen/Qwen2.5-VL-7B-Instruct", ["What share of the GPU"]),  # less, by what sees
+        (  # what is advised of another name's positions is not told, nor a GPU that holds shorter requests alone
+            "vllm serve /models/QwQ-32B -tp 2 --quantization fp8 --max-model-len 16384",
+            ["        ?\n", "a10 × 2"],
+        ),
+        ("sglang serve --model-path Qwen/QwQ-32B --tp 2 --quantization fp8 --mem-fraction-static 0.7", ["pro-5000-48gb × 2"]),
         ("sglang serve --model-path Qwen/Qwen3-30B-A3B --tp 4 --dp 4 --enable-dp-attention", ["parts that replicas"]),
     ],
 )

@@ -64,6 +64,7 @@ OTHERS = (
 )  # fmt: skip
 # Flags of what holds memory of a GPU that is not counted: slots for adapters, and a draft, which some methods lack.
 BESIDE = ("enable_lora", "lora_paths", "speculative_model", "speculative_config", "speculative_draft_model_path")
+CAPS = ("max_total_tokens", "num_gpu_blocks_override")  # of SGLang, of vLLM
 DRAFTLESS = ("ngram", "ngram_gpu", "suffix")
 OF_TRAINING = ("config", "section", "dialect", "task", *RUN, "zero_stage", "fsdp", "simulate")
 
@@ -155,6 +156,7 @@ def _of_unit(unit: Unit, options: argparse.Namespace, checker: FileChecker) -> A
     drafts = said.uses.isdisjoint(DRAFTLESS)
     told = {
         "serving.note_unknown": [name for name in said.unknown if getattr(options, name) in (None, False)],
+        "serving.note_capped": [name for name in CAPS if said.engine != "tgi" and _is_given(name, unit)],
         "serving.note_beside": [name for name in BESIDE if _is_given(name, unit) and (drafts or "spec" not in name)],
     }
     notes = [(key, {"options": ", ".join(map(flag_of, names))}) for key, names in told.items() if names]

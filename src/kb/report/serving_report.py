@@ -128,9 +128,8 @@ def _holds(answer: Answer, words: Words, style: Style) -> list[str]:
         lines += style.lines(words("serving.over_gpu"), "error")
     else:
         lines += style.lines(words("serving.too_short", **values), "error")
-    if served.longest and not over:
-        told = served.model.longest is not None or served.setup.engine in _HOLDS_LESS
-        lines += wrap(words("serving.longest" if told else "serving.open_length", longest=served.longest), style.width)
+    if served.longest and not over and _is_longest(served):
+        lines += wrap(words("serving.longest", longest=served.longest), style.width)
     if not served.starts and served.utilization_needed is not None:
         option = OPTION_NAMES[served.setup.engine]["utilization"]
         key = (
@@ -151,6 +150,12 @@ def _unsure(served: Served, words: Words, style: Style) -> list[str]:
         less = served.setup.engine in _HOLDS_LESS
         return style.lines(words("serving.may_not_fit" if less else "serving.may_not_start"), "warning")
     return style.lines(words(_HOLDS_LESS.get(served.setup.engine, "serving.nothing_left")), "error")
+
+
+def _is_longest(served: Served) -> bool:
+    """Whether the longest request that fits is one that the server takes, of a model whose positions nobody says."""
+    known = served.model.longest is not None or served.setup.engine in _HOLDS_LESS
+    return known or (served.longest or 0) <= served.options.max_model_len
 
 
 def _is_open(served: Served) -> bool:
@@ -203,7 +208,8 @@ def option_name(engine: str, option: str) -> str:
 def _figures(served: Served) -> list[str]:
     if served.concurrency is None:
         return ["?", "?", "?"]
-    return [f"{served.kv_tokens:,}", f"{served.concurrency:.2f}", f"{served.longest:,}"]
+    longest = f"{served.longest:,}" if _is_longest(served) else "?"
+    return [f"{served.kv_tokens:,}", f"{served.concurrency:.2f}", longest]
 
 
 def _gib(size: float) -> str:

@@ -66,6 +66,11 @@ class Served(NamedTuple):
         least = budget.kv_low >= need and budget.overrun == 0
         return least if least == (budget.kv_high >= need and budget.overrun_low == 0) else None
 
+    @property
+    def holds_whole(self) -> bool:
+        """Whether it starts and surely holds one request of the full length."""
+        return self.starts is True and self.budget is not None and self.budget.kv_low >= (self.request_bytes or 1)
+
 
 class Load(NamedTuple):
     """So many requests of one length at once: whether they fit, and what to set."""
@@ -202,7 +207,7 @@ def smallest(
 ) -> str | None:
     """The id of the smallest of ``gpus`` (id, bytes that CUDA sees) on which one request of the full length fits."""
     for name, size in sorted(gpus, key=lambda row: row[1]):
-        if serve(model, setup._replace(gpu_bytes=size, gpu_most=0, gpu_id=name), engine, constants).starts:
+        if serve(model, setup._replace(gpu_bytes=size, gpu_most=0, gpu_id=name), engine, constants).holds_whole:
             return name
     return None
 

@@ -85,9 +85,8 @@ def weights_bytes(model: ServedModel, setup: ServingSetup, padding: tuple[int, i
     makes of packed experts.
 
     Linear layers, embeddings and the output layer are split over the tensor-parallel ranks, K and V by their heads;
-    norms are on each. vLLM and SGLang keep a table of rotary positions beside them: positions × turned dimensions.
-    Pipeline stages share the layers; the first or last holds the embeddings too.
-    """
+    norms are on each. vLLM and SGLang keep a table of rotary positions: positions × turned dimensions. Pipeline stages
+    share the layers; the first or last holds the embeddings too."""
     held = model.weights
     if setup.measured.weights is not None:
         return setup.measured.weights
@@ -162,8 +161,8 @@ def forward_bytes(model: ServedModel, setup: ServingSetup, tokens: int) -> int:
 
 
 def sampler_bytes(model: ServedModel, options: "Resolved", constants: Mapping[str, float]) -> tuple[int, int]:
-    """Bytes of the sampler over as many requests as one step has, at least and at most: logits, their fp32 copy, and
-    what the release adds to them: sorted values and indices, or FlashInfer's probabilities.
+    """Bytes of the sampler over the requests of one step, at least and at most: logits, their fp32 copy, sorted values
+    and indices, or FlashInfer's probabilities.
     """
     low, high = options.logit_bytes
     low = constants["serving_sampler_low_bytes"] if low is None else low
@@ -330,7 +329,9 @@ def budget_of(
         low, high = (weights_bytes(model, setup, padding) or held for padding in (FEWEST, MOST))
         weights = weights._replace(low=low, high=high, status="modelled")
     share = _SHARES[setup.engine](weights, setup, options, engine)
-    if share is None:
+    sees = model.weights is not None and model.weights.towers + model.weights.apart > 0
+    own = setup.engine == "sglang" and setup.utilization is None and not setup.of_any_release
+    if share is None or (sees and own):  # SGLang lessens its own share by the size of what sees
         return None
     best = setup._replace(gpu_bytes=max(setup.gpu_bytes, setup.gpu_most))
     most = _SHARES[setup.engine](weights, best, options, engine) or share
