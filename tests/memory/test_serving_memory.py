@@ -277,7 +277,7 @@ def test_the_longest_length_is_one_that_fits_and_no_more() -> None:
     found = served("llama-3.1-8b", one)
     assert found.starts is False
     assert found.longest is not None
-    assert served("llama-3.1-8b", one._replace(max_model_len=found.longest)).starts is None  # as predicted; not at most
+    assert served("llama-3.1-8b", one._replace(max_model_len=found.longest)).starts
     assert not served("llama-3.1-8b", one._replace(max_model_len=found.longest + 16)).starts
 
 

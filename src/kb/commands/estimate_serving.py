@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kb import __version__
-from kb.advice.facts.serving_facts import LENGTHS, SHARES, TOKENS, TYPES, features_used, stored_packing
+from kb.advice.facts.serving_facts import LENGTHS, SHARES, TOKENS, TYPES, features_used, prefill_of_tgi, stored_packing
 from kb.advice.facts.unit_facts import SERVERS
 from kb.advice.question import NamedMachine
 from kb.advice.run.named_model import packed_by_name
@@ -488,6 +488,8 @@ def options_said(unit: Unit, facts: Facts) -> SaidOptions:
         found["engine_version"] = ".".join(map(str, release))
     elif engine != "transformers":
         unknown.append("engine_version")
+    if "max_num_batched_tokens" not in unknown and (prefill := prefill_of_tgi(facts.get, release)):
+        found.setdefault("max_num_batched_tokens", prefill)
     for option, unit_of in (("kv_cache_memory", ""), ("cpu_offload", " GiB")):
         if option in found:
             found[option] = f"{found[option]}{unit_of or ' B'}"

@@ -348,6 +348,9 @@ def _on_other_devices(container: Node, started: Started, text: str) -> bool:
     return asked or is_of_other_device(image)
 
 
+_GIVEN = (("gpus",), ("devices",), ("privileged",), ("deploy", "resources", "reservations", "devices"))
+
+
 def _surroundings(container: Node, started: Started, places: Places, text: str) -> dict[str, Setting]:
     """GPUs and shared memory of the container, and that it is one."""
     found = {"serving.contained": setting_by(True, "image", started.word, places)}
@@ -357,14 +360,9 @@ def _surroundings(container: Node, started: Started, places: Places, text: str) 
     if gpus is not None:
         found["serving.gpus_given"] = _beside("count", *gpus, places)
     again = raw.count(CHOSEN) > 1  # the shell text that it runs may say another
-    variables = plain_variables(container)
-    for name in (
-        CHOSEN,
-        "NVIDIA_VISIBLE_DEVICES",
-    ):  # the second where the runtime alone gives the container GPUs
-        of_runtime = gpus is None and _text(_scalar(container, "runtime")) == "nvidia"
-        chosen = None if spread or again else gpus_named(variables.get(name)) if name == CHOSEN or of_runtime else None
-        known = found.get("serving.gpus_given")
+    of_runtime = _text(container, "runtime") == "nvidia" and not any(_below(container, *each) for each in _GIVEN)
+    for name in () if spread or again else (CHOSEN, "NVIDIA_VISIBLE_DEVICES") if of_runtime else (CHOSEN,):
+        chosen, known = gpus_named(plain_variables(container).get(name)), found.get("serving.gpus_given")
         if chosen is not None and (known is None or chosen < known.value):
             found["serving.gpus_given"] = setting_by(chosen, name, started.word, places)
     if spread:  # the ranks share no memory, nor can this container's be told from the others'

@@ -141,7 +141,9 @@ def _on_chosen_gpus(unit: Unit, text: str) -> Unit:
     """A unit of ``LLM(…)`` in a program that first says, once and for every way through it, which GPUs it sees."""
     said = re.search(_CHOOSES, text)
     gpus = gpus_named(said[2]) if said is not None and text.count(CHOSEN) == 1 and not SPREAD.search(text) else None
-    if said is None or not gpus or "serving.called" not in unit.settings or unit.span.start < said.end():
+    if said is None or not gpus or any(start < said.start() < end for start, end in string_extents(text)):
+        return unit
+    if "serving.called" not in unit.settings or unit.span.start < said.end():
         return unit
     setting = Setting(gpus, unit.span.beginning(), unit.span.beginning(), (CHOSEN,), alias=True)
     return unit._replace(settings={**unit.settings, "serving.gpus_given": setting})

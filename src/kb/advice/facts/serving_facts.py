@@ -229,7 +229,9 @@ class ServingFacts:
             "utilization": share if isinstance(share, int | float) else None,
             "max_model_len": length if isinstance(length, int) and length > 0 else None,
             "max_num_seqs": seqs if isinstance(seqs, int) and seqs > 0 else None,
-            "max_num_batched_tokens": tokens if isinstance(tokens, int) and tokens > 0 else None,
+            "max_num_batched_tokens": tokens
+            if isinstance(tokens, int) and tokens > 0
+            else prefill_of_tgi(self._value, self.release),
             "kv_cache_dtype": cache,
             "kv_cache_bytes": direct,
             "block_size": self._number("serving.block_size"),
@@ -351,6 +353,13 @@ def features_used(value: Lookup) -> frozenset[str]:
         known["speculative_method"]: True,
     }
     return frozenset(str(name) for name, used in found.items() if name and used)
+
+
+def prefill_of_tgi(value: Lookup, release: object) -> int | None:
+    """The longest prefill that TGI from 2.0 to 2.4.0 works out from the longest prompt, where that is said."""
+    most = value("serving.max_input_tokens")
+    worked_out = isinstance(release, tuple) and (2,) <= release < (2, 4, 1) and release != (2, 4)
+    return most + 50 if worked_out and isinstance(most, int) and value("serving.engine") == "tgi" else None
 
 
 def server_options(vllm: Colocated, setup: TrainingSetup) -> Lookup:

@@ -100,12 +100,9 @@ def serve(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any], co
         constants: the figures of ``rules/constants.yaml``.
     """
     model = _as_kept(model, setup, engine)
-    most = default_of(engine, "max_total_tokens", setup) if setup.max_model_len is None else None
-    if most:
-        setup = setup._replace(max_model_len=min(most, model.longest or most))
+    setup, defaults = _as_tgi_works_out(model, setup, engine)
     options = resolve(model, setup, engine)
-    if most:
-        options = options._replace(defaults=(*options.defaults, "max_total_tokens"))
+    options = options._replace(defaults=(*options.defaults, *defaults))
     budget = budget_of(model, setup, engine, constants)
     ranks = tuple(_ranks(model, setup, options, budget))
     known = weights_bytes(model, setup) is not None
@@ -134,6 +131,23 @@ def serve(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any], co
         utilization_needed=_share_needed(setup, budget, need),
         request_bytes=math.ceil(need),
     )
+
+
+def _as_tgi_works_out(
+    model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any]
+) -> tuple[ServingSetup, list[str]]:
+    """The setup with the defaults that TGI works out from the model's positions, and their names."""
+    found = []
+    if setup.engine == "tgi":
+        length, tokens = (default_of(engine, name, setup) for name in ("max_total_tokens", "max_batch_prefill_tokens"))
+        if length and setup.max_model_len is None:
+            setup = setup._replace(max_model_len=min(length, model.longest or length))
+            found.append("max_total_tokens")
+        if model.longest and setup.max_num_batched_tokens is None and setup.release >= (2,):
+            edge = max(tokens - 4096, 0)  # beyond the longest prompt
+            setup = setup._replace(max_num_batched_tokens=min(tokens, model.longest + edge))
+            found.append("max_batch_prefill_tokens")
+    return setup, found
 
 
 def _as_kept(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any]) -> ServedModel:
@@ -234,12 +248,12 @@ def _need(model: ServedModel, setup: ServingSetup, options: Resolved, length: in
 
 
 def _longest(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any], constants: Mapping[str, float]) -> int:
-    """The largest length at which one request fits, by halving: a longer one needs more and never leaves more."""
+    """The largest length at which one request surely fits, by halving: a longer one needs more and leaves no more."""
 
     def fits(length: int) -> bool:
         at = setup._replace(max_model_len=length)
         budget = budget_of(model, at, engine, constants)
-        return budget is not None and _need(model, at, resolve(model, at, engine), length) <= budget.kv
+        return budget is not None and _need(model, at, resolve(model, at, engine), length) <= budget.kv_low
 
     low, high = 0, model.longest or LONGEST
     if setup.engine in ("llama.cpp", "transformers"):  # these take a length beyond the model's

@@ -319,8 +319,7 @@ def budget_of(
     model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any], constants: Mapping[str, float]
 ) -> Budget | None:
     """The budget of the fullest rank; None where the weights are not known, or what the release takes by itself."""
-    held = weights_bytes(model, setup)
-    if held is None:
+    if (held := weights_bytes(model, setup)) is None:
         return None
     options = resolve(model, setup, engine)
     given: Status = "given" if setup.measured.weights is not None else "exact"
@@ -336,14 +335,15 @@ def budget_of(
     best = setup._replace(gpu_bytes=max(setup.gpu_bytes, setup.gpu_most))
     most = _SHARES[setup.engine](weights, best, options, engine) or share
     activations = _activations(model, setup, options, constants)
-    terms = (weights, _non_torch(setup, constants), activations, _graphs(setup, options, constants))
+    terms: tuple[Term, ...] = (weights, _non_torch(setup, constants), activations, _graphs(setup, options, constants))
     if setup.engine == "sglang":  # activations and graphs are what the share leaves
         terms = (terms[0], terms[1], terms[2]._replace(inside=False), terms[3]._replace(inside=False))
     if (size := setup.kv_cache_bytes) is not None:
         return Budget(setup.gpu_bytes, terms, size, size, size, "given", *_overrun(terms, size, setup))
     inside = [term for term in terms if term.inside]
     aside = max(share - sum(term.bytes for term in inside), 0) * (1 - (default_of(engine, "cache_of_rest", setup) or 1))
-    share, most = share - round(aside), most - round(aside)
+    left = [Term("left_alone", round(aside), round(aside), round(aside), "modelled")] if aside else []
+    terms, inside = (*terms, *left), inside + left
     kv = share - sum(term.bytes for term in inside)
     over, over_low = _overrun([term for term in terms if not term.inside], share, setup)
     return Budget(
