@@ -350,6 +350,11 @@ def test_a_run_on_a_tpu_is_not_predicted_for_a_gpu() -> None:
     assert config("tpu_num_cores: null").prediction is not None
 
 
+def test_a_run_that_does_nothing_which_is_predicted_says_so() -> None:
+    result = config("do_train: false\ndo_eval: false\ndo_predict: false")
+    assert (result.prediction, result.note) == (None, "runs_nothing")
+
+
 @pytest.mark.parametrize("said", ["use_cpu", "no_cuda"])
 def test_a_run_that_keeps_to_the_cpu_takes_nothing_of_a_gpu(said: str) -> None:
     result = config(f"{said}: true")

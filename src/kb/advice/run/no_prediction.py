@@ -97,6 +97,8 @@ def why_no_prediction(
         return _open_note(unit, setup)
     if known and trains_packed(setup):
         return QUANTIZED_ALONE
+    if known and not (setup.do_train or setup.do_eval or setup.do_predict):
+        return "runs_nothing", {}
     if known:
         return _engine_note(setup, architecture)
     if fault is not None:
