@@ -8,6 +8,7 @@ from typing import Any
 
 from kb.core.expression import Tree
 from kb.core.finding import Fix
+from kb.core.units import GIB, MIB
 from kb.report.values import UNKNOWN, printable
 from kb.report.words import Words
 
@@ -105,7 +106,7 @@ def _literal(value: Any) -> str:
 _WRITTEN = "written."
 _IN_BRACKETS = re.compile(r" \([^()]*\)$")
 _SIGNS = {"==": "is", "!=": "is_not", ">": "over", ">=": "at_least", "<": "under", "<=": "at_most"}
-_CONTRARY = {"in": "not in", "not in": "in", "==": "!=", "!=": "=="}
+_CONTRARY = {"in": "not in", "not in": "in", "==": "!=", "!=": "==", ">": "<=", ">=": "<", "<": ">=", "<=": ">"}
 _SUMS = ("+", "-", "*", "/", "//", "%", "**")
 _LISTS = {"in": "one_of", "not in": "none_of"}
 
@@ -170,10 +171,7 @@ def _denied(tree: Tree, words: Words) -> str:
     if tree[0] == "fact":
         return _holds(tree[1], False, words)
     if tree[0] == "compare" and len(tree[1]) == 1:
-        sign, left, right = tree[1][0], tree[2], tree[3]
-        if sign in _CONTRARY:
-            return _compared(_CONTRARY[sign], left, right, words)
-        return words(f"condition.not_{_SIGNS[sign]}", name=_value(left, words), value=_value(right, words))
+        return _compared(_CONTRARY[tree[1][0]], tree[2], tree[3], words)
     return words("condition.not", condition=sentence(tree, words))
 
 
@@ -192,9 +190,11 @@ def _holds(name: str, holds: bool, words: Words) -> str:
 def _compared(sign: str, left: Tree, right: Tree, words: Words) -> str:
     if sign in _LISTS and right[0] == "lit" and len(right[1]) == 1:  # a list of one
         sign, right = "==" if sign == "in" else "!=", ["lit", *right[1]]
-    if sign in _CONTRARY and right == ["lit", ""]:
+    if right == ["lit", ""]:
         return words(f"condition.{'none' if sign == '==' else 'some'}", name=_value(left, words))
     if left[0] == "fact" and right[0] == "lit":  # words of its own for what one fact is or is not
+        if sign == "in" and f"condition.is.{left[1]}" in words.messages:  # of each
+            return _joined("or", (_compared("==", left, ["lit", each], words) for each in right[1]), words)
         own = f"condition.{_LISTS.get(sign) or _SIGNS[sign]}.{left[1]}"
         for key in (f"{own}.{right[1]}", own):
             if key in words.messages:
@@ -225,6 +225,8 @@ def _shown(value: Any, words: Words) -> str:
     if isinstance(value, str) and value:
         shown = words.messages.get(f"condition.value.{value}", printable(value))
         return f"“{shown}”" if " " in value else shown
+    if isinstance(value, int) and value and value % MIB == 0:  # bytes
+        return f"{value / GIB:g} GiB"
     return printable(f"{value:g}" if isinstance(value, float) else str(value)) or UNKNOWN
 
 
