@@ -6,7 +6,7 @@ from typing import Any
 from kb.core.record import NamedTuple
 from kb.core.units import GIB
 from kb.memory.serving.answer import OWN_SHARE, Change, Load, Served
-from kb.memory.serving.budget import OPTION_NAMES, Budget
+from kb.memory.serving.budget import GRAPHS_BY_PHASE_FROM, OPTION_NAMES, Budget
 from kb.report.json_parts import Object, fields, head, release_text, to_json
 from kb.report.terminal import INDENT, Style, in_blocks, joined, table, wrap
 from kb.report.values import printable
@@ -18,7 +18,6 @@ _FLAGS = {
     "tensor_parallel": {"vllm": "tensor_parallel_size", "sglang": "tp_size", "tgi": "num_shard", "llama.cpp": "gpus"},
     "quantization": {"tgi": "quantize", "llama.cpp": "file"},
 }
-GRAPHS_BY_PHASE_FROM = (0, 5, 14)  # of SGLang: cuda_graph_max_bs_decode and _prefill
 
 
 class Answer(NamedTuple):
@@ -78,7 +77,8 @@ def _budget(served: Served, words: Words, style: Style) -> list[str]:
         return wrap(
             words("serving.no_share" if served.not_predicted == OWN_SHARE else "serving.no_weights"), style.width
         )
-    rows = [[words("serving.share"), words("serving_status.exact"), _gib(budget.share)]]
+    own = served.setup.engine == "sglang" and served.setup.utilization is None  # without what not every model reserves
+    rows = [[words("serving.share"), words(f"serving_status.{'modelled' if own else 'exact'}"), _gib(budget.share)]]
     outside: list[list[str]] = []
     for term in budget.terms:
         if not term.bytes:

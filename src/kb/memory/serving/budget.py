@@ -22,12 +22,14 @@ from kb.memory.serving.setup import (
     PACKS_TABLES,
     ServedModel,
     ServingSetup,
+    prefill_graphs,
     served_model,
 )
 
 Status = Literal["exact", "modelled", "measured", "given", "unknown"]
 CHUNKS_FROM = 32_768  # vLLM before V1 spreads prompts over steps by itself above this length
 NO_CHUNKS_BELOW = (0, 8)
+GRAPHS_BY_PHASE_FROM = (0, 5, 14)  # of SGLang: cuda_graph_max_bs_decode and _prefill
 
 
 def heads_of_rank(model: ServedModel, ranks: int) -> int:
@@ -243,11 +245,7 @@ class Resolved(NamedTuple):
 def resolve(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any]) -> Resolved:
     """Every option of a server. ``engine`` is the engine's data of ``rules/serving``."""
     names = OPTION_NAMES[setup.engine]
-    missing = [
-        names[field]
-        for field in ("utilization", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
-        if getattr(setup, field) is None and field in names
-    ]
+    missing = [name for field, name in names.items() if getattr(setup, field) is None]
     length = setup.max_model_len or model.longest or 2048
     seqs = setup.max_num_seqs or default_of(engine, names.get("max_num_seqs", ""), setup) or 1
     tokens = setup.max_num_batched_tokens or default_of(engine, names.get("max_num_batched_tokens", ""), setup)
@@ -386,8 +384,10 @@ def _share_of_sglang(weights: Term, setup: ServingSetup, options: Resolved, engi
         return setup.gpu_bytes
     if (base := default_of(engine, "reserved_base", setup)) is None:
         return None
-    reserved = base + 1.5 * max(options.batched_tokens, 2048)
-    reserved += setup.tensor_parallel * setup.pipeline_parallel / 8 * 1024 + 2 * options.max_num_seqs
+    reserved = base + 1.5 * max(options.batched_tokens, 2048) + setup.tensor_parallel * setup.pipeline_parallel * 128
+    reserved += 0 if setup.eager and setup.release >= GRAPHS_BY_PHASE_FROM else 2 * options.max_num_seqs
+    of_graph = 0 if setup.eager else default_of(engine, "reserved_for_prefill_graph", setup)
+    reserved += of_graph * prefill_graphs(options.batched_tokens)
     reserved = max(reserved, default_of(engine, "reserved_least_of_large", setup))
     total = setup.gpu_bytes / MIB
     share: float = round((total - reserved) / total, 3)

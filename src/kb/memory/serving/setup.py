@@ -283,6 +283,12 @@ def served_model_of_config(name: str, data: Mapping[str, Any]) -> ServedModel:
     )
 
 
+def prefill_graphs(tokens: int) -> int:
+    """For how many lengths SGLang makes a graph of prefill (``generate_prefill_cuda_graph_batch_sizes``)."""
+    steps = ((4, 33, 4), (48, 257, 16), (288, 513, 32), (576, 1025, 64), (1280, 4097, 256), (4608, tokens + 1, 512))
+    return sum(each <= tokens for step in steps for each in range(*step))
+
+
 def mla_weights(config: Mapping[str, Any]) -> Weights:
     """Parameters of DeepSeek-V2 and V3 and their kin, without layers that predict further tokens.
 
