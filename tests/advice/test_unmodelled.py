@@ -335,7 +335,7 @@ def test_a_share_for_vllm_says_nothing_where_unsloth_is_told_not_to_use_it() -> 
 
 @pytest.mark.parametrize(
     ("more", "key"),
-    [("lora_dim: 8", "method_open"), ("optim: lomo", "not_modelled"), ("fsdp: full_shard", "gpus_not_said")],
+    [("lora_dim: 8", "method_open"), ("optim: lomo", "not_modelled"), ("fsdp: full_shard", "gpus_not_said"), ("do_train: false", "runs_nothing")],
 )
 def test_an_estimate_that_cannot_be_made_says_why_in_the_same_words(more: str, key: str) -> None:
     checker = Checker(CATALOG, MACHINE)
@@ -348,11 +348,6 @@ def test_a_run_on_a_tpu_is_not_predicted_for_a_gpu() -> None:
     result = config("tpu_num_cores: 8")
     assert (result.prediction, result.note_values["named"]) == (None, "TPU (tpu_num_cores)")
     assert config("tpu_num_cores: null").prediction is not None
-
-
-def test_a_run_that_does_nothing_which_is_predicted_says_so() -> None:
-    result = config("do_train: false\ndo_eval: false\ndo_predict: false")
-    assert (result.prediction, result.note) == (None, "runs_nothing")
 
 
 @pytest.mark.parametrize("said", ["use_cpu", "no_cuda"])

@@ -30,7 +30,7 @@ NO_MODEL_OF_THE_RUN = (
     "cpu_only", "ddp_refuses", "ddp_refuses_named", "deepspeed_not_read", "engine_not_followed", "gpus_not_counted",
     "gpus_not_said", "loads_no_model", "method_open", "model_open", "no_such_run", "no_training_call", "not_modelled",
     "pictures_not_said", "preference_not_predicted", "preference_of_command", "quantized_alone", "run_by_engine",
-    "run_perhaps_by_engine", "server", "server_no_decoder", "several_ways", "trainer_not_followed",
+    "run_perhaps_by_engine", "runs_nothing", "server", "server_no_decoder", "several_ways", "trainer_not_followed",
     "trainer_not_predicted", "width_open",
 )  # fmt: skip
 # Releases of TRL whose losses are followed: from the first to before the second, and from the third (trl-wheels).
