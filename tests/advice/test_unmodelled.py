@@ -335,7 +335,12 @@ def test_a_share_for_vllm_says_nothing_where_unsloth_is_told_not_to_use_it() -> 
 
 @pytest.mark.parametrize(
     ("more", "key"),
-    [("lora_dim: 8", "method_open"), ("optim: lomo", "not_modelled"), ("fsdp: full_shard", "gpus_not_said"), ("do_train: false", "runs_nothing")],
+    [
+        ("lora_dim: 8", "method_open"),
+        ("optim: lomo", "not_modelled"),
+        ("fsdp: full_shard", "gpus_not_said"),
+        ("do_train: false", "runs_nothing"),
+    ],
 )
 def test_an_estimate_that_cannot_be_made_says_why_in_the_same_words(more: str, key: str) -> None:
     checker = Checker(CATALOG, MACHINE)
