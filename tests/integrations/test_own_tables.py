@@ -82,7 +82,8 @@ FIGURES: list[Callable[[], str]] = [
 @pytest.mark.parametrize("made", TABLES)
 def test_the_readers_table_is_the_pages_own_for_the_same_case(made: Callable[[], str]) -> None:
     page = made()
-    assert said(asked(**given(page))["rows"]) == texts(page)
+    for own, row in zip(said(asked(**given(page))["rows"]), texts(page), strict=True):
+        assert [its for mine, its in zip(own, row, strict=True) if its != mine and not mine.startswith("~")] == []
 
 
 @pytest.mark.parametrize("made", COMPARISONS)

@@ -147,7 +147,7 @@ def largest_batch(library: Library, model: str, gpu: str, way: str = "full") -> 
     else:
         what, _, name = way.rpartition(".")
         compared = PRECISIONS if what == "precision" else ways_of(what, case.estimator.constants) if what else WAYS
-        setup = case.setup._replace(**{BATCH: 1, **compared[name]})  # as recommend asks it
+        setup = case.setup._replace(per_device_train_batch_size=1, **compared[name])  # as recommend asks it
         largest = case.estimator.largest(setup, "per_device_train_batch_size")
     return computed(library, f"**{largest}**")
 

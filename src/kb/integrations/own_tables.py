@@ -76,6 +76,7 @@ def answer(asked: str, language: str, made: Callable[[dict[str, Any], Case, Word
         case = case_of(
             catalog_of(), wanted["model"], wanted["gpu"], wanted.get("source_length"), wanted.get("target_length")
         )
+        case = case._replace(quick=True)
         if (
             wanted.get("table") or wanted["figure"]
         ) in GENERATED and case.estimator.model.architecture.family == "encoder":

@@ -21,6 +21,7 @@ from kb.core.setup_json import setup_from
 from kb.core.text import fill
 from kb.core.units import GIB
 from kb.machine.detect import find_gpu, read_host_memory
+from kb.memory.search import BatchField
 from kb.memory.serving.answer import Served, serve
 from kb.memory.serving.setup import Engine, ServingSetup, served_model
 from kb.memory.states import states_of
@@ -66,11 +67,18 @@ KINDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 
 
 class Case(NamedTuple):
-    """Who predicts, and full training at the lengths that are asked for, without evaluation."""
+    """Who predicts, and full training at the lengths that are asked for, without evaluation. ``quick``: the largest
+    batches, each of which takes several predictions, are answered roughly, for a reader who waits in a browser."""
 
     estimator: Estimator
     setup: TrainingSetup
     catalog: Catalog
+    quick: bool = False
+
+    def largest(self, setup: TrainingSetup, field: BatchField) -> str:
+        """The largest batch; a rough one is marked so."""
+        most = (self.estimator.roughly() if self.quick else self.estimator).largest(setup, field)
+        return f"{'~' * self.quick}{most}" if most else "–"
 
     def named(self) -> dict[str, Any]:
         """What a title says of it."""
@@ -139,7 +147,7 @@ def beam_rows(case: Case, words: Words, batch: int, counts: Sequence[int]) -> li
     for beams in counts:
         setup = generating(case, batch)._replace(inference_num_beams=beams)
         phase = _phase(case.estimator, setup, "generate")
-        most = plain(case.estimator.largest(setup, "inference_batch_size") or "–")
+        most = plain(case.largest(setup, "inference_batch_size"))
         rows.append([plain(beams), plain(batch * beams), band(phase), verdict(words, phase.status), most])
     return rows
 
@@ -253,9 +261,9 @@ def length_rows(case: Case, way: str, lengths: Sequence[int]) -> list[Cell]:
     cells: list[Cell] = []
     for length in lengths:
         setup = case.setup._replace(**WAYS[way], max_source_length=length, per_device_train_batch_size=1)
-        most = case.estimator.largest(setup, "per_device_train_batch_size")
+        most = case.largest(setup, "per_device_train_batch_size")
         least = _phase(case.estimator, setup, "train").process_used_bytes / GIB
-        cells.append(((str(most or "–"), "b"), (f" ({least:.1f}\u00a0GiB)", "small")))
+        cells.append(((most, "b"), (f" ({least:.1f}\u00a0GiB)", "small")))
     return cells
 
 
