@@ -347,6 +347,13 @@ def test_an_option_that_a_branch_may_give_is_named(tmp_path: Path, capsys: pytes
             "sglang serve --model-path Qwen/QwQ-32B --tp 2 --quantization fp8 --mem-fraction-static 0.7",
             ["pro-5000-48gb × 2"],
         ),
+        (
+            "docker run --gpus device=0 -e MAX_INPUT_LENGTH=1000 -e MAX_TOTAL_TOKENS=1500 -e MODEL_ID=Qwen/Qwen2.5-7B"
+            " -e QUANTIZE=eetq huggingface/text-generation-inference:2.3.1 --max-total-tokens 1600",
+            ["(int8)", "max_total_tokens 1600 ·", "max_batch_prefill_tokens 1050\n"],
+        ),
+        # Phi-3's window is not that of its relative, which takes longer requests
+        ("vllm serve microsoft/Phi-3.5-mini-instruct --max-model-len 32000", ["32,000 tokens takes 11.72 GiB"]),
         ("sglang serve --model-path Qwen/Qwen3-30B-A3B --tp 4 --dp 4 --enable-dp-attention", ["parts that replicas"]),
     ],
 )

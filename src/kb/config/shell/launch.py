@@ -24,6 +24,7 @@ from kb.config.shell.serving import (
     GPUS,
     OTHER_VARIABLES,
     SPREAD,
+    TGI_VARIABLES,
     VLLM_VARIABLES,
     Started,
     read_server,
@@ -414,6 +415,11 @@ def server_launch(started: Started, text: str, around: Surroundings = NOTHING_AR
         if name in told and (name != GPUS or told[name] is not None):
             word = started.word._replace(text=told[name], from_variable=True)
             flags += (Flag(name, word, (word,), dashes=""),)
+    given = {flag.name for flag in flags}
+    for name in TGI_VARIABLES if started.server.dialect == "tgi" else ():
+        if name in started.told and name.lower() not in given:
+            word = started.word._replace(text=started.told[name], from_variable=True)
+            flags += (Flag(name.lower(), word, (word,), dashes=""),)
     config = _flagged_config(flags)
     flags = tuple(flag for flag in flags if flag.name not in CONFIG_FLAGS)
     tool = Tool(started.server.dialect, sets={"serving.called": "python"} if started.inside else {})

@@ -42,6 +42,11 @@ HARNESSES = ("lm_eval", "lm-eval")  # `lm_eval --model vllm --model_args pretrai
 _OF_HARNESS = {"--pretrained": "--model", "--max_length": "--max_model_len"}
 # What only the environment says, under its own name in the format.
 VLLM_VARIABLES = ("VLLM_USE_V2_MODEL_RUNNER", "VLLM_ALLOW_LONG_MAX_MODEL_LEN")
+# Options that TGI takes from a container's environment, too, under their names in capitals.
+TGI_VARIABLES = (
+    "MODEL_ID", "MAX_TOTAL_TOKENS", "MAX_INPUT_TOKENS", "MAX_INPUT_LENGTH", "MAX_BATCH_PREFILL_TOKENS",
+    "MAX_BATCH_TOTAL_TOKENS", "CUDA_MEMORY_FRACTION", "NUM_SHARD", "QUANTIZE", "DTYPE", "KV_CACHE_DTYPE",
+)  # fmt: skip
 # Ray starts the ranks, in other containers and on other machines too.
 SPREAD = re.compile(
     r"\bray[\"', \t]+(?:start|up|exec|attach)\b|ray_cluster|multi-node-serving|RAY_"

@@ -156,7 +156,11 @@ def _as_kept(model: ServedModel, setup: ServingSetup, engine: Mapping[str, Any])
     """
     if "dp_attention" in setup.uses or ("data_parallel" in setup.uses and model.active_experts):
         return model._replace(weights=None, not_modelled=REPLICAS)
-    if not model.full_layers or default_of(engine, "windowed_cache", setup, model) is not False:
+    # Where all layers of a model slide, those of a relative that takes longer requests do not (Phi-3.5 beside Phi-3).
+    longer = model.of_relative and (setup.max_model_len or LONGEST) > (model.positions or LONGEST)
+    if not model.full_layers and not longer:
+        return model
+    if model.full_layers and default_of(engine, "windowed_cache", setup, model) is not False:
         return model
     return model._replace(full_layers=model.full_layers + model.windowed_layers, windowed_layers=0)
 
