@@ -231,6 +231,11 @@ def test_what_trains_is_open_where_code_changes_it(change: str) -> None:
         ("data = ChatDataset(path, max_len=64)", 64),
         ("class Rows:\n    def __init__(self, path, max_len=128):\n        self.max_len = max_len", 128),
         ("class Rows:\n    def __init__(self, path, max_len=128):\n        self.max_len = max_len\nRows('a', 64)", 64),
+        (
+            "class Rows:\n    def __init__(self, path, max_len=128):\n        self.max_len = max_len\nclass Pairs:\n"
+            "    def __init__(self, path, max_len):\n        self.max_len = max_len\nPairs('a', args.max_len)",
+            None,
+        ),
         ("parser.add_argument('--max_seq_length', type=int, default=96)", 96),
         ("options = {'max_length': 48}", 48),
         ("data = Rows(path, max_len=64)\nother = Rows(path, max_len=96)", None),

@@ -247,7 +247,7 @@ def test_lengths_come_from_the_tokenizer_where_they_are_literal():
 def test_several_runs_are_sections_named_by_their_variable_or_line():
     units = READER.read(
         "first = TrainingArguments('a', fp16=True)\nsecond = TrainingArguments('b', fp16=True)\n"
-        "Trainer(args=TrainingArguments('c', fp16=True))\n",
+        "Trainer(args=TrainingArguments('c', fp16=True))\n_ = TrainingArguments('.', fp16=True)\n",  # of no trainer
         "train.py",
     )
     assert [unit.section for unit in units] == ["first", "second", "line 3"]

@@ -585,3 +585,22 @@ def test_a_name_of_an_arm_has_its_value_where_the_arm_is_taken(tmp_path: Path, f
     told = result(tmp_path, f"python train.py --model Qwen/Qwen2.5-0.5B --bs 2 {flags}\n", program)
     setting = told.unit.settings.get("model.torch_dtype")
     assert (None if setting is None else setting.value) == dtype
+
+
+@pytest.mark.parametrize(("flag", "length"), [("", 1024), ("--max-len=512", 512), ("--max-len $LENGTH", "?")])
+def test_rows_of_a_loop_are_as_long_as_its_command_says(tmp_path: Path, flag: str, length: int | str) -> None:
+    (tmp_path / "rows.py").write_text(
+        "class Rows:\n    def __init__(self, rows, tokenizer, max_len=64): ...\n"
+        "class Pairs:\n    def __init__(self, rows, max_len=2048): ...\n"
+    )
+    program = (
+        "import argparse\nfrom rows import Rows\nfrom torch.utils.data import DataLoader\n"
+        "from transformers import AutoModelForCausalLM\np = argparse.ArgumentParser()\n"
+        "p.add_argument('--batch_size', type=int, default=1)\np.add_argument('--max-len', type=int, default=1024)\n"
+        "args = p.parse_args()\nmodel = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B')\n"
+        "loader = DataLoader(Rows(rows, tok, args.max_len), batch_size=args.batch_size)\n"
+        "for batch in loader:\n    loss = model(**batch).loss\n    loss.backward()\n    optimizer.step()\n"
+    )
+    told = result(tmp_path, f"python train.py --batch_size 2 {flag}\n", program)
+    said = told.unit.settings["data.max_source_length"].value
+    assert ("?" if is_unknown(said) else said) == length

@@ -114,11 +114,12 @@ def own_defaults(unit: Unit, names: Iterable[str]) -> tuple[Assumption, ...]:
     asked = frozenset(names)
     # all are gone through, and none is looked up: what is looked up keeps the configs of a grid apart
     named = asked - {"script.trainer"}  # which a script's name says is an assumption of its own
-    found = (each for name, each in unit.settings.items() if each.by_default and name in named)
+    found = [each for name, each in unit.settings.items() if each.by_default and name in named]
     # what a call says by being there (an adapter, a trainer) has its number or its class in place of a name
     keys = sorted({key for each in found if each.path and (key := str(each.path[-1]).lstrip("-"))[:1].islower()})
     more = "" if len(keys) <= MOST_NAMED else " …"
-    reason = "program_default" if unit.script is None else "variable_default"
+    of_program = unit.script is None or all(each.joined for each in found)
+    reason = "program_default" if of_program else "variable_default"
     return (Assumption(OWN_DEFAULTS, ", ".join(keys[:MOST_NAMED]) + more, reason),) if keys else ()
 
 

@@ -69,6 +69,14 @@ class CommandLine:
         self.found: set[tuple[str, ...]] = set()
         self.missed = False
 
+    @property
+    def numbers(self) -> tuple[tuple[str, int | None], ...] | None:
+        """What each flag gives where that is a whole number; None where there are flags that cannot be told."""
+        if "" in self.flags:
+            return None
+        said = ((name, str(each.value)) for name, each in self.flags.items())
+        return tuple((name, int(text) if text.isdecimal() else None) for name, text in said)
+
 
 class Origin(NamedTuple):
     """Where a value stands in the config or the command that the program is given."""

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from kb.config.python.calls import Call
@@ -138,7 +138,9 @@ class Around(NamedTuple):
 
     trees: tuple[ast.AST, ...]
     cut: bool  # whether a tokenizer is told to cut
-    flags: bool  # whether what a command line has by default counts
+    flags: (
+        tuple[tuple[str, int | None], ...] | None
+    )  # numbers of the command; None: what it has by default says nothing
 
 
 def lengths_inferred(around: Around, span: Span) -> dict[str, Setting]:
@@ -169,24 +171,32 @@ LEAST = 8  # tokens: what is shorter is a length of something else
 
 
 @lru_cache(1)  # every loop of a program asks
-def lengths_by_names(modules: tuple[ast.AST, ...], *, flags: bool = True) -> dict[str, set[int]]:
+def lengths_by_names(
+    modules: tuple[ast.AST, ...], *, flags: tuple[tuple[str, int | None], ...] | None = ()
+) -> dict[str, set[int]]:
     """The lengths that plain numbers give under such names anywhere in a program, for what its own data sets cut to:
     ``max_len=64`` of a call, ``MAX_LENGTH = 64``, ``"max_length": 64``, a flag ``--max_len``. A number that is given by
     position counts under the argument's name, and an argument's default where nothing else has that name.
 
     Args:
-        flags: whether a flag's default counts: a command may give another.
+        flags: what the command gives flags in the place of their defaults; None where it may give any.
     """
     nodes = [node for tree in modules for node in ast.walk(tree)]
     apart = _of_generating(nodes)
     nodes = [node for node in nodes if id(node) not in apart]
-    given = [pair for node in nodes if flags or called_name(node) != "add_argument" for pair in _numbered(node)]
+    told = dict(flags or ())
+    given = [
+        pair for node in nodes if flags is not None or called_name(node) != "add_argument"
+        for pair in _numbered(node, told)
+    ]  # fmt: skip
     calls: dict[str, list[ast.Call]] = {}
     for node in nodes:
         if isinstance(node, ast.Call):
             calls.setdefault(called_name(node), []).append(node)
-    for function, called in _functions(nodes):
-        given += _by_position(function, calls.get(called, []), {name for name, _ in given})
+    functions = [(function, calls.get(called, [])) for function, called in _functions(nodes)]
+    handed = {name for function, made in functions for name in _handed(function, made)}
+    for function, made in functions:
+        given += _by_position(function, made, {*handed, *(name for name, _ in given)})
     found: dict[str, set[int]] = {SOURCE: set(), TARGET: set()}
     for name, value in given:
         words = words_of(name)
@@ -266,27 +276,40 @@ def _cuts(function: ast.FunctionDef) -> bool:
     return not _generates(function.name) and "token" in ast.unparse(function)
 
 
+def _placed(function: ast.FunctionDef) -> list[ast.arg]:
+    return [*function.args.posonlyargs, *function.args.args]
+
+
+def _names(placed: Iterable[ast.arg]) -> list[str]:
+    return [each.arg for each in placed if each.arg not in ("self", "cls")]
+
+
+def _handed(function: ast.FunctionDef, calls: Iterable[ast.Call]) -> Iterator[str]:
+    """The arguments that some call of a function gives a value, whatever it is."""
+    for call in calls:
+        yield from (name for name, _ in zip(_names(_placed(function)), call.args, strict=False))
+        yield from (each.arg for each in call.keywords if each.arg)
+
+
 def _by_position(function: ast.FunctionDef, calls: Sequence[ast.Call], known: Collection[str]) -> list[tuple[str, int]]:
     """The numbers that a function's calls give by position, else the defaults of arguments that nothing else names."""
-    placed = [*function.args.posonlyargs, *function.args.args]
-    names = [each.arg for each in placed if each.arg not in ("self", "cls")]
+    placed = _placed(function)
     found = [
-        (name, value.value) for call in calls for name, value in zip(names, call.args, strict=False)
+        (name, value.value) for call in calls for name, value in zip(_names(placed), call.args, strict=False)
         if isinstance(value, ast.Constant) and type(value.value) is int
     ]  # fmt: skip
     defaults = dict(zip((each.arg for each in placed[::-1]), function.args.defaults[::-1], strict=False))
     defaults |= {
         arg.arg: each for arg, each in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if each
     }
-    taken = {name for call in calls for name, _ in zip(names, call.args, strict=False)} | set(known)
     return found + [
         (name, each.value) for name, each in defaults.items()
-        if name not in taken and isinstance(each, ast.Constant) and type(each.value) is int
+        if name not in known and isinstance(each, ast.Constant) and type(each.value) is int
     ]  # fmt: skip
 
 
-def _numbered(node: ast.AST) -> Iterator[tuple[str, int]]:
-    """The names that an assignment, a dictionary or a call gives a plain number."""
+def _numbered(node: ast.AST, flags: Mapping[str, int | None]) -> Iterator[tuple[str, int]]:
+    """The names that an assignment, a dictionary or a call gives a plain number, or the command a flag."""
     pairs: list[tuple[str | None, ast.expr | None]] = []
     if isinstance(node, ast.Assign):
         pairs = [(called_or_named(each), node.value) for each in node.targets]
@@ -299,7 +322,9 @@ def _numbered(node: ast.AST) -> Iterator[tuple[str, int]]:
         pairs = [(each.arg, each.value) for each in node.keywords]
         flag = node.args[0] if node.args and called_name(node) == "add_argument" else None
         if isinstance(flag, ast.Constant):
-            pairs = [(str(flag.value).lstrip("-"), each.value) for each in node.keywords if each.arg == "default"]
+            key = str(flag.value).lstrip("-").replace("-", "_")
+            default = next((each.value for each in node.keywords if each.arg == "default"), None)
+            pairs = [(key, ast.Constant(flags[key]) if key in flags else default)]
     for name, value in pairs:
         if name and isinstance(value, ast.Constant) and type(value.value) is int:
             yield name, value.value

@@ -334,7 +334,7 @@ class Analysis(NamedTuple):
         """What the module and those of the project that it takes something from say."""
         others = (each for each in self.values.expressions.shared.modules.values() if each is not None)
         trees = (self.module.tree, *(each.names.tree for each in others))
-        return Around(trees, self.says("truncation=True"), not self.values.of_config)
+        return Around(trees, self.says("truncation=True"), self.values.flags)
 
     @property
     def text(self) -> str:

@@ -77,6 +77,7 @@ def runs_of(calls: list[Call]) -> list[Run]:
 
 def _training_runs(calls: list[Call]) -> list[Run]:
     own = [call for call in calls if call.kind.dialect is not None]
+    own = [call for call in own if call.target != "_"] or own  # made for what making it does: TrainingArguments(".")
     others = [call for call in calls if call.kind.dialect is None]
     if not own:
         others = [call for call in others if not call.kind.of]

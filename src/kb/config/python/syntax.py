@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 from collections.abc import Callable
 
 from kb.config.files import ConfigError
@@ -52,7 +53,9 @@ class Module:
         end = self._starts[line] if line < len(self._starts) else len(self._body)
         if "nested" in reason:
             return ConfigError("config.python-too-deep", *self.at(start), limit=MAX_BRACKETS)
-        return ConfigError("config.python-syntax", *self.at(min(start + max(column, 1) - 1, end)), reason=reason)
+        place = self.at(min(start + max(column, 1) - 1, end))
+        said = f"{reason} (Python {sys.version_info[0]}.{sys.version_info[1]})"  # a newer one may take it
+        return ConfigError("config.python-syntax", *place, reason=said)
 
     def _deepest(self) -> tuple[int, int]:
         """The place of the most deeply nested bracket: a rough one, strings are not told apart."""

@@ -52,6 +52,7 @@ class Values:
         given: GivenConfig | CommandLine | None = None,
     ) -> None:
         self._module, self._names, self.of_config = module, names, given is not None
+        self.flags = () if given is None else given.numbers if isinstance(given, CommandLine) else None
         self.expressions = Expressions(names, constants, module.text, path, Shared(sources or NoSources(), given))
         self.by_default: set[int] = set()  # the nodes whose value a caller or a command line may give otherwise
 
