@@ -53,7 +53,7 @@ def test_the_wheel_carries_every_rule_and_text_and_the_bundle(wheel: Path) -> No
 
 
 def test_the_wheel_stays_small(wheel: Path) -> None:
-    assert wheel.stat().st_size <= 3_200_000  # the rules, packed, are 0.9 MB of it, and grow: tables by release
+    assert wheel.stat().st_size <= 3_300_000  # the rules, packed, are 0.9 MB of it, and grow: tables by release
 
 
 def test_an_installed_kb_shows_tries_and_validates_its_rules(installed: Path, tmp_path: Path) -> None:
