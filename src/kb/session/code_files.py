@@ -17,7 +17,7 @@ from kb.config.reader import ConfigReader
 from kb.config.shell.command import CommandReader, read_shell
 from kb.config.shell.flags import known_when_run
 from kb.config.shell.processes import CHOSEN, gpus_named
-from kb.config.shell.serving import SPREAD, VLLM_VARIABLES
+from kb.config.shell.serving import OTHER_DEVICES, SPREAD, VLLM_VARIABLES
 from kb.config.suppressions import Suppressed, read_suppressions, suppress
 from kb.config.text.encoding import MARK, Decoded, decode
 from kb.core.catalog import Catalog
@@ -115,6 +115,7 @@ def code_units(
         found = found or python.read(text, path, files)
         found = found + servers_started(text, path, commands, catalog.dialects[DIALECT].constants, files)
         found = [_on_chosen_gpus(unit, text) for unit in _with_variables(found, text, catalog)]
+        found = [unit for unit in found if not (unit.dialect == "vllm" and _device(unit) in OTHER_DEVICES)]
         return [_on_rented_gpu(unit, _GPUS_OF_MODAL, text) for unit in found] if re.search(_RENTS, text) else found
     return _with_variables(read_cells(text, path, python, commands, files), text, catalog)
 
@@ -135,6 +136,12 @@ def _with_variables(units: list[Unit], text: str, catalog: Catalog) -> list[Unit
         return unit._replace(settings={**unknown, **unit.settings})
 
     return [opened(unit) if unit.dialect == "vllm" else unit for unit in units] if named else units
+
+
+def _device(unit: Unit) -> str:
+    """What ``LLM(device=…)`` computes on."""
+    said = unit.keys.get("device")
+    return str(said.value).partition(":")[0] if said is not None else ""
 
 
 def _on_chosen_gpus(unit: Unit, text: str) -> Unit:

@@ -62,7 +62,7 @@ GPUS = "gpus_given"  # what counts a server's GPUs, under its name in the format
 _HERE = ("apptainer", "singularity", "srun", "uvx", "conda", "mamba", "micromamba")
 _CHOSEN = re.compile(r"\"device=([^\"]+)\"|device=([^\",]+)|(\d{1,3})")  # of `docker run --gpus`
 _SAY = ("echo", "printf", "grep", "pkill", "logger")  # what is behind them is text
-_OTHER_DEVICES = ("cpu", "xpu", "hpu", "tpu", "npu", "neuron", "mps")
+OTHER_DEVICES = ("cpu", "xpu", "hpu", "tpu", "npu", "neuron", "mps")
 _OTHER_IMAGES = re.compile(r"ascend|neuron|gaudi|(?:^|[-_/:.])(?:tpu|rocm|hpu|xpu|npu|cpu)(?:$|[-_/:.])")
 # Images whose own entry point is the server: what follows them are its flags.
 _IMAGES = (
@@ -201,7 +201,7 @@ def names_other_device(flags: Sequence[Argument]) -> bool:
     texts = [flag.text or "" for flag in flags]
     named = [text.partition("=")[2] for text in texts if text.startswith("--device=")]
     named += [after for text, after in pairwise(texts) if text == "--device"]
-    return any(each.partition(":")[0] in _OTHER_DEVICES for each in named)
+    return any(each.partition(":")[0] in OTHER_DEVICES for each in named)
 
 
 def _entered(words: Sequence[Argument]) -> Argument | None:
