@@ -281,4 +281,6 @@ def cited_source(library: Library, name: str) -> str:
 def quantity(library: Library, row: Mapping[str, Any]) -> str:
     """A number of the rules with its unit, its status and its source."""
     shown = figure_text(row["value"], row.get("unit"), library.words, PLAIN)
+    if isinstance(row["value"], bool):
+        shown = say(library.language, f"lesson.{'yes' if row['value'] else 'no'}")
     return f'<span class="kb-value">{escape(shown)}</span> {badge(library, row["status"], row)}'

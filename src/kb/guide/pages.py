@@ -52,8 +52,9 @@ def gpu_page(library: Library, gpu: Gpu, fits: Fits) -> str:
     for name in FIGURES:
         values = data.get(name)
         for row in values if isinstance(values, list) else [values] if values else []:
-            note = row.get("note") or row.get("drivers") or ""
-            rows.append((say(language, f"gpu.figure.{name}"), quantity(library, row), text(note)))
+            release, _, side = row.get("drivers", "").partition(" and ")
+            drivers = say(language, f"gpu.drivers.{side or 'one'}", release=release) if release else ""
+            rows.append((say(language, f"gpu.figure.{name}"), quantity(library, row), text(row.get("note") or drivers)))
     models, noted = library.catalog.models, noted_settings(library, fits.models, gpu=gpu.id)
     head = [say(language, key) for key in ("gpu.figure", "gpu.value", "gpu.note")]
     parts = [
