@@ -134,7 +134,8 @@ def test_what_a_program_makes_and_does_not_use_is_no_part_of_its_run(tmp_path: P
     ("made", "evaluates"),
     [
         ("def main():\n    of = Trainer(model=model, args=args, eval_dataset=rows)\n    of.evaluate()", True),
-        ("of = Trainer(model=model, args=args, eval_dataset=rows)\nof.evaluate()", False),  # another file may train it
+        ("of = Trainer(model=model, args=args, eval_dataset=rows)\nof.evaluate()", True),
+        ("of = Trainer(model=model, args=args)\ndef show():\n    of.evaluate()", False),  # another file may train it
         (
             "def main():\n    of = Own(model=model, args=args, eval_dataset=rows)\n    of.fit()\n    of.evaluate()",
             False,

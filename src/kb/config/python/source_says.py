@@ -343,10 +343,13 @@ def evaluates_alone(trainer: Call, names: Names, text: str, span: Span) -> dict[
     and no other code, of this module or of one that imports it, is handed it."""
     name, made_of = trainer.target, (dotted_name(trainer.node.func) or "").partition(".")[0]
     origins = {"" if each.level else each.module.partition(".")[0] for _, each in names.imports_of(made_of)}
-    local = trainer.where.scope  # another module imports what stands outside of every function
-    if not (name and local and origins) or not origins.issubset(_LIBRARIES):
+    if not (name and origins) or not origins.issubset(_LIBRARIES):
         return {}
     asked = asked_of(name, names)
+    # another module may import what stands outside of every function, but where it predicts as it is imported
+    at_once = (dotted_name(node.func) for node, at, _ in names.calls if not at.scope)
+    if not trainer.where.scope and {f"{name}.evaluate", f"{name}.predict"}.isdisjoint(at_once):
+        return {}
     trained = re.search(rf"\b{name}\s*\.\s*train\b|\bglobal\b|\.backward\(", text)
     if trained or len(asked) < names.uses.get(name, 0) or not _TRAINS_NOTHING.issuperset(asked):
         return {}
