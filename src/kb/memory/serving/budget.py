@@ -386,10 +386,8 @@ def _share_of_sglang(weights: Term, setup: ServingSetup, options: Resolved, engi
         return None
     reserved = base + 1.5 * max(options.batched_tokens, 2048) + setup.tensor_parallel * setup.pipeline_parallel * 128
     reserved += 0 if setup.eager and setup.release >= GRAPHS_BY_PHASE_FROM else 2 * options.max_num_seqs
-    of_graph = (
-        0 if setup.eager or setup.pipeline_parallel > 1 else default_of(engine, "reserved_for_prefill_graph", setup)
-    )
-    reserved += of_graph * prefill_graphs(options.batched_tokens)
+    if not setup.eager and setup.pipeline_parallel == 1:
+        reserved += default_of(engine, "reserved_for_prefill_graph", setup) * prefill_graphs(options.batched_tokens)
     reserved = max(reserved, default_of(engine, "reserved_least_of_large", setup))
     total = setup.gpu_bytes / MIB
     share: float = round((total - reserved) / total, 3)
