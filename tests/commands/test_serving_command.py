@@ -152,7 +152,7 @@ def test_the_positions_of_a_relative_bound_no_request() -> None:
 
 def test_no_length_is_said_to_start_that_only_the_models_own_config_could_allow() -> None:
     run = estimate("--engine", "vllm", "--model", "google/gemma-2-2b-it", "--gpu", "l4", "--max-model-len", "4096")
-    assert "Largest length that starts" not in run.stdout and "only the model's own" not in run.stdout
+    assert "Longest request" not in run.stdout and "only the model's own" not in run.stdout
     assert all(line.endswith(" ?") for line in run.stdout.splitlines() if "as it is" in line)
 
 
@@ -160,7 +160,7 @@ def test_no_length_is_said_to_start_that_only_the_models_own_config_could_allow(
     ("engine", "more", "said", "unsaid"),
     [
         ("sglang", ("--gpu-memory-utilization", "0.97"), "mem_fraction_static 0.67 is enough", "Or raise"),
-        ("vllm", ("--kv-cache-memory", "12GB"), "all of this together is more than the GPU has", "Largest length"),
+        ("vllm", ("--kv-cache-memory", "12GB"), "all of this together is more than the GPU has", "Longest request"),
         ("llama.cpp", ("--gpu", "rtx-3060"), "leave layers in host memory", "does not start"),
         ("transformers", ("--gpu", "rtx-3060"), "It runs out of memory", "does not start"),
         ("vllm", ("--gpu", "gb10"), "has its memory with the host", "does not start"),
