@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 1 << 20  # of one module, of one script, of one file of data
 MAX_FOLDERS = 8  # how far above a program a path may begin: runs are started from a folder above it
+_INSTALLED = frozenset(("site-packages", "dist-packages"))  # whose modules are no project's own
 _DATA = (".yaml", ".yml", ".json", ".toml")
 _OPENS = r"^[ \t>]*(?:(?:[-*+]|\d+[.)])[ \t]+)?(`{3,}|~{3,})[ \t]*([^`\n]*)$"  # in a list or a quotation as well
 _OF_A_SHELL = frozenset((
@@ -104,6 +105,7 @@ class ProgramFiles:
             return None
         folder = os.path.dirname(os.path.abspath(path))
         bases = module_bases(named, folder, (*_up_to(folder, top), os.path.join(top, "src")))
+        bases = [base for base in bases if _INSTALLED.isdisjoint(base.split(os.sep))]
         return _first(top, [path for base in bases for path in (base + ".py", os.path.join(base, "__init__.py"))])
 
     @staticmethod

@@ -17,7 +17,9 @@ from kb.core.record import NamedTuple
 
 MAX_DEPTH = 24  # of names that stand for names, and of expressions
 MAX_READS = 100_000  # of one file: names that stand for names twice over double with every level
+MAX_MODULES = 200  # of one program: beside a copy of a library there are thousands, and reading them takes a minute
 MAX_BITS = 1024  # of a whole number: more of them no float holds
+_NOT_READ = "from _ import *\n"
 _LIBRARIES = sys.stdlib_module_names | {"accelerate", "datasets", "numpy", "peft", "torch", "transformers", "trl"}
 COMPUTED = "known only when the program runs"
 
@@ -65,7 +67,8 @@ class Expressions:
         return not other.names.all_of
 
     def other(self, imported: Imported) -> "Expressions | None":
-        """The project's own module that an ``import`` names; None of any other."""
+        """The project's own module that an ``import`` names; None of any other. After very many, one that may hold
+        anything."""
         if imported not in self._found:
             self._found[imported] = self.shared.sources.module(self.path, imported)
         found = self._found[imported]
@@ -73,7 +76,7 @@ class Expressions:
             return None
         path, text = found
         if path not in self.shared.modules:
-            tree = parsed(text, path)
+            tree = parsed(text if len(self.shared.modules) < MAX_MODULES else _NOT_READ, path)
             self.shared.modules[path] = None  # of a module that takes all of one that takes all of it
             read = Expressions(Names(tree), self.constants, text, path, self.shared) if tree is not None else None
             self.shared.modules[path] = read
