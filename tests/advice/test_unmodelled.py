@@ -218,6 +218,9 @@ def test_unsloth_told_to_train_all_weights_loads_them_whole() -> None:
     assert (whole.setup.method, whole.setup.load_in_4bit) == ("full", False)
     assert not {"quantized-without-adapter", "lora-targets-match-nothing"} & {each.rule for each in whole.findings}
     assert python(load.format("") + train).setup.load_in_4bit
+    for told, known in ((train, True), (train.replace("SFTConfig(", "TrainingArguments('out', "), False)):
+        setup = python(load.format(", load_in_4bit=False, dtype=torch.bfloat16") + told).setup
+        assert ("training.gradient_checkpointing" not in setup.unresolved) is known
 
 
 def test_what_unsloth_puts_in_the_place_of_trl_s_classes_has_defaults_of_its_own() -> None:

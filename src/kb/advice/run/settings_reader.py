@@ -137,6 +137,7 @@ class SettingsReader:
 PROCESSES = "launch.num_processes"
 DEVICE_MAP = "model.device_map"
 BATCH = ("training.per_device_train_batch_size", "training.gradient_accumulation_steps")
+CHECKPOINTING = "training.gradient_checkpointing"
 AUTO = -1  # as the dialect reads it
 STAGE_OF_ACCELERATE = 2  # where nothing says one (DeepSpeedPlugin.__post_init__ in accelerate/utils/dataclasses.py)
 FSDP2_SINCE = (5, 12)  # transformers that take FSDP2, and wrap the layers, where fsdp_config does not say
@@ -350,6 +351,9 @@ def decided_by_loader(
     fields = {"unsloth": unsloth, "unsloth_layers": replaced, "bnb_4bit_use_double_quant": packed}
     if unsloth and model is not None and model.architecture.experts and read.or_default("quantization.load_in_4bit"):
         read.beyond.append("Unsloth + MoE (load_in_4bit)")  # it packs experts that transformers leaves in 16 bits
+    by_trainer = read.value("model.loader") == "unsloth" and method == "full" and read.written(BATCH[0])
+    if by_trainer and not (read.written(CHECKPOINTING) or read.or_default(CHECKPOINTING)):
+        read.unresolved[CHECKPOINTING] = None  # its trainer turns it on, whatever TRL's default, or not, by its release
     by_hooks = read.value(AWAY) is True and read.key(AWAY) in BY_HOOKS
     if by_hooks and not read.or_default("training.gradient_checkpointing"):
         read.beyond.append(read.key(AWAY))  # then it moves all that every operation keeps
