@@ -88,7 +88,8 @@ return found.violations.map(({ id, impact, nodes }) => ({ id, impact, nodes: nod
 """
 
 
-# figures with a unit, and numbers that are a table's cell, beside which nothing says where they come from
+# figures with a unit, and numbers that are a table's cell, beside which nothing says where they come from;
+# a condition is none
 _BARE = r"""
 const units = "(?:[GMKT]i?B\\b|bytes?\\b|바이트|%|TFLOPS|ms\\b|분(?!의)|시간|hours?\\b|minutes?\\b)";
 const unit = new RegExp(`(?<![\\w.#/])[~≈−+-]?\\d[\\d,.]*\\s?${units}`);
@@ -99,7 +100,7 @@ const walker = document.createTreeWalker(document.querySelector("article"), Node
 const found = [];
 for (let node; (node = walker.nextNode());) {
   const at = node.parentElement, text = node.nodeValue;
-  if (at.closest("pre, code, script, noscript, option, .kb-checked, a[href*='gpus/'], title")) continue;
+  if (at.closest("pre, code, script, noscript, option, .kb-checked, .kb-when, a[href*='gpus/'], title")) continue;
   if (!unit.test(text) && !(at.closest("td") && /^\s*[\d.,–-]*\d[\d.,–-]*\s*$/.test(text))) continue;
   if (around.some((name) => says(at.closest(name)))) continue;
   const table = at.closest("table");
