@@ -248,6 +248,21 @@ def test_its_length_is_what_numbers_under_such_names_agree_on(lines: str, length
 
 
 @pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("return {'input_ids': torch.cat([one['input_ids'], other['input_ids']])}", "collate"),
+        ("return torch.cat([torch.stack(rows), other], dim=0)", "collate"),
+        ("return torch.cat([one, other], dim=1)", None),
+        ("return torch.stack([torch.cat([row, pad]) for row in rows])", None),
+        ("for row in rows:\n        row = torch.cat([row, end])", None),
+        ("return torch.cat([one, one.new_full((8,), 0)])", None),
+    ],
+)
+def test_a_collator_that_joins_two_batches_gives_more_rows_than_one(line: str, name: str | None) -> None:
+    assert said(f"{HEAD}def collate(rows):\n    {line}\n{PASS}").get("run.not_modelled") == name
+
+
+@pytest.mark.parametrize(
     ("lines", "name"),
     [
         ("for batch in test:\n    outputs = model(**batch)\n    total += outputs.loss\n", "total"),

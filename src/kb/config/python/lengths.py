@@ -154,7 +154,34 @@ def lengths_inferred(around: Around, span: Span) -> dict[str, Setting]:
             found[name] = Setting(next(iter(numbers)), span, span, word, alias=True, by_default=True)
         elif numbers or (name == SOURCE and not cut):
             found[name] = Setting(untold(name), span, span, WORD, alias=True)
-    return found
+    return found | rows_joined(around.trees, span)
+
+
+JOINED = "run.not_modelled"
+_FILLS = r"(?i)pad|\b(?:full|zeros|ones|tensor|LongTensor)(?:_like)?\(|\bnew_"
+_EACH = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp)
+
+
+def rows_joined(trees: Iterable[ast.AST], span: Span) -> dict[str, Setting]:
+    """The collator that puts two tensors behind one another (``torch.cat([one, other])``), as of pairs: a step has more
+    rows than its batch. What is joined to each row, or fills one up, is none."""
+    made = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef))
+    for node in (each for each in made if "collat" in each.name.casefold()):
+        for call in (each for each in _once(node) if isinstance(each, ast.Call) and called_name(each) == "cat"):
+            parts = getattr(call.args[0], "elts", []) if call.args else []
+            along = [*call.args[1:], *(each.value for each in call.keywords if each.arg in ("dim", "axis"))]
+            first = all(isinstance(each, ast.Constant) and each.value == 0 for each in along)
+            if first and len(parts) > 1 and not any(re.search(_FILLS, ast.unparse(each)) for each in parts):
+                return {JOINED: Setting(node.name, span, span, (node.name,), alias=True)}
+    return {}
+
+
+def _once(node: ast.AST) -> Iterator[ast.AST]:
+    """What of a function is done once, not for each row."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, _EACH):
+            yield child
+            yield from _once(child)
 
 
 LENGTH_WORDS = frozenset(("len", "length", "maxlen", "seqlen", "maxlength", "seqlength", "ctx"))

@@ -21,6 +21,7 @@ from kb.config.python.lengths import (
     evaluated_rows,
     lengths_by_constants,
     lengths_inferred,
+    rows_joined,
 )
 from kb.config.python.loop_model import CHECKPOINTING
 from kb.config.python.names import Names
@@ -232,6 +233,7 @@ class PythonReader:
         around = analysis.values.expressions
         own_class = asks_again(given, analysis.module, analysis.names, around.path, around.shared.sources)
         found |= {NOT_MODELLED: Setting(own_class, span, span, (own_class,), alias=True)} if own_class else {}
+        found |= rows_joined(analysis.around.trees, span) if "torch.cat(" in analysis.text else {}
         if model is None or any(name == ADAPTER or name.startswith("lora.") for name in (*settings, *found)):
             return found
         return found | tuned_elsewhere(model, around, span)
