@@ -1,6 +1,7 @@
 """The source of a program, and what it shows of how settings reach the library: by patterns in its text, never run."""
 
 import re
+import sys
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -172,7 +173,15 @@ class Program(NamedTuple):
 
     def speaks_of(self, key: str) -> bool:
         """Whether it has a key anywhere, as a word."""
+        if key.isidentifier():
+            return key in words_of(self.text)
         return key in self.text and _has(rf"\b{re.escape(key)}\b", self.text)
+
+
+@lru_cache(MOST_PROGRAMS // 4)
+def words_of(text: str) -> frozenset[str]:
+    """Every word of a source, once."""
+    return frozenset(map(sys.intern, set(re.findall(r"\w+", text))))
 
 
 @lru_cache(8 * MOST_PROGRAMS)

@@ -2,10 +2,7 @@
 config its source changes. What such a file says by its names alone is read in ``config/``.
 """
 
-import re
-import sys
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from itertools import accumulate
 
 from kb.config.files import ConfigError
@@ -24,7 +21,7 @@ from kb.config.text.source import Source
 from kb.core.catalog import Catalog
 from kb.core.document import REWRITTEN, Event, Setting, Unit
 from kb.core.expression import Unknown, is_unknown
-from kb.core.program import Program
+from kb.core.program import Program, words_of
 from kb.session.lookups import from_here
 
 BATCH = "training.per_device_train_batch_size"
@@ -245,13 +242,8 @@ def _says(unit: Unit, name: str) -> bool:
 def _share(program: Program, root: Node) -> float:
     """The part of a config's keys that a program names: by half of them it may be the one that reads it."""
     keys = _keys(root)
-    words = _words(program.text)
+    words = words_of(program.text)
     return sum(key in words for key in keys) / len(keys) if keys else 0.0
-
-
-@lru_cache(64)
-def _words(text: str) -> frozenset[str]:
-    return frozenset(map(sys.intern, set(re.findall(r"\w+", text))))
 
 
 def _keys(root: Node) -> list[str]:
