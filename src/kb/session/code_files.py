@@ -115,7 +115,6 @@ def code_units(
         found = found or python.read(text, path, files)
         found = found + servers_started(text, path, commands, catalog.dialects[DIALECT].constants, files)
         found = [_on_chosen_gpus(unit, text) for unit in _with_variables(found, text, catalog)]
-        found = [unit for unit in found if not (unit.dialect == "vllm" and _device(unit) in OTHER_DEVICES)]
         return [_on_rented_gpu(unit, _GPUS_OF_MODAL, text) for unit in found] if re.search(_RENTS, text) else found
     return _with_variables(read_cells(text, path, python, commands, files), text, catalog)
 
@@ -127,7 +126,10 @@ def task_units(text: str, path: str, commands: CommandReader) -> list[Unit]:
 
 
 def _with_variables(units: list[Unit], text: str, catalog: Catalog) -> list[Unit]:
-    """The units of a program that names variables of vLLM's: as what it sets them is not followed."""
+    """The units of a program, without ``LLM(…)`` on another device than a GPU. Where it names variables of vLLM's,
+    what it sets them to is not followed.
+    """
+    units = [unit for unit in units if not (unit.dialect == "vllm" and _device(unit) in OTHER_DEVICES)]
     named = [catalog.dialects["vllm"].keys[each] for each in VLLM_VARIABLES if each in text]
 
     def opened(unit: Unit) -> Unit:
