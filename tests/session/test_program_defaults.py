@@ -506,11 +506,11 @@ args = parser.parse_args()
             "SentenceTransformer(args.model_name_or_path).fit(train_objectives=made(args.nli_batch_size))",
             "set_by_program",
         ),
-        ("print(SentenceTransformer(args.model_name_or_path).encode('text'))", None),
+        ("print(SentenceTransformer(args.model_name_or_path).encode('text'))", "runs_nothing"),
     ],
 )
 def test_a_command_that_says_nothing_of_the_training_that_it_starts_has_a_reason(
-    tmp_path: Path, last: str, note: str | None
+    tmp_path: Path, last: str, note: str
 ) -> None:
     told = checked(tmp_path, FITS.format(last=last), command="python train.py --model_name_or_path facebook/opt-125m\n")
     assert (told.prediction, told.note) == (None, note)
