@@ -253,6 +253,8 @@ def test_its_length_is_what_numbers_under_such_names_agree_on(lines: str, length
         ("return {'input_ids': torch.cat([one['input_ids'], other['input_ids']])}", "collate"),
         ("return torch.cat([torch.stack(rows), other], dim=0)", "collate"),
         ("return torch.cat([one, other], dim=1)", None),
+        ("return tokenizer([row['a'] for row in rows] + [row['b'] for row in rows])", "collate"),
+        ("return [tokenizer([row['a'] for row in each] + [row['b'] for row in each]) for each in rows]", None),
         ("return torch.stack([torch.cat([row, pad]) for row in rows])", None),
         ("for row in rows:\n        row = torch.cat([row, end])", None),
         ("return torch.cat([one, one.new_full((8,), 0)])", None),

@@ -162,18 +162,41 @@ _FILLS = r"(?i)pad|\b(?:full|zeros|ones|tensor|LongTensor)(?:_like)?\(|\bnew_"
 _EACH = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp)
 
 
-def rows_joined(trees: Iterable[ast.AST], span: Span) -> dict[str, Setting]:
-    """The collator that puts two tensors behind one another (``torch.cat([one, other])``), as of pairs: a step has more
-    rows than its batch. What is joined to each row, or fills one up, is none."""
-    made = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef))
-    for node in (each for each in made if "collat" in each.name.casefold()):
-        for call in (each for each in _once(node) if isinstance(each, ast.Call) and called_name(each) == "cat"):
-            parts = getattr(call.args[0], "elts", []) if call.args else []
-            along = [*call.args[1:], *(each.value for each in call.keywords if each.arg in ("dim", "axis"))]
-            first = all(isinstance(each, ast.Constant) and each.value == 0 for each in along)
-            if first and len(parts) > 1 and not any(re.search(_FILLS, ast.unparse(each)) for each in parts):
-                return {JOINED: Setting(node.name, span, span, (node.name,), alias=True)}
+def rows_joined(trees: Sequence[ast.AST], span: Span) -> dict[str, Setting]:
+    """The collator that puts two tensors or two lists of rows behind one another (``torch.cat([one, other])``), as of
+    pairs: a step has more rows than its batch. What is joined to each row, or fills one up, is none."""
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    handed = {
+        each.id
+        for node in nodes
+        if isinstance(node, ast.keyword) and node.arg in ("collate_fn", "data_collator")
+        for each in ast.walk(node.value)
+        if isinstance(each, ast.Name)
+    }
+    made = [each for each in nodes if isinstance(each, ast.FunctionDef | ast.ClassDef) and _collates(each)]
+    for node in [each for each in made if each.name in handed] or made:
+        within = [node] if isinstance(node, ast.FunctionDef) else [
+            each for each in node.body if isinstance(each, ast.FunctionDef) and each.name in ("__call__", "torch_call")
+        ]  # fmt: skip
+        if any(_joins(each) for function in within for each in _once(function)):
+            return {JOINED: Setting(node.name, span, span, (node.name,), alias=True)}
     return {}
+
+
+def _collates(node: ast.FunctionDef | ast.ClassDef) -> bool:
+    return "collat" in node.name.casefold()
+
+
+def _joins(node: ast.AST) -> bool:
+    """Whether two batches, or two lists with something of each row, are put behind one another."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return isinstance(node.left, ast.ListComp) and isinstance(node.right, ast.ListComp)
+    if not isinstance(node, ast.Call) or called_name(node) not in ("cat", "concat", "concatenate", "vstack"):
+        return False
+    parts = getattr(node.args[0], "elts", []) if node.args else []
+    along = [*node.args[1:], *(each.value for each in node.keywords if each.arg in ("dim", "axis"))]
+    first = all(isinstance(each, ast.Constant) and each.value == 0 for each in along)
+    return first and len(parts) > 1 and not any(re.search(_FILLS, ast.unparse(each)) for each in parts)
 
 
 def _once(node: ast.AST) -> Iterator[ast.AST]:

@@ -233,7 +233,7 @@ class PythonReader:
         around = analysis.values.expressions
         own_class = asks_again(given, analysis.module, analysis.names, around.path, around.shared.sources)
         found |= {NOT_MODELLED: Setting(own_class, span, span, (own_class,), alias=True)} if own_class else {}
-        found |= rows_joined(analysis.around.trees, span) if "torch.cat(" in analysis.text else {}
+        found |= rows_joined(analysis.around.trees, span) if "collat" in analysis.text else {}
         if model is None or any(name == ADAPTER or name.startswith("lora.") for name in (*settings, *found)):
             return found
         return found | tuned_elsewhere(model, around, span)
