@@ -51,6 +51,18 @@ def test_names_narrow_the_releases(tmp_path: Path, names: str, releases: dict, m
     assert told["trl.vllm_mode"] == mode  # TRL 1.0 made it colocate
 
 
+@pytest.mark.parametrize(
+    ("imports", "trl"),
+    [
+        ("from trl import DataCollatorForCompletionOnlyLM", "<0.20"),
+        ("try:\n    from trl import DataCollatorForCompletionOnlyLM\nexcept ImportError:\n    pass", None),
+    ],
+)
+def test_what_is_imported_narrows_the_releases(tmp_path: Path, imports: str, trl: str | None) -> None:
+    told = assumed(result(tmp_path, f"{imports}\n{GRPO.replace('{names}', '')}"))
+    assert told.get("trl") == trl
+
+
 def test_what_the_project_says_is_narrowed_and_a_name_that_it_may_lack_is_still_told(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("trl>=0.20\n")
     told = result(tmp_path, GRPO.replace("{names}", "max_prompt_length=256"))

@@ -26,11 +26,12 @@ WRITTEN = "written."
 MOST_OF_A_NUMBER = 64  # characters
 BETWEEN = "/"  # parts the name of a row's rule: the rule that words it, and the row
 UNWRITTEN: Mapping[str, Any] = {"bool": False, "text": "", "list": ()}
-UNKNOWN_VALUE, OTHER_RELEASE, EMPTY, OTHER_PAIR = (
+UNKNOWN_VALUE, OTHER_RELEASE, EMPTY, OTHER_PAIR, IMPORTED = (
     "value-not-known",
     "value-not-in-release",
     "setting-left-empty",
     "template-of-another-family",
+    "import-gone",
 )
 
 
@@ -63,9 +64,11 @@ class Tables:
     def lint_names(
         self, unit: Unit, facts: Facts, release: Release, exempt: Collection[str] = ()
     ) -> tuple[LintResult, Mapping[str, Rule]]:
-        """As :meth:`lint`, of names that some releases lack alone."""
+        """As :meth:`lint`, of names that some releases lack alone: of arguments, and of what is imported."""
         parts = self._parts_of(unit)
         rows = [row for part in parts for group in part["names"] for row in self._of_names(group, unit)]
+        imported = [row for part in parts for row in part["rows"] if row["rule"] == IMPORTED]
+        rows += [self._of_row(row) for row in imported if any(_says(unit, each) for each in row["begins"])]
         return self._lint(rows, parts, unit, facts, release, exempt)
 
     def _parts_of(self, unit: Unit) -> list[Mapping[str, Any]]:
