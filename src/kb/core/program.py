@@ -1,7 +1,6 @@
 """The source of a program, and what it shows of how settings reach the library: by patterns in its text, never run."""
 
 import re
-import sys
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -181,7 +180,7 @@ class Program(NamedTuple):
 @lru_cache(MOST_PROGRAMS // 4)
 def words_of(text: str) -> frozenset[str]:
     """Every word of a source, once."""
-    return frozenset(map(sys.intern, set(re.findall(r"\w+", text))))
+    return frozenset(re.findall(r"\w+", text))
 
 
 @lru_cache(8 * MOST_PROGRAMS)
