@@ -427,15 +427,15 @@ def test_the_run_over_time_tells_what_is_alive_by_keyboard_and_by_pointer(
     # a result that comes late puts another one, closed, in its place
     opened = "[...document.querySelectorAll('.kb-over-time')].forEach((each) => { each.open = true; })"
     playground.wait(f"({opened}, document.querySelectorAll('.kb-timeline tbody tr').length >= 5)")
-    said = "return document.querySelector('.kb-timeline caption').textContent"
-    before = playground.ask(said)
+    said = f"({opened}, document.querySelector('.kb-timeline caption')?.textContent)"
+    before = playground.wait(said)
     playground.driver.find_element("css selector", ".kb-timeline input").send_keys(Keys.HOME)
     playground.wait("document.querySelector('.kb-timeline input').value === '0'")
-    first = playground.ask(said)
+    first = playground.wait(said)
     assert first != before
     plot = playground.driver.find_element("css selector", ".kb-timeline-plot svg")
     ActionChains(playground.driver).move_to_element(plot).perform()
-    assert playground.ask(said) != first
+    assert playground.wait(said) != first
     assert playground.ask("return document.documentElement.scrollWidth") <= width[0]
     playground.ask("document.querySelector('.kb-over-time').open = false")
     playground.resize(DESKTOP)
