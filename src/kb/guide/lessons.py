@@ -25,6 +25,7 @@ from kb.report.lessons import (
 from kb.report.values import short_name
 
 BATCH, EVAL_BATCH = "per_device_train_batch_size", "per_device_eval_batch_size"
+ACCUMULATION = "gradient_accumulation_steps"
 
 
 def effective_batches(library: Library, model: str, gpu: str, effective: int, batches: Sequence[int]) -> str:
@@ -166,10 +167,10 @@ def mt5_hypotheses(library: Library) -> str:
     unsaid = {name.rpartition(".")[2]: value for name, value in said.items()}
     stages = [stage["settings"] for stage in history["stages"]]
     batches = [stage[f"training.{BATCH}"]["value"] for stage in stages if f"training.{BATCH}" in stage]
-    last = next(stage[f"training.{EVAL_BATCH}"] for stage in reversed(stages) if f"training.{EVAL_BATCH}" in stage)
-    base = {name: value for name, value in unsaid.items() if name in TrainingSetup._fields} | {
-        EVAL_BATCH: last["value"]
-    }
+    base = {name: value for name, value in unsaid.items() if name in TrainingSetup._fields}
+    for name in (EVAL_BATCH, ACCUMULATION):
+        key = f"training.{name}"
+        base[name] = next(stage[key]["value"] for stage in reversed(stages) if key in stage)
     adapter = {
         "lora_r": unsaid["r"],
         "lora_target_modules": unsaid["target_modules"],
