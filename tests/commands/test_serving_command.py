@@ -352,6 +352,16 @@ def test_an_option_that_a_branch_may_give_is_named(tmp_path: Path, capsys: pytes
             " -e QUANTIZE=eetq huggingface/text-generation-inference:2.3.1 --max-total-tokens 1600",
             ["(int8)", "max_total_tokens 1600 ·", "max_batch_prefill_tokens 1050\n"],
         ),
+        (
+            "docker run --gpus device=0 -e MAX_TOTAL_TOKENS=$LEN huggingface/text-generation-inference:3.3.4"
+            " --model-id Qwen/Qwen2.5-7B",
+            ["Not known from the file", "--max-model-len"],
+        ),
+        (
+            "docker run --gpus device=0 --env-file .env huggingface/text-generation-inference:3.3.4"
+            " --model-id Qwen/Qwen2.5-7B",
+            ["Not known from the file"],
+        ),
         # Phi-3's window is not that of its relative, which takes longer requests
         ("vllm serve microsoft/Phi-3.5-mini-instruct --max-model-len 32000", ["32,000 tokens takes 11.72 GiB"]),
         ("sglang serve --model-path Qwen/Qwen3-30B-A3B --tp 4 --dp 4 --enable-dp-attention", ["parts that replicas"]),

@@ -303,9 +303,13 @@ def _in_container(arguments: Sequence[Argument]) -> Started | None:
 
 
 def _variables_in(before: Sequence[Argument]) -> dict[str, str | None]:
-    """What `docker run` hands the container: ``-e NAME=value``, and the number of ``--gpus``."""
+    """What `docker run` hands the container: ``-e NAME=value``, and the number of ``--gpus``; None of what a
+    variable of the shell says, or a file of variables may."""
     pairs = (each.partition("=") for name in ("-e", "--env") for each in _given(before, name))
-    found = {name: value if equals else None for name, equals, value in pairs if name}
+    found: dict[str, str | None] = dict.fromkeys(TGI_VARIABLES) if _given(before, "--env-file") else {}
+    found |= {name: value if equals else None for name, equals, value in pairs if name}
+    left = (after for flag, after in pairwise(before) if flag.text in ("-e", "--env") and after.text is None)
+    found |= {each.begins.partition("=")[0]: None for each in left if each.begins}
     chosen = [_CHOSEN.fullmatch(each) for each in _given(before, "--gpus")]
     if len(chosen) == 1 and (match := chosen[0]) is not None:
         found[GPUS] = match[3] or str(len((match[1] or match[2]).split(",")))
